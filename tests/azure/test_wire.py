@@ -92,8 +92,10 @@ async def test_a_refused_self_test_is_tried_again_next_time(monkeypatch: pytest.
     wire.self_test()
 
 
-def a_transfer(delivery_id: object, tag: object, payload: bytes, *, more: bool = False) -> list[object]:
-    return [0, delivery_id, tag, 0, False, more, None, None, None, False, None, payload]
+def a_transfer(
+    delivery_id: object, tag: object, payload: bytes, *, more: bool = False, aborted: bool = False
+) -> list[object]:
+    return [0, delivery_id, tag, 0, False, more, None, None, None, aborted, None, payload]
 
 
 @pytest.mark.parametrize(("delivery_id", "tag"), [(1, 2**32 - 1), (1, "tag"), (None, b"tag"), ([1], b"tag")])
@@ -109,6 +111,37 @@ async def test_a_message_without_end_is_not_collected() -> None:
         await receiver._on_transfer(a_transfer(1, b"tag", part, more=True))
     with pytest.raises(WireError, match="came in"):
         await receiver._on_transfer(a_transfer(1, b"tag", b"x", more=True))
+
+
+class Credited:
+    """The link's share of what a transfer changes."""
+
+    delivery_count = 0
+    current_link_credit = 2
+
+
+@pytest.mark.parametrize("more", [False, True])
+async def test_an_aborted_transfer_is_no_message_and_has_used_its_credit(more: bool) -> None:
+    receiver = wire.ReceiverWire(None)
+    receiver._link = link = Credited()
+    await receiver._on_transfer(a_transfer(1, b"tag", b"begun ", more=True))
+    await receiver._on_transfer(a_transfer(None, None, b"and given up", more=more, aborted=True))
+    assert not receiver.arrived
+    assert not receiver.arrival.is_set()
+    assert (link.delivery_count, link.current_link_credit) == (1, 1)
+    await receiver._on_transfer(a_transfer(2, b"next", b"whole"))
+    assert [one.payload for one in receiver.arrived] == [b"whole"], "nothing of the aborted one is before it"
+
+
+async def test_an_outcome_that_is_not_settled_is_not_the_answer() -> None:
+    """The service may still decide otherwise: what counts is the settled one that follows."""
+    receiver = wire.ReceiverWire(None)
+    confirmed = receiver.settle(wire.Delivery(b"", 5, b"tag"), b"", "accepted")
+    await receiver._on_disposition([False, 5, 5, False, {"accepted": []}, None])
+    assert not confirmed.done()
+    await receiver._on_disposition([False, 5, 5, True, {"rejected": [[b"amqp:not-allowed", b"no", None]]}, None])
+    with pytest.raises(WireError, match="no"):
+        await confirmed
 
 
 def test_neighbours_with_one_outcome_are_settled_as_a_range() -> None:

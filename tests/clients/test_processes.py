@@ -1,7 +1,10 @@
 """Forks: what a gunicorn worker or a Celery pool does with a client that was made before."""
 
 import os
+import select
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -15,11 +18,20 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 
 def in_child(sender: ServiceBusSender, *bodies: str) -> int:
     """Send in a forked process; its exit code."""
+
+    def send() -> None:
+        for body in bodies:
+            sender.send_messages(ServiceBusMessage(body), timeout=20)
+
+    return forked(send)
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Do this in a forked process; its exit code."""
     child = os.fork()
     if child == 0:
         try:
-            for body in bodies:
-                sender.send_messages(ServiceBusMessage(body), timeout=20)
+            work()
         except BaseException as error:  # noqa: BLE001 - a child must not go on with the parent's tests
             print(f"in the child: {error!r}", file=sys.stderr)
             os._exit(1)
@@ -51,3 +63,28 @@ def test_a_child_of_a_diverting_parent_finds_out_by_itself_and_the_parent_goes_o
         assert in_child(sender, "child 3") == 0
     assert sorted(world.backlog()) == ["child 1", "child 2", "parent 2", "parent 3"]
     assert world.bodies("orders") == ["parent 1", "child 3"]
+
+
+def test_a_child_that_has_failed_over_by_itself_pings_by_itself(world: World) -> None:
+    """What its senders find out goes to what is known in this process, not to what the parent knew."""
+    with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        world.dark()
+        sender.send_messages(ServiceBusMessage("parent"))
+
+        def divert_and_go_back() -> None:
+            sender.send_messages(ServiceBusMessage("child 1"), timeout=20)
+            assert state_of(client.state()) is State.FAILED_OVER
+            os.write(diverted, b".")
+            wait_until(lambda: state_of(client.state()) is State.HEALTHY)
+            sender.send_messages(ServiceBusMessage("child 2"), timeout=20)
+
+        read, diverted = os.pipe()
+        with ThreadPoolExecutor(1) as pool:
+            ends = pool.submit(forked, divert_and_go_back)
+            wait_until(lambda: ends.done() or bool(select.select([read], [], [], 0)[0]))
+            world.light()
+            assert ends.result() == 0
+        os.close(read)
+        os.close(diverted)
+    assert sorted(world.backlog()) == ["child 1", "parent"]
+    assert world.bodies("orders") == ["child 2"]

@@ -18,6 +18,7 @@ from sbpair.core.inspection.plan import (
     differences,
     plan_cleanup,
     plan_provision,
+    user_of,
 )
 from sbpair.core.inspection.snapshot import Peeked, Unread
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, backlog_settings
@@ -184,6 +185,15 @@ class TestCleanup:
         ]
         elsewhere = replace(other, secondary=NamespaceAccess("adatum", host("adatum")))
         assert len(plan_cleanup(healthy(more=more), a_pair(), others=[elsewhere]).steps) == 3
+
+    def test_a_queue_is_counted_on_in_every_spelling(self) -> None:
+        pairs = [a_pair(3)]
+        assert user_of(path(2).upper(), host("fabrikam").upper(), pairs) == a_pair().name
+        assert user_of(path(3).upper(), host("fabrikam").upper(), pairs) is None
+        assert user_of(path(2), host("adatum"), pairs) is None
+        more = a_queue(path(3).upper())
+        plan = plan_cleanup(healthy(more=(more,)), a_pair(), others=[replace(a_pair(4), name="other")])
+        assert not plan.has_changes
 
     def test_a_name_confirms_no_queue_in_use(self) -> None:
         assert plan_cleanup(healthy(), a_pair(), confirmed=[path(0)]).empty

@@ -63,6 +63,19 @@ async def test_deferred_messages_can_be_received_and_deleted(bench):
     assert queue.counts().active == 0
 
 
+async def test_a_deferred_message_that_is_locked_is_not_handed_out_again(bench):
+    queue = bench.queue(lock_duration_seconds=30)
+    bench.send(queue, "a")
+    queue.main.defer(bench.receive(queue, 1).token)
+    [(_, lock)] = queue.main.receive_deferred([1], settled=False)
+    for settled in (False, True):
+        with pytest.raises(BrokerError) as caught:
+            queue.main.receive_deferred([1], settled=settled)
+        assert caught.value.condition == MESSAGE_NOT_FOUND
+    queue.main.complete(lock.token)
+    assert queue.counts().active == 0
+
+
 async def test_all_deferred_messages_asked_for_or_none(bench):
     queue = bench.queue()
     bench.send(queue, "a", "b")

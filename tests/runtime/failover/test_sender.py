@@ -358,6 +358,16 @@ async def test_a_lost_answer_is_remembered_when_later_attempts_fail_for_certain(
         assert len(world.diverted_payloads()) == 1
 
 
+@virtual_time
+async def test_a_lost_answer_is_remembered_when_a_later_attempt_on_the_primary_succeeds() -> None:
+    async with opened(interval=0, retries=1) as world:
+        world.primary.fail("send", ConnectionLostError("answer lost"), times=1, after=True)
+        world.primary.fail("send", ServerBusyError("busy"), times=1, skip=1)
+        result = await world.pairing.sender("orders").send(message("1"))
+        assert (result.where, result.uncertain) == (Where.PRIMARY, True)
+        assert [stored.message_id for stored in world.primary.queue("orders").messages.values()] == ["1", "1"]
+
+
 # Rotation
 
 
@@ -835,14 +845,15 @@ async def test_a_closed_sender_sends_nothing() -> None:
 
 
 @virtual_time
-async def test_held_sessions_follow_their_diverted_messages_until_these_are_home() -> None:
+@pytest.mark.parametrize("entity", ["orders", "Orders"])
+async def test_held_sessions_follow_their_diverted_messages_until_these_are_home(entity: str) -> None:
     async with opened(interval=0, ping=1, hold_sessions=True) as world:
-        sender = world.pairing.sender("orders")
+        sender = world.pairing.sender(entity)
         fault = world.primary.go_dark()
         first = await sender.send(message("1", session="Order-7"))
         world.primary.heal(fault)
         await asyncio.sleep(5)
-        assert world.state_of("orders") is State.HEALTHY
+        assert world.state_of(entity) is State.HEALTHY
         second = await sender.send(message("2", session="ORDER-7"))
         other = await sender.send(message("3", session="free"))
         assert (second.where, second.queue, other.where) == (Where.BACKLOG, first.queue, Where.PRIMARY)
@@ -907,6 +918,22 @@ async def test_a_held_session_does_not_jump_to_another_queue_when_its_own_fails(
         with pytest.raises(ConnectionLostError, match="did not take the message either: disabled"):
             await sender.send(message("2", session="s"), timeout_seconds=5)
         assert len(world.diverted_payloads()) == 1
+
+
+@virtual_time
+async def test_a_session_is_held_while_it_is_in_doubt_whether_its_message_was_diverted() -> None:
+    async with opened(interval=60, queues=1, hold_sessions=True) as world:
+        sender = world.pairing.sender("orders")
+        world.pairing.force_failover("orders")
+        world.secondary.fail("send", OperationTimeoutError("answer lost"), times=1, after=True)
+        world.secondary.fail("send", EntityDisabledError("disabled"), skip=1)
+        with pytest.raises(EntityDisabledError) as caught:
+            await sender.send(message("1", session="s"), timeout_seconds=5)
+        assert caught.value.uncertain
+        world.secondary.heal()
+        world.pairing.fail_back("orders")
+        assert (await sender.send(message("2", session="s"))).where is Where.BACKLOG
+        assert [homeward(payload)[2] for payload in world.diverted_payloads()] == ["1", "2"]
 
 
 @virtual_time

@@ -17,6 +17,7 @@ from sbpair.core.errors import (
     LockLostError,
     OperationTimeoutError,
     QuotaExceededError,
+    SendIncompleteError,
     ServerBusyError,
     UnauthorizedError,
     UsageError,
@@ -738,6 +739,39 @@ def test_the_ledger_is_on_disk_before_the_receipt_is_settled(tmp_path):
         assert entries["m1"]["outcome"] == "forwarded"
         assert (entries["m1"]["destination"], entries["m1"]["session_id"]) == ("orders", "s")
         assert (entries["m2"]["outcome"], entries["m2"]["reason"]) == ("dead-lettered", "EntityNotFound")
+
+    scenario()
+
+
+@pytest.mark.parametrize("session_id", [None, "s"])
+def test_what_was_accepted_of_a_batch_is_in_the_ledger_before_it_is_settled(tmp_path, session_id):
+    @virtual_time
+    async def scenario():
+        world = World(queues=1)
+        path = tmp_path / "ledger.jsonl"
+        world.ledger = Ledger(path)
+        sent = [message(number, session_id=session_id) for number in range(4)]
+        for payload in sent:
+            world.divert(payload)
+        world.primary.fail("send", SendIncompleteError("2 of 4", accepted=(0, 1)), times=1)
+        recorded_at_settle = []
+
+        async def look(operation, entity):
+            if operation == "send" and not world.orders.messages:
+                world.primary.put(entity, *sent[:2])
+
+        async def look_at_ledger(operation, entity):
+            if operation == "settle":
+                recorded_at_settle.append(len(path.read_text().splitlines()))
+
+        world.primary.hook, world.secondary.hook = look, look_at_ledger
+        report = await world.drain()
+        await world.ledger.close()
+        assert sorted(ids(world.orders.payloads)) == ["m0", "m1", "m2", "m3"]
+        assert recorded_at_settle[0] >= 2
+        entries = [(entry["message_id"], entry["outcome"]) for entry in map(json.loads, path.read_text().splitlines())]
+        assert sorted(entries) == [(f"m{number}", "forwarded") for number in range(4)]
+        assert (report.forwarded, report.completed, report.confirmed_empty) == (4, 4, True)
 
     scenario()
 
