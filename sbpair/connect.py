@@ -196,9 +196,9 @@ async def _open_and_call(
 def _opened(where: Where) -> "AbstractAsyncContextManager[Any]":
     match where:
         case str(name):
-            from sbpair.settings import load
+            from sbpair.settings import load_noticed
 
-            return open_sides(load().pair(name), reopen=_Configured(name))
+            return open_sides(load_noticed().pair(name), reopen=_Configured(name))
         case Pair() as pair:
             return open_sides(pair)
         case (source, target):

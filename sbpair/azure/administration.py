@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed
-from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check_scope
+from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check_scope, connection_string_of
 from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import seconds_of
 from sbpair.azure.errors import translating
@@ -167,9 +167,9 @@ def make_administration_client(client: LazyClient, transport: Any) -> Any:
     """The SDK's client for the namespace of `client`."""
     from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-    secret = client.access.connection_string
-    if secret is not None:
-        return ServiceBusAdministrationClient.from_connection_string(secret.reveal(), transport=transport)
+    if client.access.connection_string is not None:
+        text = connection_string_of(client.access)
+        return ServiceBusAdministrationClient.from_connection_string(text, transport=transport)
     return ServiceBusAdministrationClient(client.access.host, client.credential(), transport=transport)
 
 

@@ -12,8 +12,8 @@ import certifi
 
 from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import translating
-from sbpair.core.access import NamespaceAccess, check_credential, entity_path_of
-from sbpair.core.errors import ConflictError, EntityExistsError, UnauthorizedError
+from sbpair.core.access import NamespaceAccess, check_credential, entity_path_of, parse_connection_string
+from sbpair.core.errors import ConfigurationError, ConflictError, EntityExistsError, UnauthorizedError
 from sbpair.core.redact import quoted
 
 # What the calls of both management clients share: retries, and the meaning of 409.
@@ -54,6 +54,24 @@ def check_scope(access: NamespaceAccess, entity: str | None, tried: str) -> None
         hint="Give a connection string of the namespace; if its key is the namespace's, take `;EntityPath=...` out.",
         entity=entity,
     )
+
+
+_SPELLING = {
+    "endpoint": "Endpoint",
+    "sharedaccesskeyname": "SharedAccessKeyName",
+    "sharedaccesskey": "SharedAccessKey",
+    "sharedaccesssignature": "SharedAccessSignature",
+    "usedevelopmentemulator": "UseDevelopmentEmulator",
+}
+
+
+def connection_string_of(access: NamespaceAccess) -> str:
+    """The connection string for the SDK: the parts that were judged, and no others. `EntityPath` is not among them:
+    `check_scope` keeps to it, and the SDK knows no sub-queues of it."""
+    if access.connection_string is None:
+        raise ConfigurationError(f"{access.label} has no connection string.")
+    parts = parse_connection_string(access.connection_string.reveal())
+    return ";".join(f"{_SPELLING[key]}={value}" for key, value in parts.items() if key in _SPELLING)
 
 
 # What management APIs answer, taken at its word only where it is of the right type.

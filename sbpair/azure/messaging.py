@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from sbpair.azure.client import authorities, check_scope, quiet_sdk
+from sbpair.azure.client import authorities, check_scope, connection_string_of, quiet_sdk
 from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import translating
 from sbpair.azure.links import OPEN_SECONDS
@@ -14,8 +14,8 @@ from sbpair.azure.mover import AzureMover, AzureScheduledMover
 from sbpair.azure.receiver import AzureReceiver
 from sbpair.azure.sender import AzureSender
 from sbpair.azure.wire import make_sdk_receiver, make_sdk_sender
-from sbpair.core.access import NamespaceAccess, Transport, check_credential, is_plaintext, parse_connection_string
-from sbpair.core.errors import ArgumentRefusedError, ConfigurationError
+from sbpair.core.access import NamespaceAccess, Transport, check_credential, is_plaintext
+from sbpair.core.errors import ArgumentRefusedError
 from sbpair.core.message import NEXT_AVAILABLE_SESSION
 from sbpair.core.names import dead_letter_path, is_destination
 from sbpair.core.redact import quoted
@@ -181,24 +181,7 @@ class AzureMessaging:
             options.setdefault("transport_type", TransportType.Amqp)
         options |= self._client_options
         if access.connection_string is not None:
-            return client_class.from_connection_string(_without_entity(access), **options)
+            return client_class.from_connection_string(connection_string_of(access), **options)
         if self._credential is None:
             self._credential = token_credential(access)
         return client_class(access.host, self._credential, **options)
-
-
-_SPELLING = {
-    "endpoint": "Endpoint",
-    "sharedaccesskeyname": "SharedAccessKeyName",
-    "sharedaccesskey": "SharedAccessKey",
-    "sharedaccesssignature": "SharedAccessSignature",
-    "usedevelopmentemulator": "UseDevelopmentEmulator",
-}
-
-
-def _without_entity(access: NamespaceAccess) -> str:
-    """The connection string without `EntityPath`: `check_scope` keeps to it, and the SDK knows no sub-queues of it."""
-    if access.connection_string is None:
-        raise ConfigurationError(f"{access.label} has no connection string.")
-    parts = parse_connection_string(access.connection_string.reveal())
-    return ";".join(f"{_SPELLING[key]}={value}" for key, value in parts.items() if key in _SPELLING)

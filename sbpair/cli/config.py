@@ -10,7 +10,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, before_the_command, command
-from sbpair.core.access import spoken_name
+from sbpair.core.access import host_name
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.pairing import Pair
 from sbpair.core.redact import scrub
@@ -90,8 +90,8 @@ def check(options: Options) -> CommandResult:
     checked = tuple(
         CheckedPair(
             pair.name,
-            spoken_name(pair.primary.label, pair.primary.host),
-            spoken_name(pair.secondary.label, pair.secondary.host),
+            host_name(pair.primary),
+            host_name(pair.secondary),
             pair.primary.auth.value,
         )
         for pair in pairs

@@ -9,15 +9,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sbpair.cli.main import handled_signals, signal_that_came
 from sbpair.cli.options import LogFormat, Options
-from sbpair.core.access import CALL_SECONDS, shown_name
-from sbpair.core.errors import ConfigurationError, InterruptedWorkError, unchanged
+from sbpair.core.access import CALL_SECONDS
+from sbpair.core.errors import InterruptedWorkError, unchanged
 from sbpair.core.outcome import Exit
 
 if TYPE_CHECKING:
@@ -41,40 +40,14 @@ def load_settings(options: Options, *, to_act: bool = True) -> "Settings":
     if options.primary or options.secondary:
         settings = settings.between(options.primary, options.secondary)
     if to_act and settings.project_file is not None and not options.quiet:
-        _say_first_use(settings, settings.project_file, options)
+        from sbpair.cli.log import json_line
+        from sbpair.render.console import say
+        from sbpair.settings import first_use_notice
+
+        if (text := first_use_notice(settings)) is not None:
+            text = f"{text} --config FILE uses another one."
+            say(json_line("info", text) if options.log_format is LogFormat.JSON else text)
     return settings
-
-
-def _say_first_use(settings: "Settings", file: Path, options: Options) -> None:
-    """A user in a folder of somebody else's is told once that its file decides where commands go, and again when
-    it has changed."""
-    from sbpair.cli.log import json_line
-    from sbpair.render.console import say
-    from sbpair.settings import first_use
-
-    try:
-        if not first_use(file, settings.environ):
-            return
-    except (OSError, ConfigurationError):
-        pass  # it cannot be written down: then it is said every time
-    pairs = ", ".join(f"{name} ({_hosts(settings, name)})" for name in settings.pairs_of_project())
-    text = f"First use of {file}, as it is now; it defines {pairs or 'no pair'}. --config FILE uses another one."
-    say(json_line("info", text) if options.log_format is LogFormat.JSON else text)
-
-
-def _hosts(settings: "Settings", pair: str) -> str:
-    from sbpair.core.pairing import Side
-
-    def place(side: Side) -> str:
-        with suppress(ConfigurationError):  # told by the command that uses it
-            access = settings.side(pair, side)
-            if access is not None:
-                return shown_name(access)
-        reference = settings.get(f"pairs.{pair}.{side}.connection_string") or {}
-        named = [f"connection string of {kind} {name}" for kind, name in reference.items()]
-        return settings.get(f"pairs.{pair}.{side}.namespace") or "".join(named) or "no namespace"
-
-    return " with ".join(map(place, Side))
 
 
 def choose_pairs(settings: "Settings", names: list[str] | None) -> "list[Pair]":

@@ -27,6 +27,7 @@ from sbpair.files import make_private_folder
 from sbpair.render.console import say, write_atomically
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.settings import data_directory, emulator_state, state_directory
+from sbpair.settings.state import EMULATOR_STATE_FILE
 
 if TYPE_CHECKING:
     import asyncio
@@ -440,7 +441,7 @@ def announced(running: "Emulator | EmulatorThread", names: list[str], *, tls: bo
     A second emulator leaves the file of the first alone, unless it has a pair and the first has none.
     """
     folder = state_directory(os.environ)
-    path = folder / "emulator.json"
+    path = folder / EMULATOR_STATE_FILE
     theirs = _somebody_elses()
     if theirs is not None and (len(names) < 2 or len(theirs.connection_string_files) > 1):
         yield False

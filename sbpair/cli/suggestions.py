@@ -75,10 +75,10 @@ def emulated_namespaces(incomplete: str) -> list[str]:
     """Names of the embedded namespaces that run for this user."""
     import json
 
-    from sbpair.settings import state_directory
+    from sbpair.settings.state import EMULATOR_STATE_FILE, state_directory
 
     try:
-        state = json.loads((state_directory(os.environ) / "emulator.json").read_text(encoding="utf-8"))
+        state = json.loads((state_directory(os.environ) / EMULATOR_STATE_FILE).read_text(encoding="utf-8"))
         return _matching([str(one["name"]) for one in state["namespaces"]], incomplete)
     except (OSError, ValueError, KeyError, TypeError):
         return []

@@ -247,9 +247,9 @@ class Consumer:
     async def _start(self, handler: Callable[[Delivery], Awaitable[None]]) -> "asyncio.Task[ConsumeReport]":
         pair = self._pair
         if isinstance(pair, str):
-            from sbpair.settings import load
+            from sbpair.settings import load_noticed
 
-            pair = load().pair(pair)
+            pair = load_noticed().pair(pair)
         journal = self._journal
         if isinstance(journal, str):
             journal = open_with_key(journal)

@@ -145,9 +145,9 @@ def _label(address: str) -> str:
 
 def _configured(pair: str | Pair, host: str) -> Pair:
     if isinstance(pair, str):
-        from sbpair.settings import load
+        from sbpair.settings import load_noticed
 
-        pair = load().pair(pair)
+        pair = load_noticed().pair(pair)
     if pair.primary.host.lower() != host.lower():
         raise ValueError(
             f"The primary of the pair {pair.name!r} is {pair.primary.host}, and this client is for {host}: what it "

@@ -201,9 +201,17 @@ def shown_name(access: NamespaceAccess) -> str:
     return access.label if access.chosen_by_user else access.host
 
 
-def spoken_name(label: str, host: str) -> str:
-    """The namespace for people: its host, or the configured name of an embedded one, whose address says nothing."""
-    return label if is_loopback(without_port(host.lower())) else host
+def spoken_name(label: str, host: str, *, embedded: bool = False) -> str:
+    """The namespace for people: its host, with the name beside it where the host is an address of this machine; the
+    configured name alone of what the running `sbpair emulator` of this user wrote down."""
+    if not is_loopback(without_port(host.lower())):
+        return host
+    return label if embedded else f"{label} at {host}"
+
+
+def host_name(access: NamespaceAccess) -> str:
+    """The namespace as `spoken_name` has it."""
+    return spoken_name(access.label, access.host, embedded=access.embedded)
 
 
 def credential_name(access: NamespaceAccess) -> str:

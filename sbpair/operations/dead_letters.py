@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import KW_ONLY, dataclass
 
 from sbpair.concurrency import stoppable
+from sbpair.core.access import shown_name
 from sbpair.core.summary import describe
 from sbpair.core.transfer.dead_letters import DeadLetterReason, DeadLetterReasons, ReasonCounter
 from sbpair.core.transfer.peeked import DeadLetters, peeked
@@ -55,7 +56,7 @@ async def list_dead_letters(
     counter = await stoppable(stop or asyncio.Event(), _counted(ends, request))
     reasons = counter.reasons()
     total = sum(reason.messages for reason in reasons)
-    return DeadLetterReasons(ends.source_access.label, request.source, total, reasons)
+    return DeadLetterReasons(shown_name(ends.source_access), request.source, total, reasons)
 
 
 async def _counted(ends: Ends, request: BrowseRequest) -> ReasonCounter:
@@ -107,4 +108,4 @@ async def browse_messages(
         peeked(message.queue, message.received, message.summary, with_body=request.with_body)
         for message in report.messages
     )
-    return DeadLetters(ends.source_access.label, request.source, report.looked_at, report.left_off, messages)
+    return DeadLetters(shown_name(ends.source_access), request.source, report.looked_at, report.left_off, messages)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sbpair.concurrency import stoppable
-from sbpair.core.access import NamespaceAccess, credential_name, key_name, spoken_name
+from sbpair.core.access import NamespaceAccess, credential_name, host_name, key_name
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
 from sbpair.core.errors import AuthenticationFailedError, ServiceError, UnauthorizedError, for_pair
@@ -65,7 +65,7 @@ class _Side:
 
     @property
     def subject(self) -> str:
-        return f"{self.role} {spoken_name(self.access.label, self.access.host)}"
+        return f"{self.role} {host_name(self.access)}"
 
     async def examine(self, queue: str | None, entities: tuple[str, ...]) -> list[Diagnosis]:
         """All rows of this side. `queue`: a backlog queue to browse; `entities`: where to attach senders."""

@@ -134,7 +134,7 @@ async def list_entities(
         and (facts.counts.total or not request.with_messages)
     ]
     found.sort(key=lambda facts: facts.path.lower())
-    return ListedEntities(ends.source_access.label, tuple(map(listed, found)))
+    return ListedEntities(shown_name(ends.source_access), tuple(map(listed, found)))
 
 
 async def show_entity(
@@ -153,7 +153,7 @@ async def show_entity(
     if request.rule is not None and not rules:
         place = f"{request.path} on {request.namespace or shown_name(ends.source_access)}"
         raise EntityNotFoundError(f"{place} has no rule {request.rule}.", entity=request.path)
-    return shown(ends.source_access.label, facts, rules)
+    return shown(shown_name(ends.source_access), facts, rules)
 
 
 async def create_entity(
@@ -237,7 +237,7 @@ async def set_status(
     if before is status:
         sentence = f"{place} is {status.value} already. Nothing was changed."
     change = Changed(
-        ends.source_access.label,
+        shown_name(ends.source_access),
         request.path,
         Action.SET_STATUS,
         request.dry_run,
@@ -303,7 +303,7 @@ async def delete_rule(
     left = "its last rule: it gets no more messages" if len(names) == 1 else f"{counted(len(names) - 1, 'rule')} left"
     doing = f"Delete rule {rule} of {place} ({left})"
     change = Changed(
-        ends.source_access.label,
+        shown_name(ends.source_access),
         f"{request.path}/Rules/{rule}",
         Action.DELETE,
         request.dry_run,
@@ -329,10 +329,9 @@ async def _existing(ends: Ends, path: str) -> EntityFacts:
     """
     found = await _topology(ends).entity(path)
     if found is None:
-        label = ends.source_access.label
         raise EntityNotFoundError(
-            f"There is no entity {path} on {label}.",
-            hint=f"List them: sbpair entity list --namespace {label}",
+            f"There is no entity {path} on {shown_name(ends.source_access)}.",
+            hint=f"List them: sbpair entity list --namespace {ends.source_access.label}",
             entity=path,
         )
     return found
@@ -352,8 +351,8 @@ def _changed(
 ) -> Changed:
     """`repeats`: the detail is said again when it is done."""
     sentence = _sentence(request, subject, done, detail if repeats or request.dry_run else "")
-    label = ends.source_access.label
-    return Changed(label, entity or request.path, action, request.dry_run, True, detail, sentence, doing)
+    name = shown_name(ends.source_access)
+    return Changed(name, entity or request.path, action, request.dry_run, True, detail, sentence, doing)
 
 
 def _sentence(request: _Change, subject: str, done: str, detail: str) -> str:

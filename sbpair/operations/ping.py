@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sbpair.concurrency import stoppable
-from sbpair.core.access import credential_name, spoken_name
+from sbpair.core.access import credential_name, host_name
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.events import PingMeasured
 from sbpair.core.failover.measured import By, Milliseconds, Pinged, PingedEntity, PingFigures
@@ -145,7 +145,7 @@ def _pinged(pair: Pair, row: PingRow, by: By) -> PingedEntity:
     answered = error is None and row.accepted > 0
     return PingedEntity(
         side=row.side,
-        namespace=spoken_name(access.label, access.host),
+        namespace=host_name(access),
         entity=row.entity,
         by=by,
         result="ok" if answered else error.exit_name if error else "unreachable",

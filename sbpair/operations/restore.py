@@ -128,7 +128,7 @@ async def restore(
         if request.dry_run:
             would = Counter(message.forward.destination for message in todo)
             return way.result(plan, Restored(dict(would), plan.left, len(plan.messages) - len(todo)), True)
-    kept_in = await asyncio.to_thread(_keep, plan.unsendable)
+    kept_in = await asyncio.to_thread(keep_lines, plan.unsendable)
     async with open_ledger(request.ledger, way.of_ledger, new=request.new_ledger) as ledger:
         restored = await send_back(
             plan.messages,
@@ -327,11 +327,11 @@ def _forward(read: Mapping[str, Any], payload: bytes, queue: str, to: str | None
     return Forward(sent.payload, destination.strip("/"), sent.session_id, sent.partition_key)
 
 
-def _keep(lines: Sequence[Unsendable]) -> tuple[Path, ...]:
+def keep_lines(lines: Sequence[Unsendable]) -> tuple[Path, ...]:
     """Copy the lines into the folder `unsent` beside their file, and return the files; a second run writes the same.
 
     Raises:
-        SbpairError: a file cannot be written; nothing was sent.
+        SbpairError: a file cannot be written. Nothing was sent.
     """
     by_file: dict[Path, list[Unsendable]] = {}
     for line in lines:

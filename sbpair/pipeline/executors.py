@@ -49,9 +49,9 @@ class PairByName:
         Raises:
             ConfigurationError: as `sbpair.settings.load`.
         """
-        from sbpair.settings import BETWEEN, load
+        from sbpair.settings import BETWEEN, load_noticed
 
-        settings = load(config=config)
+        settings = load_noticed(config)
         pair = settings.pair(name)
         if BETWEEN in pair.name:
             raise ConfigurationError(

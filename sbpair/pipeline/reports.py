@@ -70,6 +70,8 @@ class Imported:
     imported: Path
     rows: int
     files: int
+    unreadable: int = 0
+    """Lines that held no message; they are in the folder `unsent` beside the file."""
 
 
 ArchivePrinted = ArchiveResult | Imported

@@ -6,6 +6,7 @@ files.py        which files, YAML within bounds, the strict reader with line num
 environment.py  SBPAIR_... variables
 state.py        the pair `local` and the remembered default pair
 resolve.py      what wins, and the `Pair`s that come out
+notice.py       what is said of a folder's file at its first use
 
 The names are imported when they are first used: who asks where a folder is waits for no table of keys.
 """
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sbpair.settings.environment import environment_names, to_environment
     from sbpair.settings.files import parse_yaml, parse_yaml_with_lines, read_file, together
     from sbpair.settings.keys import FILE_NAME, Sourced, json_schema
+    from sbpair.settings.notice import first_use_notice, load_noticed
     from sbpair.settings.resolve import BETWEEN, HOW_TO_CONFIGURE, Settings, load
     from sbpair.settings.state import (
         EMULATOR_KEY,
@@ -43,8 +45,10 @@ __all__ = [
     "emulator_state",
     "environment_names",
     "first_use",
+    "first_use_notice",
     "json_schema",
     "load",
+    "load_noticed",
     "local_pair",
     "parse_json",
     "parse_yaml",
@@ -62,6 +66,7 @@ _MODULES = {
     "environment": ("environment_names", "to_environment"),
     "files": ("parse_yaml", "parse_yaml_with_lines", "read_file", "together"),
     "keys": ("FILE_NAME", "Sourced", "json_schema"),
+    "notice": ("first_use_notice", "load_noticed"),
     "resolve": ("BETWEEN", "HOW_TO_CONFIGURE", "Settings", "load"),
     "state": (
         "EMULATOR_KEY",

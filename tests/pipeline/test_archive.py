@@ -191,8 +191,8 @@ def test_what_a_drain_archived_is_taken_in_once(session: Session, stage: Stage) 
     asyncio.run(archive_by_drain())
     (file,) = (stage.folder / "drained").glob("*.jsonl")
     store = LocalStore(stage.folder / "archive")
-    assert sum(one.rows for one in import_drained(store, "shop", file)) == 30
-    assert import_drained(store, "shop", file) == []
+    assert sum(one.rows for one in import_drained(store, "shop", file)[0]) == 30
+    assert import_drained(store, "shop", file) == ([], (), ())
     rows = (
         read_archives(session.spark, [stage.archive_path]).select("message_id", "session_id", "destination").collect()
     )
@@ -207,8 +207,11 @@ def test_lines_that_are_none_of_a_drains_archive_are_named(stage: Stage) -> None
     line = {"queue": "q", "sequence_number": 1, "message_id": None, "enqueued_at": 1.0}
     whole = json.dumps(line | {"payload_base64": base64.b64encode(b"x").decode()})
     file.write_text(f"{whole}\n{json.dumps(line)}\n")
-    with pytest.raises(UsageError, match="Line 2"):
-        import_drained(LocalStore(stage.folder / "archive"), "shop", file)
+    added = import_drained(LocalStore(stage.folder / "archive"), "shop", file)
+    assert ([one.rows for one in added.files], [one.line for one in added.unreadable]) == ([1], [2])
+    assert [path.read_text() for path in added.kept_in] == [json.dumps(line) + "\n"]
+    with pytest.raises(UsageError, match="Line 1"):
+        import_drained(LocalStore(stage.folder / "archive"), "shop", added.kept_in[0])
 
 
 def test_entities_of_both_sides_lie_in_an_archive_for_each_side(session: Session, stage: Stage) -> None:

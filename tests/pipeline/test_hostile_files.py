@@ -93,7 +93,29 @@ def test_a_drained_file_is_taken_in_or_named(tmp_path_factory: pytest.TempPathFa
     file.write_bytes(data)
     with within(seconds=10):
         tame(lambda: import_drained(LocalStore(folder / "archive"), "shop", file), (UsageError, ArchiveError))
-    assert {path.name for path in folder.iterdir()} <= {"backlog.jsonl", "archive"}
+    assert {path.name for path in folder.iterdir()} <= {"backlog.jsonl", "archive", "unsent"}
+
+
+@bounded(40)
+@given(st.lists(damaged(json_bytes(DRAINED)).map(lambda line: line.replace(b"\n", b"")) | st.none(), max_size=6))
+def test_a_line_without_a_message_is_kept_and_the_others_are_taken_in(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes | None]
+) -> None:
+    """None stands for a line with a message."""
+    folder = tmp_path_factory.mktemp("drained")
+    file = folder / "backlog.jsonl"
+    whole = [
+        json_bytes(DRAINED | {"sequence_number": number}) if line is None else line
+        for number, line in enumerate([None, *lines], 1)
+    ]
+    file.write_bytes(b"".join(line + b"\n" for line in whole))
+    added, unreadable, kept_in = import_drained(LocalStore(folder / "archive"), "shop", file)
+    assert sum(one.rows for one in added) == len(whole) - len(unreadable)
+    kept = b"".join(path.read_bytes() for path in kept_in)
+    assert kept == b"".join(whole[one.line - 1] + b"\n" for one in unreadable)
+    assert not {one.line for one in unreadable} & {
+        number for number, line in enumerate([None, *lines], 1) if line is None
+    }
 
 
 @bounded(150)

@@ -84,7 +84,7 @@ def list_entities(
         "entity list",
         found,
         (table_of(Listed, entities, show=LISTED_COLUMNS),),
-        summary=f"{counted(len(entities), 'entity', 'entities')} on {access.label}, {holding} with messages.",
+        summary=f"{counted(len(entities), 'entity', 'entities')} on {found.namespace}, {holding} with messages.",
     )
 
 

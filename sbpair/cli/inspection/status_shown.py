@@ -56,9 +56,7 @@ def _screen(status: PairStatus, leave: str) -> tuple[Table, ...]:
     """Both namespaces and the queues with their total, for 80 columns and 24 lines."""
     environment = f" [{status.environment}]" if status.environment else ""
     heading = f"{status.pair}{environment}{', ' if leave else ''}{leave}"
-    sides = [
-        replace(row, name=side.label or side.host) for row, side in zip(side_rows(status), status.sides, strict=True)
-    ]
+    sides = [replace(row, name=side.short_name) for row, side in zip(side_rows(status), status.sides, strict=True)]
     first = replace(_table(sides, heading, _SIDE_COLUMNS), title_style=status.environment)
     rows = [_for_a_person(row) for row in queue_rows(status)]
     if not rows:

@@ -154,14 +154,22 @@ def _import(pair: str, into: str, file: Path, *, delta: bool) -> CommandResult:
     if not is_folder(into):
         raise UsageError("--import writes into a folder, not a URI.")
     store = LocalStore(Path(into))
-    added = import_drained(store, pair, file)
+    added, unreadable, kept_in = import_drained(store, pair, file)
     publish(store, wanted=delta)
     rows = sum(one.rows for one in added)
-    data = Imported(into, file, rows, len(added))
+    data = Imported(into, file, rows, len(added), len(unreadable))
     summary = (
         f"{_count(rows, 'message')} of {file} added." if added else f"{file} had been added before; nothing was added."
     )
-    return CommandResult("pipeline archive", data, (_table(_per_queue(added)),), summary=summary, closing=True)
+    if unreadable:
+        numbers = ", ".join(str(one.line) for one in unreadable[:3]) + (", ..." if len(unreadable) > 3 else "")
+        summary += (
+            f" {_count(len(unreadable), 'line')} (line {numbers}) held no message; kept in "
+            f"{kept_in[0]}. Correct and add them: sbpair pipeline archive {pair} --archive {into} --import {kept_in[0]}"
+        )
+    code = Exit.PARTIAL if unreadable else Exit.OK
+    table = _table(_per_queue(added))
+    return CommandResult("pipeline archive", data, (table,), summary=summary, closing=True, exit=code)
 
 
 def _count(number: int, what: str) -> str:

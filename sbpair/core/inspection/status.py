@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sbpair.core.access import spoken_name
+from sbpair.core.access import has_own_host, spoken_name
 from sbpair.core.backlog import (
     Advice,
     Backlog,
@@ -44,11 +44,17 @@ class SideStatus:
     """The next step where it did not answer, a sentence."""
     label: str = ""
     """Its configured name."""
+    embedded: bool = field(default=False, metadata=HIDDEN)
 
     @property
     def name(self) -> str:
         """What a sentence calls it."""
-        return spoken_name(self.label or self.host, self.host)
+        return spoken_name(self.label, self.host, embedded=self.embedded) if self.label else self.host
+
+    @property
+    def short_name(self) -> str:
+        """The same for a column: the label alone where it tells the host."""
+        return self.label if self.label and has_own_host(self.label, self.host) else self.name
 
     @property
     def answers(self) -> bool:

@@ -63,11 +63,6 @@ class Intake:
         for one in split_batch(payload) if batched else (payload,):
             yield _identified(parse(one))
 
-    def filter(self, messages: list[Message]) -> list[Message]:
-        """Refuse the lot (BrokerError) or give those that are to be stored: see `check` and `admit`."""
-        self.check(messages)
-        return self.admit(messages)
-
     def admit(self, messages: list[Message]) -> list[Message]:
         """Those that are to be stored of messages that may be: pings and duplicates are dropped here."""
         kept = self._without_duplicates([message for message in messages if not message.head.is_ping])
@@ -247,9 +242,3 @@ class Accepting(Entity):
             self.arrive(message, reserved, prepared)
         finally:
             self.numbering.transfer_turn = None
-
-    def schedule(self, messages: list[Message]) -> list[int]:
-        """Accept messages that carry a scheduled time; their sequence numbers, 0 for a dropped ping or duplicate."""
-        for message in self.intake.filter(messages):
-            self.arrive(message)
-        return [message.sequence_number for message in messages]

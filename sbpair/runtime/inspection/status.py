@@ -73,7 +73,9 @@ class StatusReader:
         except ServiceError as error:
             return _refused(role, access, error, answered_in_ms=(self._clock.monotonic() - began) * 1000)
         answered_in_ms = (self._clock.monotonic() - began) * 1000
-        return SideStatus(role, access.host, REACHABLE, facts.tier, answered_in_ms, label=access.label)
+        return SideStatus(
+            role, access.host, REACHABLE, facts.tier, answered_in_ms, label=access.label, embedded=access.embedded
+        )
 
     async def _backlog(self) -> Backlog:
         fresh = self._found is None or self._found.found_by is FoundBy.CONFIGURED
@@ -118,6 +120,7 @@ def _refused(role: str, access: NamespaceAccess, error: ServiceError, *, answere
             error_code=error.code,
             detail=_NO_MANAGE[role],
             label=access.label,
+            embedded=access.embedded,
         )
     return SideStatus(
         role,
@@ -127,4 +130,5 @@ def _refused(role: str, access: NamespaceAccess, error: ServiceError, *, answere
         detail=error.message,
         hint=error.hint,
         label=access.label,
+        embedded=access.embedded,
     )

@@ -185,10 +185,17 @@ def test_a_folders_pair_is_asked_about_and_reported_by_its_hosts(fresh: Sbpair) 
     assert fresh("provision", "mine", "--yes").code == 0
     drained = fresh("drain", "mine", "--yes")
     assert drained.code == 0, drained
-    first = fresh("status", "mine")
+    first = fresh("status", "mine", "-o", "table")
+    doctor = fresh("doctor", "mine", "-o", "json")
     for host, name in zip(hosts, ("contoso-weu", "contoso-neu"), strict=True):
         assert f"{name} at {host}" in drained.stderr, drained
-    assert first.code == 0, first
+        assert f"{name} at {host}" in doctor.stdout, doctor
+        # A bare name means the namespace as the configuration reaches it, on this machine too: its host is said.
+        listed = fresh("entity", "list", "--namespace", name, "-o", "json")
+        assert f'"{name} at {host}"' in listed.stdout, listed
+        whole = fresh("entity", "list", "--namespace", f"{name}.servicebus.windows.net", "--auth", "connection-string")
+        assert (whole.code, "No connection string is configured" in whole.stderr) == (2, True), whole
+    assert (first.code, f"contoso-weu at {hosts[0]}" in first.stdout) == (0, True), first
 
 
 async def test_a_client_of_the_library_asks_the_same_gate(liar: Liar) -> None:
@@ -206,13 +213,17 @@ async def test_a_client_of_the_library_asks_the_same_gate(liar: Liar) -> None:
     assert liar.connections == 0
 
 
-def test_a_drop_in_client_of_a_lying_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, liar: Liar) -> None:
+def test_a_drop_in_client_of_a_lying_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, liar: Liar
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "note.txt").write_text(liar.connection_string(), encoding="utf-8")
     (tmp_path / "sbpair.yaml").write_text(pair_of("{file: note.txt}"), encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="contoso-weu"):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with caplog.at_level("WARNING", "sbpair"), pytest.raises(ConfigurationError, match="contoso-weu"):
         ServiceBusClient.from_connection_string(liar.connection_string(), pair="lie")
+    assert f"First use of {tmp_path / 'sbpair.yaml'}" in caplog.text, "the library says whose file it follows"
     assert liar.connections == 0
 
 

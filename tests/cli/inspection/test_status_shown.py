@@ -42,7 +42,7 @@ def test_what_fits_is_shown_whole() -> None:
 
 def test_without_a_queue_there_is_no_table_of_queues() -> None:
     (sides,) = result(report(None, status())).screen
-    assert [row["name"] for row in sides.rows] == ["contoso-weu", "contoso-neu.servicebus.windows.net"]
+    assert [row["name"] for row in sides.rows] == ["contoso-weu at 127.0.0.1:1", "contoso-neu.servicebus.windows.net"]
 
 
 @pytest.mark.parametrize(

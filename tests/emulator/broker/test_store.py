@@ -114,7 +114,7 @@ async def test_sessions_duplicates_topics_and_transfers_come_back(bench, durable
     namespace.journal.put_session(queue, queue.main.sessions.set_state("s", b"state"))
     topic = namespace.create_topic("t")
     namespace.create_subscription("t", "sub")
-    topic.schedule(topic.intake.read(bench.message("later", at=bench.clock.now() + 50), 0))
+    topic.accept(topic.intake.read(bench.message("later", at=bench.clock.now() + 50), 0))
     end = namespace.create_queue("end")
     end.quota.limit_bytes = 1
     bench.send(namespace.create_queue("start", QueueDescription(forward_to="end")), "moving")

@@ -116,10 +116,9 @@ async def test_subscriptions_share_the_quota(bench, topic):
 
 async def test_scheduled_messages_wait_in_the_topic(bench, topic):
     subscription = subscribe(bench, "s")
-    [kept, dropped] = topic.schedule(
-        topic.intake.read(bench.message("a", at=bench.clock.now() + 10), 0)
-        + topic.intake.read(bench.message("b", at=bench.clock.now() + 10), 0)
-    )
+    messages = [topic.intake.read(bench.message(text, at=bench.clock.now() + 10), 0)[0] for text in "ab"]
+    topic.accept(messages)
+    [kept, dropped] = [message.sequence_number for message in messages]
     assert (topic.counts().scheduled, subscription.counts().total) == (2, 0)
     topic.cancel_scheduled([dropped])
     with pytest.raises(BrokerError) as caught:
