@@ -85,6 +85,7 @@ NEVER = "P10675199DT2H48M5.4775807S"
 """TimeSpan.MaxValue, which the service writes for "never"."""
 NEVER_DAYS = 10_675_199
 TICKS_PER_SECOND = 10_000_000
+NEVER_SECONDS = 2**63 / TICKS_PER_SECOND
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _SHORT_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.IGNORECASE)
 

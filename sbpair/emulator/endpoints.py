@@ -42,7 +42,7 @@ class Endpoints:
 
     def attach(self, link: Link) -> LinkHandler:
         """Serve a new link: opens it, refuses it, or (next available session) holds the answer back."""
-        if link.is_coordinator and not self._namespace.limits.transactions:
+        if link.is_coordinator and not self._namespace.laws.tier_has_transactions:
             link.reject(errors.NOT_ALLOWED, f"The {self._namespace.tier.value} tier has no transactions.")
             return LinkHandler()
         if link.is_coordinator:
@@ -163,7 +163,9 @@ def _attach_receiver(link: Link, location: Location, transactions: Transactions)
         throttling.check_receivers(present, link.address)
     entity.touch()
     receiver = Receiver(entity, mailbox, link, transactions)
-    receiver.start(session_wish(link.filters[SESSION_FILTER]) if wished else None, wished=wished)
+    longest = entity.namespace.laws.max_id_characters
+    session_id = session_wish(link.filters[SESSION_FILTER], longest) if wished else None
+    receiver.start(session_id, wished=wished)
     return receiver
 
 

@@ -27,13 +27,7 @@ from sbpair.emulator.entities import (
 )
 from sbpair.emulator.filters import Rule
 from sbpair.emulator.keys import KeySource, random_keys
-from sbpair.emulator.limits import (
-    LIMITS,
-    MAX_PARTITIONED_ENTITIES,
-    MAX_RULES_PER_SUBSCRIPTION,
-    MAX_SUBSCRIPTIONS_PER_TOPIC,
-    TierLimits,
-)
+from sbpair.emulator.laws import Laws
 from sbpair.emulator.throttling import Throttling
 from sbpair.engine.auth import Rights, Signer
 from sbpair.engine.budgets import Background
@@ -50,7 +44,7 @@ from sbpair.engine.errors import (
 )
 from sbpair.engine.faults import ActiveFault, Faults
 from sbpair.engine.trace import Trace
-from sbpair.service import PARTITION_COUNT, Tier, session_key
+from sbpair.service import Tier
 
 __all__ = ["EntityError", "Namespace", "Tier"]
 
@@ -83,8 +77,8 @@ class Namespace:
     `clock` gives UTC epoch seconds and timers, `faults` decides on injected trouble, `store` (optional) keeps entities
     and messages beyond the process; what it holds is restored here. `endpoint` is set by the server once it listens.
     `trace` keeps the last frames of its connections, if one is given before they are opened. `key_source` gives
-    the keys of the rules that are made with the namespace. `session_key_of` gives what the spellings of one session
-    have in common: how the service folds letters beyond ASCII is unknown (`service.session_key`).
+    the keys of the rules that are made with the namespace. `laws` says by name which laws of the service it keeps in
+    another form than strictly (`emulator.laws`), and does not change afterwards.
     """
 
     def __init__(
@@ -97,12 +91,11 @@ class Namespace:
         faults: Faults | None = None,
         store: NamespaceStore | None = None,
         key_source: KeySource | None = None,
-        session_key_of: Callable[[str], str] = session_key,
+        laws: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self.session_key_of = session_key_of
         self.key_source: KeySource = random_keys if key_source is None else key_source
-        self.tier = tier
+        self.laws = Laws(tier, laws)
         self.premium_partitions = premium_partitions
         self.clock = clock
         self.faults = faults if faults is not None else Faults(clock)
@@ -129,7 +122,7 @@ class Namespace:
         self.witnesses: list[Witness] = []
         self.background = Background()
         self._entities: dict[str, Entity] = {}
-        self.transactions = Transactions(clock)
+        self.transactions = Transactions(clock, self.laws)
         self.faults.listen(self._faults_changed)
         self.set_auth_rule(
             new_auth_rule(ROOT_KEY_NAME, {"Manage", "Send", "Listen"}, keys=self.key_source(ROOT_KEY_NAME))
@@ -138,13 +131,17 @@ class Namespace:
             store.restore(self)
 
     @property
-    def limits(self) -> TierLimits:
-        return LIMITS[self.tier]
+    def tier(self) -> Tier:
+        return self.laws.tier
+
+    @tier.setter
+    def tier(self, tier: Tier) -> None:
+        self.laws = Laws(tier, self.laws.bent)
 
     @property
     def partition_count(self) -> int:
         """Of a partitioned entity. All entities of a Premium namespace with partitions are."""
-        return self.premium_partitions if self.tier is Tier.PREMIUM else PARTITION_COUNT
+        return self.premium_partitions if self.tier is Tier.PREMIUM else self.laws.partition_count
 
     def closed_partitions(self, path: str) -> frozenset[int]:
         """The partitions of an entity that a fault has taken away."""
@@ -253,7 +250,7 @@ class Namespace:
         """
         path = self._new_path(path)
         wished = self._in_partitions(description or QueueDescription())
-        checked = validation.queue(wished, self.tier, named, partitioned=self._partitioned)
+        checked = validation.queue(wished, self.laws, named, partitioned=self._partitioned)
         checked = self._forwarding(checked)
         self._check_room(checked.enable_partitioning)
         queue = Queue(self, path, checked)
@@ -264,8 +261,8 @@ class Namespace:
     def update_queue(self, path: str, description: QueueDescription, *, named: Collection[str] = ()) -> Queue:
         """Replace the whole description. Raises EntityError 404, or 400 for a bad or create-only change."""
         queue = self._existing_queue(path)
-        wished = validation.update(queue.description, self._in_partitions(description))
-        checked = validation.queue(wished, self.tier, named, partitioned=self._partitioned)
+        wished = validation.update(self.laws, queue.description, self._in_partitions(description))
+        checked = validation.queue(wished, self.laws, named, partitioned=self._partitioned)
         queue.update(self._forwarding(checked))
         self._kept(queue)
         self._keys_changed()
@@ -281,7 +278,7 @@ class Namespace:
         """Make a topic; errors as for `create_queue`."""
         path = self._new_path(path)
         wished = self._in_partitions(description or TopicDescription())
-        checked = validation.topic(wished, self.tier, named, partitioned=self._partitioned)
+        checked = validation.topic(wished, self.laws, named, partitioned=self._partitioned)
         self._check_room(checked.enable_partitioning)
         topic = Topic(self, path, checked)
         self._entities[path.lower()] = topic
@@ -291,8 +288,8 @@ class Namespace:
     def update_topic(self, path: str, description: TopicDescription, *, named: Collection[str] = ()) -> Topic:
         """Replace the whole description; errors as for `update_queue`."""
         topic = self._existing_topic(path)
-        wished = validation.update(topic.description, self._in_partitions(description))
-        topic.update(validation.topic(wished, self.tier, named, partitioned=self._partitioned))
+        wished = validation.update(self.laws, topic.description, self._in_partitions(description))
+        topic.update(validation.topic(wished, self.laws, named, partitioned=self._partitioned))
         self._kept(topic)
         self._keys_changed()
         return topic
@@ -322,15 +319,16 @@ class Namespace:
     ) -> Subscription:
         """Make a subscription with one rule: the given one, or `$Default` which matches everything."""
         parent = self._existing_topic(topic)
-        name = validation.child_name(name, kind="subscription")
+        name = validation.child_name(self.laws, name, kind="subscription")
         if name.lower() in parent.subscriptions:
             raise conflict(f"The messaging entity '{parent.path}/Subscriptions/{name}' already exists.")
-        if len(parent.subscriptions) >= MAX_SUBSCRIPTIONS_PER_TOPIC:
-            raise quota_exceeded(f"The topic '{parent.path}' has its {MAX_SUBSCRIPTIONS_PER_TOPIC} subscriptions.")
-        checked = validation.subscription(description or SubscriptionDescription())
+        most = self.laws.max_subscriptions_per_topic
+        if len(parent.subscriptions) >= most:
+            raise quota_exceeded(f"The topic '{parent.path}' has its {most} subscriptions.")
+        checked = validation.subscription(self.laws, description or SubscriptionDescription())
         checked = self._forwarding(checked)
-        first_rule = validation.rule(rule or RuleDescription())
-        validation.child_name(rule_name, kind="rule")
+        first_rule = validation.rule(self.laws, rule or RuleDescription())
+        validation.child_name(self.laws, rule_name, kind="rule")
         subscription = Subscription(self, parent, name, checked)
         subscription.set_rule(Rule(rule_name, first_rule, self.clock.now()))
         parent.subscriptions[name.lower()] = subscription
@@ -341,7 +339,9 @@ class Namespace:
     def update_subscription(self, topic: str, name: str, description: SubscriptionDescription) -> Subscription:
         """Replace the whole description; rules stay. Raises EntityError 404 or 400."""
         subscription = self._existing_subscription(topic, name)
-        checked = validation.subscription(validation.update(subscription.description, description))
+        checked = validation.subscription(
+            self.laws, validation.update(self.laws, subscription.description, description)
+        )
         subscription.update(self._forwarding(checked))
         self._kept(subscription)
         return subscription
@@ -366,18 +366,19 @@ class Namespace:
     def create_rule(self, topic: str, subscription: str, name: str, description: RuleDescription) -> Rule:
         """Add a rule. Raises EntityError 400 for text that cannot be parsed, 409 for a taken name."""
         owner = self._existing_subscription(topic, subscription)
-        validation.child_name(name, kind="rule")
+        validation.child_name(self.laws, name, kind="rule")
         if name.lower() in owner.rules:
             raise conflict(f"The messaging entity '{owner.path}/Rules/{name}' already exists.")
-        if len(owner.rules) >= MAX_RULES_PER_SUBSCRIPTION:
-            raise quota_exceeded(f"The subscription '{owner.path}' has its {MAX_RULES_PER_SUBSCRIPTION} rules.")
-        return self._put_rule(owner, Rule(name, validation.rule(description), self.clock.now()))
+        most = self.laws.max_rules_per_subscription
+        if len(owner.rules) >= most:
+            raise quota_exceeded(f"The subscription '{owner.path}' has its {most} rules.")
+        return self._put_rule(owner, Rule(name, validation.rule(self.laws, description), self.clock.now()))
 
     def update_rule(self, topic: str, subscription: str, name: str, description: RuleDescription) -> Rule:
         """Replace a rule's filter and action; its creation time stays. Raises EntityError 404 or 400."""
         owner = self._existing_subscription(topic, subscription)
         old = self._existing_rule(owner, name)
-        return self._put_rule(owner, Rule(old.name, validation.rule(description), old.created_at))
+        return self._put_rule(owner, Rule(old.name, validation.rule(self.laws, description), old.created_at))
 
     def delete_rule(self, topic: str, subscription: str, name: str) -> None:
         """Remove a rule; a subscription without rules matches nothing. Raises EntityError 404."""
@@ -451,7 +452,7 @@ class Namespace:
         self._dropped(entity)
 
     def _new_path(self, path: str) -> str:
-        path = validation.entity_path(path)
+        path = validation.entity_path(self.laws, path)
         if path.lower() in self._entities:
             raise conflict(f"The messaging entity '{path}' already exists in the namespace '{self.name}'.")
         return path
@@ -461,15 +462,14 @@ class Namespace:
         return replace(description, enable_partitioning=True) if self._partitioned else description
 
     def _check_room(self, partitioned: bool) -> None:
-        if len(self._entities) >= self.limits.max_entities:
-            raise quota_exceeded(f"The namespace holds its maximum of {self.limits.max_entities} queues and topics.")
+        if len(self._entities) >= self.laws.max_entities:
+            raise quota_exceeded(f"The namespace holds its maximum of {self.laws.max_entities} queues and topics.")
         if not partitioned or self._partitioned:
             return
         count = sum(entity.description.enable_partitioning for entity in self._entities.values())
-        if count >= MAX_PARTITIONED_ENTITIES:
-            raise quota_exceeded(
-                f"The namespace holds its maximum of {MAX_PARTITIONED_ENTITIES} partitioned queues and topics."
-            )
+        most = self.laws.max_partitioned_entities
+        if count >= most:
+            raise quota_exceeded(f"The namespace holds its maximum of {most} partitioned queues and topics.")
 
     def _forwarding(self, description: _Forwarding) -> _Forwarding:
         """Forwarding targets as bare paths that exist. The entity itself is one: the hop limit ends the circle."""

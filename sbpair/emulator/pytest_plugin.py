@@ -33,6 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "servicebus(laws={NAME: 'lax'}, tier='Premium'): what the namespace of the fixture `servicebus` is like",
+    )
     if config.getoption(_SEED) == _RANDOM:  # workers of pytest-xdist are given the number that is drawn here
         config.option.servicebus_seed = secrets.token_hex(4)
 
@@ -54,11 +58,17 @@ def servicebus_emulator() -> "Iterator[EmulatorThread]":
 
 @pytest.fixture
 def servicebus(servicebus_emulator: "EmulatorThread", request: pytest.FixtureRequest) -> "Iterator[EmbeddedNamespace]":
-    """A fresh Service Bus namespace: `servicebus.connection_string`, `servicebus.queue("orders")`."""
+    """A fresh Service Bus namespace: `servicebus.connection_string`, `servicebus.queue("orders")`.
+
+    `@pytest.mark.servicebus(laws={"partitioned-batch-key": "lax"})` makes it one that does not keep
+    that law of the service.
+    """
     from sbpair.emulator.testing import EmbeddedNamespace
 
     trace, seed = bool(request.config.getoption(_TRACE)), request.config.getoption(_SEED)
-    with EmbeddedNamespace(emulator=servicebus_emulator, trace=trace, seed=seed) as namespace:
+    marker = request.node.get_closest_marker("servicebus")
+    like = {} if marker is None else marker.kwargs
+    with EmbeddedNamespace(emulator=servicebus_emulator, trace=trace, seed=seed, **like) as namespace:
         yield namespace
 
 

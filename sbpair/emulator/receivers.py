@@ -17,7 +17,7 @@ from sbpair.emulator.broker.messages import Message, as_mapping
 from sbpair.emulator.broker.partitions import PARTITION_SHIFT, partition_of
 from sbpair.emulator.broker.sessions import Lock, Session
 from sbpair.emulator.broker.transactions import Transactions
-from sbpair.emulator.limits import MAX_ID_CHARACTERS, NEXT_SESSION_TIMEOUT_SECONDS
+from sbpair.emulator.laws import Laws
 from sbpair.engine import errors
 from sbpair.engine.clock import Timer
 from sbpair.engine.errors import BrokerError
@@ -48,25 +48,24 @@ _TIMEOUT_PROPERTY = "com.microsoft:timeout"
 _TICKS_TO_1970 = 621_355_968_000_000_000
 
 
-def session_wish(value: object) -> str | None:
+def session_wish(value: object, longest: int) -> str | None:
     """The session asked for, None for the next available; BrokerError for anything that is no session id."""
     if value is None:
         return None
     if not isinstance(value, str):
         raise BrokerError(errors.INVALID_FIELD, f"The session id must be a string, not {type(value).__name__}.")
-    if len(value) > MAX_ID_CHARACTERS:
-        raise BrokerError(
-            errors.ARGUMENT_ERROR, f"The session id has {len(value)} characters; the limit is {MAX_ID_CHARACTERS}."
-        )
+    if len(value) > longest:
+        text = f"The session id has {len(value)} characters; the limit is {longest}."
+        raise BrokerError(errors.ARGUMENT_ERROR, text)
     return str(value)
 
 
-def waiting_seconds(properties: dict[str, Any]) -> float:
+def waiting_seconds(properties: dict[str, Any], laws: Laws) -> float:
     """How long the client will wait for the next available session (link property in milliseconds)."""
     timeout = properties.get(_TIMEOUT_PROPERTY)
     if isinstance(timeout, int) and not isinstance(timeout, bool):
         return int(timeout) / 1000
-    return NEXT_SESSION_TIMEOUT_SECONDS
+    return laws.next_session_timeout_seconds
 
 
 def ticks(instant: float) -> Long:
@@ -116,7 +115,7 @@ class Receiver(LinkHandler):
         self._mailbox.expire_due()
         if not sessions.wait(self):
             clock = self._entity.namespace.clock
-            due = clock.now() + waiting_seconds(self._link.properties)
+            due = clock.now() + waiting_seconds(self._link.properties, self._entity.namespace.laws)
             self._patience = clock.call_at(due, self._gave_up)
 
     def granted(self, session: Session) -> None:

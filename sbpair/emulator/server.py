@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, Self
 from sbpair.emulator.control.port import ControlPort
 from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.keys import KeptKeys, chosen_keys, random_keys
-from sbpair.emulator.limits import PREMIUM_PARTITIONS
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.throttling import Throttling, ThrottlingLimits
 from sbpair.engine.auth import ROOT_KEY_NAME
@@ -57,7 +56,8 @@ class NamespaceConfig:
     `further_ports` are open besides, and every port speaks every protocol. `host` is the address to listen on where it
     is not the emulator's. `keys` are primary keys of somebody's choice, by the name of the rule. `premium_partitions`:
     1 (none), 2 or 4, of a Premium namespace. Raises EmulatorError for any other. `throttling` is what its clients may
-    do in a second; without it as much as they like.
+    do in a second; without it as much as they like. `laws` that are not kept strictly, by name: "lax" or "other" (see
+    `emulator.laws`).
     """
 
     name: str
@@ -68,9 +68,10 @@ class NamespaceConfig:
     keys: Mapping[str, str] = field(default_factory=dict)
     premium_partitions: int = 1
     throttling: ThrottlingLimits | None = None
+    laws: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.premium_partitions not in PREMIUM_PARTITIONS:
+        if self.premium_partitions not in (1, 2, 4):
             raise EmulatorError(f"{self.name}: a Premium namespace has 1, 2 or 4 partitions")
         if self.premium_partitions > 1 and self.tier is not Tier.PREMIUM:
             raise EmulatorError(f"{self.name}: only a Premium namespace has partitions of its own")
@@ -370,6 +371,7 @@ class Emulator:
             faults=faults,
             store=store,
             key_source=chosen_keys(config.keys, keys),
+            laws=config.laws,
         )
         namespace.public_host = self._public_host(config.name)
         namespace.choose_keys(config.keys)

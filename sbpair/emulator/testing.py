@@ -36,6 +36,7 @@ from sbpair.emulator.thread import EmulatorThread
 from sbpair.engine.clock import AdvancingClock
 from sbpair.engine.errors import BrokerError, EmulatorError
 from sbpair.engine.trace import Trace
+from sbpair.service import Tier
 
 T = TypeVar("T")
 
@@ -269,6 +270,9 @@ class EmbeddedNamespace:
         emulator: the running emulator to be part of; without one it has its own.
         trace: keep the last frames for `frames`.
         seed: decides which operations a fault with a probability hits; the same ones in every run without it, too.
+        laws: which laws of the service are not kept strictly: `{"partitioned-batch-key": "lax"}`. `sbpair emulator
+            --laws` lists them.
+        tier: of the namespace.
     """
 
     _numbers = itertools.count(1)
@@ -280,8 +284,11 @@ class EmbeddedNamespace:
         emulator: EmulatorThread | None = None,
         trace: bool = False,
         seed: int | str | None = None,
+        laws: Mapping[str, str] | None = None,
+        tier: Tier | str = Tier.STANDARD,
     ) -> None:
-        self.name = name or f"servicebus-{next(self._numbers)}"
+        self._config = NamespaceConfig(name or f"servicebus-{next(self._numbers)}", Tier(tier), laws=laws or {})
+        self.name = self._config.name
         self._own = emulator is None
         self._emulator = EmulatorThread([]) if emulator is None else emulator
         self._clock = AdvancingClock()
@@ -304,7 +311,7 @@ class EmbeddedNamespace:
         """Start to serve. Not needed in a `with` block or with the fixture."""
         if self._own:
             self._emulator.open()
-        self._emulator.add(NamespaceConfig(self.name), clock=self._clock, trace=self._trace, seed=self._seed)
+        self._emulator.add(self._config, clock=self._clock, trace=self._trace, seed=self._seed)
         self._open = True
         self.call(lambda namespace: namespace.witnesses.append(self._took_in))
 

@@ -16,9 +16,9 @@ from sbpair.core.pairing import MAX_DELIVERY_COUNT
 from sbpair.core.replication.settings import REPLICATED_SETTINGS, problems
 from sbpair.emulator.admin.arm_models import ArmFacts
 from sbpair.emulator.entities import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
-from sbpair.emulator.limits import Tier as EmulatedTier
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.ports import NamespaceAdmin
+from sbpair.service import Tier as EmulatedTier
 from tests.azure.support import FixedCredential, message
 from tests.contract.conftest import access_to, arm_access_to
 

@@ -19,8 +19,8 @@ from sbpair.core.errors import (
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.emulator.entities import EntityStatus, QueueDescription
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.server import Emulator, NamespaceConfig
+from sbpair.service import Tier
 from tests.azure.support import message
 from tests.contract.conftest import access_to
 
@@ -188,11 +188,17 @@ async def test_what_is_scheduled_no_more_keeps_the_others_here_and_is_named_alon
     assert len(emulator.namespace("primary").transactions) == 0
 
 
+@pytest.mark.law("tier-has-transactions")
 async def test_the_basic_tier_says_that_it_has_no_transactions() -> None:
-    async with Emulator([NamespaceConfig("small", tier=Tier.BASIC)], seed=1) as emulator:
+    lax = NamespaceConfig("lax", tier=Tier.BASIC, laws={"tier-has-transactions": "lax"})
+    async with Emulator([NamespaceConfig("small", tier=Tier.BASIC), lax], seed=1) as emulator:
         emulator.namespace("small").create_queue("orders")
         messaging = AzureMessaging(access_to(emulator, "small"))
         refused = await messaging.mover("orders").why_not()
         await messaging.close()
+        emulator.namespace("lax").create_queue("orders")
+        unbound = AzureMessaging(access_to(emulator, "lax"))
+        assert await unbound.mover("orders").why_not() is None
+        await unbound.close()
     assert refused is not None
     assert "Basic tier has no transactions" in refused.message

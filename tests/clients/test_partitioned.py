@@ -15,8 +15,8 @@ from sbpair.core.errors import Category, MessageTooLargeError
 from sbpair.core.rewrite import compose
 from sbpair.emulator import EmulatorThread, NamespaceConfig
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.limits import Tier
 from sbpair.runtime.failover.sender import Where
+from sbpair.service import Tier
 from tests.clients.conftest import FAST, QUEUES, World, backlog_queue
 
 LIMIT_BYTES = 256 * 1024

@@ -11,9 +11,9 @@ from sbpair import ServiceBusClient, open_pairing
 from sbpair.core.errors import PairingError
 from sbpair.core.failover.coupling import Condition
 from sbpair.emulator import EmulatorThread, NamespaceConfig
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import new_auth_rule
 from sbpair.events import NotReady, Ready
+from sbpair.service import Tier
 from tests.clients.conftest import FAST, QUEUES, World, backlog_queue, wait_until
 
 

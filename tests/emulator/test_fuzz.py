@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError, plant
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.errors import EntityError
 from sbpair.engine.faults import FaultError, Faults, fault_to_json, parse_json, parse_text, rule_to_text
+from sbpair.service import Tier
 from tests.hostile import SCALARS, bounded, damaged, mutated, tame
 
 SEED: dict[str, Any] = {

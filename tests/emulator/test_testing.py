@@ -241,6 +241,11 @@ def test_fails(servicebus):
     asyncio.run(send(servicebus))
     orders.assert_sent(body="right")
 
+@pytest.mark.servicebus(laws={"max-entity-path-characters": "lax"}, tier="Premium")
+def test_lax(servicebus):
+    assert servicebus.queue("x" * 300).path == "x" * 300
+    assert servicebus.call(lambda one: one.tier) == "Premium"
+
 def test_draws(servicebus):
     with servicebus.fault("throttle:p=0.5"):
         hit = servicebus.call(lambda one: [one.faults.check("send", "x") is not None for _ in range(64)])
@@ -274,7 +279,7 @@ def test_the_fixture_is_there_wherever_the_package_is_installed(tmp_path: Path) 
         return done.stdout
 
     told = run(*command)
-    assert "1 failed, 3 passed" in told
+    assert "1 failed, 4 passed" in told
     assert "body: expected 'right', is 'wrong'" in told
     assert "Frames of the Service Bus namespace" in told
     assert "client -> attach" in told

@@ -57,6 +57,7 @@ def test_premium_counts_bytes_in_both_directions() -> None:
     throttling.charge(1_000_000, 1)
 
 
+@pytest.mark.law("connections")
 def test_receivers_and_connections_have_limits() -> None:
     throttling = Throttling("contoso", LIMITS, ManualClock(START))
     assert [throttling.connected(number) for number in range(4)] == [True, True, True, False]

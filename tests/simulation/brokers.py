@@ -19,7 +19,6 @@ from sbpair.engine.clock import SystemClock
 from sbpair.engine.faults import Faults
 from sbpair.engine.port import FirstBytes, Port
 from sbpair.engine.tls import TlsFiles
-from sbpair.service import ascii_session_key, session_key
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Network
 from tests.simulation.trace import Trace
@@ -146,7 +145,7 @@ class Broker:
             faults=Faults(clock, faults_seed),
             store=self._store,
             key_source=self._keys,
-            session_key_of=ascii_session_key if beyond_ascii(self._seed) and self._seed % 2 else session_key,
+            laws={"session-key": "other"} if beyond_ascii(self._seed) and self._seed % 2 else {},
         )
         namespace.host, namespace.port = "localhost", self.port
         namespace.endpoint = f"localhost:{self.port}"

@@ -10,7 +10,7 @@ from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETT
 from sbpair.emulator.broker.messages import Message, State
 from sbpair.emulator.broker.partitions import Numbering
 from sbpair.emulator.entities import Counts, QueueDescription, SubscriptionDescription, TopicDescription
-from sbpair.emulator.limits import TierLimits
+from sbpair.emulator.laws import Laws
 from sbpair.emulator.throttling import Throttling
 from sbpair.engine import errors
 from sbpair.engine.clock import Timer
@@ -23,12 +23,13 @@ from sbpair.service import EntityStatus
 class Quota:
     """Bytes of all messages of an entity with its sub-queues (a topic: of all its subscriptions)."""
 
-    def __init__(self, limit_megabytes: int) -> None:
+    def __init__(self, limit_megabytes: int, laws: Laws) -> None:
+        self._refuses = laws.full_entity_refuses
         self.limit_bytes = limit_megabytes * 1024 * 1024
         self.used_bytes = 0
 
     def has_room(self, size_bytes: int) -> bool:
-        return self.used_bytes + size_bytes <= self.limit_bytes
+        return self.used_bytes + size_bytes <= self.limit_bytes or not self._refuses
 
     def check(self, size_bytes: int, path: str) -> None:
         """Refuse what does not fit, in the words of the service."""
@@ -91,7 +92,7 @@ class EntityNamespace(ForwardingNamespace, Protocol):
     """What an entity asks of the namespace it is in."""
 
     @property
-    def limits(self) -> TierLimits: ...
+    def laws(self) -> Laws: ...
     @property
     def throttling(self) -> Throttling | None: ...
     def charge(self, credits: int, size_bytes: int = 0) -> None: ...

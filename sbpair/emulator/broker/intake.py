@@ -19,6 +19,7 @@ class Intake:
 
     def __init__(self, entity: Entity, description: QueueDescription | TopicDescription, quota: Quota) -> None:
         self._entity = entity
+        self._laws = entity.namespace.laws
         self._quota = quota
         self.history: DuplicateHistory | None = None
         self.describe(description)
@@ -39,12 +40,12 @@ class Intake:
     def max_message_bytes(self) -> int:
         """The largest single message (bytes of the whole AMQP message)."""
         kilobytes = self._description.max_message_size_in_kilobytes
-        return kilobytes * 1024 if kilobytes else self._entity.namespace.limits.max_message_bytes
+        return kilobytes * 1024 if kilobytes else self._laws.max_message_bytes
 
     @property
     def max_batch_bytes(self) -> int:
         """The largest batch."""
-        return self._entity.namespace.limits.max_batch_bytes
+        return self._laws.max_batch_bytes
 
     def read(self, payload: bytes, message_format: int) -> list[Message]:
         """The messages of a transfer; BrokerError for sizes and for bytes that are no message."""
@@ -61,7 +62,7 @@ class Intake:
                 f"{limit} bytes on the link.",
             )
         for one in split_batch(payload) if batched else (payload,):
-            yield _identified(parse(one))
+            yield _identified(parse(one, self._laws), self._laws.max_id_characters)
 
     def admit(self, messages: list[Message]) -> list[Message]:
         """Those that are to be stored of messages that may be: pings and duplicates are dropped here."""
@@ -80,7 +81,7 @@ class Intake:
     def check_batch(self, messages: list[Message]) -> None:
         """Refuse messages (BrokerError) that may come, but not in one transfer."""
         if self._description.enable_partitioning:
-            check_batch_keys([message.head for message in messages])
+            check_batch_keys(messages, self._laws, detecting=self.history is not None)
 
     def _check_status(self) -> None:
         status = self._description.status
@@ -98,8 +99,9 @@ class Intake:
                 f"The SessionId was not set on a message, and it cannot be sent to the entity '{self._entity.path}'. "
                 "Entities that have session support enabled can only receive messages that have the SessionId set.",
             )
-        if description.enable_partitioning:
+        if self._laws.partition_key_is_session_id and description.enable_partitioning:
             check_keys(head)
+        if description.enable_partitioning:
             self._entity.numbering.check_open(message, self._entity.namespace.closed_partitions(self._entity.path))
 
     def _without_duplicates(self, messages: list[Message]) -> list[Message]:
@@ -128,10 +130,10 @@ class Intake:
         return messages
 
 
-def _identified(message: Message) -> Message:
+def _identified(message: Message, longest: int) -> Message:
     """The message with an id of the broker's if its sender gave none, as the service does."""
     if message.message_id is None:
-        message.set_properties({PropertyField.MESSAGE_ID: uuid.uuid4().hex})
+        message.set_properties({PropertyField.MESSAGE_ID: uuid.uuid4().hex}, longest)
     return message
 
 

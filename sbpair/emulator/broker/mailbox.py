@@ -14,6 +14,7 @@ from sbpair.emulator.broker.journal import Journal
 from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import PARTITION_SHIFT, Numbering, ReadyLine, check_open, partition_of
 from sbpair.emulator.broker.sessions import Consumer, Lock, Locks, Session, Sessions, Waiting
+from sbpair.emulator.laws import Laws
 from sbpair.engine import errors
 from sbpair.engine.budgets import Background
 from sbpair.engine.clock import Clock, Timer
@@ -94,7 +95,7 @@ class MailboxNamespace(Protocol):
     @property
     def background(self) -> Background: ...
     @property
-    def session_key_of(self) -> Callable[[str], str]: ...
+    def laws(self) -> Laws: ...
     def closed_partitions(self, path: str) -> frozenset[int]: ...
 
 
@@ -348,7 +349,7 @@ class Mailbox:
             session = self.sessions.get(session_id)
             return page(session.log, since, count, max_bytes, closed=self._closed) if session is not None else []
         self._peeks += 1
-        turn = self._peeks if self.entity.is_partitioned else None
+        turn = self._peeks if self.entity.is_partitioned and self.entity.namespace.laws.peek_one_partition else None
         return page(self.log, since, count, max_bytes, turn=turn, closed=self._closed)
 
     def receive_deferred(
@@ -456,7 +457,7 @@ class Mailbox:
             lambda: self.entity.lock_seconds,
             lambda session: self._first_ready(session.ready) is not None,
             self._session_lost,
-            self.entity.namespace.session_key_of,
+            self.entity.namespace.laws.session_key,
         )
 
     def _session_of(self, message: Message) -> Session | None:

@@ -18,7 +18,7 @@ from sbpair.amqp.codec import decode_all, encode
 from sbpair.amqp.sections import HeaderField, PropertyField, Section, Span
 from sbpair.amqp.types import AmqpError, Long, MapPairs, Symbol, Timestamp, Uint
 from sbpair.amqp.types import Int as AmqpInt
-from sbpair.emulator.limits import MAX_HEADER_BYTES, MAX_ID_CHARACTERS
+from sbpair.emulator.laws import Laws
 from sbpair.engine import errors
 from sbpair.engine.errors import BrokerError
 
@@ -63,6 +63,7 @@ _ANNOTATIONS_START = sections.section_bytes(Section.MESSAGE_ANNOTATIONS, b"")
 _TOKEN_ALONE = encode({LOCK_TOKEN: uuid.UUID(int=0)})[:-16]
 """Delivery annotations with nothing but a lock token, up to its 16 bytes."""
 _SHORT_HEADER_BYTES = 64
+_LONGEST_ID = Laws().max_id_characters
 
 
 class State(IntEnum):
@@ -156,12 +157,12 @@ class Message:
             section = sections.section_bytes(Section.APPLICATION_PROPERTIES, edited)
             self.edit({Section.APPLICATION_PROPERTIES: section})
 
-    def set_properties(self, fields: Mapping[int, object]) -> None:
+    def set_properties(self, fields: Mapping[int, object], longest: int = _LONGEST_ID) -> None:
         """Set fields of the properties section; the others keep their bytes. BrokerError for an id that is too long."""
         if fields:
             edited = sections.edit_fields(self._value(Section.PROPERTIES, _EMPTY_LIST), fields)
             self.edit({Section.PROPERTIES: sections.section_bytes(Section.PROPERTIES, edited)})
-            self.message_id, self.head = read_head(self.payload, sections.scan(self.payload))
+            self.message_id, self.head = read_head(self.payload, sections.scan(self.payload), longest)
 
     def render_delivery(self, *, lock_token: uuid.UUID | None = None, locked_until: float | None = None) -> bytes:
         """The bytes of a delivery, which has the entity's time to live where that ends sooner than the sender's."""
@@ -274,7 +275,7 @@ def milliseconds(instant: float) -> Timestamp:
     return Timestamp(round(instant * 1000))
 
 
-def parse(payload: bytes) -> Message:
+def parse(payload: bytes, laws: Laws) -> Message:
     """A sent message, or BrokerError: bytes that are no message, a section before the body that cannot be decoded, ids
     that are none or have over 128 characters, headers over 64 KB.
 
@@ -283,8 +284,8 @@ def parse(payload: bytes) -> Message:
     """
     try:
         spans = sections.scan(payload)
-        _check_header_size(spans)  # before anything of them is decoded
-        message_id, head = read_head(payload, spans)
+        _check_header_size(spans, laws.max_header_bytes)  # before anything of them is decoded
+        message_id, head = read_head(payload, spans, laws.max_id_characters)
         for section in _EDITED_LATER:
             sections.read(payload, spans, section)
         footer = next((span for span in spans if span.section is Section.FOOTER), None)
@@ -297,18 +298,18 @@ def parse(payload: bytes) -> Message:
     return Message(payload, message_id, head)
 
 
-def _check_header_size(spans: tuple[Span, ...]) -> None:
+def _check_header_size(spans: tuple[Span, ...], limit: int) -> None:
     header_bytes = sum(span.end - span.start for span in spans if span.section in _HEAD_SECTIONS)
-    if header_bytes > MAX_HEADER_BYTES:
+    if header_bytes > limit:
         raise BrokerError(
             errors.SIZE_EXCEEDED,
-            f"The headers of the message take {header_bytes} bytes; the limit is {MAX_HEADER_BYTES} bytes.",
+            f"The headers of the message take {header_bytes} bytes; the limit is {limit} bytes.",
         )
 
 
 def revive(payload: bytes) -> Message:
     """A message that was accepted before: the limits are not checked again (dead-lettering may have added to it)."""
-    return Message(payload, *read_head(payload, sections.scan(payload)))
+    return Message(payload, *read_head(payload, sections.scan(payload), len(payload)))
 
 
 def split_batch(payload: bytes) -> Iterator[bytes]:
@@ -334,8 +335,8 @@ def split_batch(payload: bytes) -> Iterator[bytes]:
     raise BrokerError(errors.DECODE_ERROR, "A batch must hold its messages in data sections.")
 
 
-def read_head(payload: bytes, spans: tuple[Span, ...]) -> tuple[object, Head]:
-    """A message's id, and the few fields that steer it.
+def read_head(payload: bytes, spans: tuple[Span, ...], longest: int = _LONGEST_ID) -> tuple[object, Head]:
+    """A message's id, and the few fields that steer it. Ids have `longest` characters at most.
 
     Raises AmqpDecodeError, or BrokerError for ids that are too long.
     """
@@ -343,11 +344,11 @@ def read_head(payload: bytes, spans: tuple[Span, ...]) -> tuple[object, Head]:
     properties = _list(sections.read(payload, spans, Section.PROPERTIES))
     annotations = as_mapping(sections.read(payload, spans, Section.MESSAGE_ANNOTATIONS))
     ttl = sections.field(header, HeaderField.TTL)
-    message_id = _identifier(sections.field(properties, PropertyField.MESSAGE_ID))
+    message_id = _identifier(sections.field(properties, PropertyField.MESSAGE_ID), longest)
     return message_id, _head(
-        _text(sections.field(properties, PropertyField.GROUP_ID), "SessionId"),
-        _text(annotations.get(PARTITION_KEY), "PartitionKey"),
-        _text(annotations.get(VIA_PARTITION_KEY), "TransactionPartitionKey"),
+        _text(sections.field(properties, PropertyField.GROUP_ID), "SessionId", longest),
+        _text(annotations.get(PARTITION_KEY), "PartitionKey", longest),
+        _text(annotations.get(VIA_PARTITION_KEY), "TransactionPartitionKey", longest),
         _plain_text(sections.field(properties, PropertyField.CONTENT_TYPE)),
         ttl / 1000 if isinstance(ttl, int) and not isinstance(ttl, bool) else None,
         _instant(annotations.get(SCHEDULED_TIME)),
@@ -372,31 +373,29 @@ def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _text(value: object, what: str) -> str | None:
+def _text(value: object, what: str, longest: int) -> str | None:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if value is not None and not isinstance(value, str):
         raise BrokerError(errors.DECODE_ERROR, f"The {what} is of the type {type(value).__name__}, not a string.")
-    short = _short(value, what)
+    short = _short(value, what, longest)
     return None if short is None else str(short)
 
 
-def _identifier(value: object) -> object:
+def _identifier(value: object, longest: int) -> object:
     """A message id in one of its four types (§3.2.4)."""
     if value is not None and not isinstance(value, str | bytes | uuid.UUID | int):
         raise BrokerError(errors.DECODE_ERROR, f"The MessageId is of the type {type(value).__name__}.")
-    return _short(value, "MessageId")
+    return _short(value, "MessageId", longest)
 
 
 def _plain_text(value: object) -> str | None:
     return str(value) if isinstance(value, str) else None
 
 
-def _short(value: object, what: str) -> object:
-    if isinstance(value, str | bytes) and len(value) > MAX_ID_CHARACTERS:
-        raise BrokerError(
-            errors.ARGUMENT_ERROR, f"The {what} has {len(value)} characters; the limit is {MAX_ID_CHARACTERS}."
-        )
+def _short(value: object, what: str, longest: int) -> object:
+    if isinstance(value, str | bytes) and len(value) > longest:
+        raise BrokerError(errors.ARGUMENT_ERROR, f"The {what} has {len(value)} characters; the limit is {longest}.")
     return value
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 
 from sbpair.emulator.broker.messages import Head, Message
+from sbpair.emulator.laws import Laws
 from sbpair.engine import errors
 from sbpair.engine.errors import BrokerError
 from sbpair.service import session_key
@@ -54,31 +55,34 @@ def key_of(head: Head) -> str | None:
     return head.partition_key if head.partition_key is not None else head.via_partition_key
 
 
-def check_batch_keys(heads: Sequence[Head]) -> None:
-    """Refuse a batch whose messages do not share one session id or partition key.
+def check_batch_keys(messages: Sequence[Message], laws: Laws, *, detecting: bool) -> None:
+    """Refuse a batch for a partitioned entity whose messages do not belong to one partition.
 
-    Source: the service's error text, in Azure/amqpnetlite issue 120 and JasperFx/wolverine issue 2000, and
-    "Enable partitioning in Azure Service Bus" on batches for different partitions. Strength: the text is recent and
-    reported often. Whether messages without any key may be mixed with others is not reported; here they may not.
+    `detecting`: the entity detects duplicates. The words are the service's (the threads of the laws).
     """
-    if len({(head.session_id, head.partition_key) for head in heads}) > 1:
+    keys = {(message.head.session_id, message.head.partition_key) for message in messages}
+    keyless = (None, None)
+    if detecting and laws.partitioned_batch_message_id and len({message.message_id for message in messages}) > 1:
+        what = "SessionId, PartitionKey, or MessageId  is not supported for an entity with partitioning and duplicate "
+        raise BrokerError(errors.NOT_ALLOWED, f"Batching brokered messages with distinct {what}detection enabled.")
+    distinct = laws.partitioned_batch_key and len(keys - {keyless}) > 1
+    mixed = laws.partitioned_batch_keyless and keyless in keys and len(keys) > 1
+    if distinct or mixed:
         raise BrokerError(
             errors.NOT_ALLOWED,
-            "Batching brokered messages with distinct SessionId or PartitionKey is not supported for an entity that "
-            "is partitioned.",
+            "Batching brokered messages with distinct SessionId or PartitionKey is not supported for an entity with "
+            "partitioning enabled.",
         )
 
 
 class Numbering:
     """Hands out sequence numbers of one entity, ascending within each partition, starting at 1."""
 
-    def __init__(self, *, partitions: int = 1, by_message_id: bool = False) -> None:
-        self._by_message_id = by_message_id
+    def __init__(self, *, partitions: int, laws: Laws, by_message_id: bool = False) -> None:
+        self._by_message_id = by_message_id and laws.message_id_pins_partition
         self._last = [0] * partitions
         self._turn = 0
-        self.keeps_transfers_together = True
-        """Inferred: azure-sdk-for-net's PeekAsyncTest("partitioned-queue") sends a batch without keys and finds all of
-        it by browsing on from the last number. How the service makes that so is unknown, so it can be turned off."""
+        self._keeps_transfers_together = laws.transfer_stays_together
         self.transfer_turn: int | None = None
         """Set while a message of a transfer is numbered."""
 
@@ -125,7 +129,7 @@ class Numbering:
 
     def new_turn(self) -> int:
         """The partition for the messages of a transfer that have no key; see `transfer_turn`."""
-        if self.keeps_transfers_together:
+        if self._keeps_transfers_together:
             self._turn = (self._turn + 1) % len(self._last)
         return self._turn
 
@@ -133,7 +137,7 @@ class Numbering:
         pinned = self.pinned(message)
         if pinned is not None:
             return pinned
-        if self.transfer_turn is not None and self.keeps_transfers_together and self.transfer_turn not in closed:
+        if self.transfer_turn is not None and self._keeps_transfers_together and self.transfer_turn not in closed:
             return self.transfer_turn
         for _ in self._last:
             self._turn = (self._turn + 1) % len(self._last)

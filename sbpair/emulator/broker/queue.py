@@ -15,9 +15,10 @@ class Queue(MessageEntity, Accepting):
         self.description = description
         numbering = Numbering(
             partitions=namespace.partition_count if description.enable_partitioning else 1,
+            laws=namespace.laws,
             by_message_id=description.requires_duplicate_detection,
         )
-        quota = Quota(description.max_size_in_megabytes)
+        quota = Quota(description.max_size_in_megabytes, namespace.laws)
         super().__init__(namespace, path, sessions=description.requires_session, quota=quota, numbering=numbering)
         self.intake = Intake(self, description, quota)
         self.watch_idle()

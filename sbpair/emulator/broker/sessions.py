@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from sbpair.emulator.broker.messages import Message, MessageLog
-from sbpair.emulator.broker.partitions import ReadyLine
+from sbpair.emulator.broker.partitions import ReadyLine, partition_of
 from sbpair.engine import errors
 from sbpair.engine.clock import Clock, Timer
 from sbpair.engine.errors import BrokerError
@@ -117,6 +117,11 @@ class Locks:
         else:
             session.locks[lock.token] = lock
         return lock
+
+    def partition_of(self, token: uuid.UUID) -> int | None:
+        """The partition of a locked message; None for a token that locks nothing."""
+        lock = self._locks.get(token)
+        return None if lock is None else partition_of(lock.message.sequence_number)
 
     def require(self, token: uuid.UUID) -> Lock:
         """The live lock behind a token, or BrokerError message-lock-lost."""

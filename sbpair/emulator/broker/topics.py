@@ -109,9 +109,10 @@ class Topic(Accepting):
         self.description = description
         super().__init__(namespace, path)
         self.subscriptions: dict[str, Subscription] = {}
-        self.quota = Quota(description.max_size_in_megabytes)
+        self.quota = Quota(description.max_size_in_megabytes, namespace.laws)
         self.numbering = Numbering(
             partitions=namespace.partition_count if description.enable_partitioning else 1,
+            laws=namespace.laws,
             by_message_id=description.requires_duplicate_detection,
         )
         self.scheduled = Scheduled(self, self._publish)
@@ -227,7 +228,10 @@ class Subscription(MessageEntity):
             f"{topic.path}/Subscriptions/{name}",
             sessions=description.requires_session,
             quota=topic.quota,
-            numbering=Numbering(partitions=namespace.partition_count if topic.description.enable_partitioning else 1),
+            numbering=Numbering(
+                partitions=namespace.partition_count if topic.description.enable_partitioning else 1,
+                laws=namespace.laws,
+            ),
         )
         self.used_at = self.created_at  # the service tells no time of "never" for subscriptions
         self.watch_idle()

@@ -29,7 +29,8 @@ from sbpair.emulator.broker.messages import Head, Message
 from sbpair.emulator.broker.partitions import key_of, partition_of
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
-from sbpair.emulator.limits import MAX_MESSAGES_PER_TRANSACTION, MAX_PARTS_PER_TRANSACTION, TRANSACTION_SECONDS
+from sbpair.emulator.laws import Laws
+from sbpair.emulator.limits import MAX_PARTS_PER_TRANSACTION
 from sbpair.engine import errors
 from sbpair.engine.budgets import Budget
 from sbpair.engine.clock import Clock, Timer
@@ -82,8 +83,11 @@ class _Send:
 class Transaction:
     """What belongs to one open transaction. `budget` is that of the connection that declared it."""
 
-    def __init__(self, transaction_id: bytes, budget: Budget, group: TransactionGroup | None = None) -> None:
+    def __init__(
+        self, transaction_id: bytes, budget: Budget, laws: Laws, group: TransactionGroup | None = None
+    ) -> None:
         self.id = transaction_id
+        self._laws = laws
         self.budget = budget
         self.held_bytes = 0
         self.parts = 0
@@ -237,11 +241,9 @@ class Transaction:
             raise
 
     def _check_count(self, more: int) -> None:
-        if sum(len(send.messages) for send in self._sends) + more > MAX_MESSAGES_PER_TRANSACTION:
-            raise BrokerError(
-                errors.NOT_ALLOWED,
-                f"Cannot send more than {MAX_MESSAGES_PER_TRANSACTION} messages in a single transaction.",
-            )
+        most = self._laws.max_transaction_messages
+        if sum(len(send.messages) for send in self._sends) + more > most:
+            raise BrokerError(errors.NOT_ALLOWED, f"Cannot send more than {most} messages in a single transaction.")
 
     def _check_keys(self, entity: Queue | Topic, messages: list[Message]) -> None:
         """Messages of a transaction go to one partition of a partitioned entity ("Partitioned queues and topics").
@@ -262,7 +264,7 @@ class Transaction:
             self._bind(through.top_path, None)
             return
         keys |= self._keys
-        if len(keys) > 1:
+        if len(keys) > 1 and self._laws.transaction_one_partition:
             raise BrokerError(
                 errors.NOT_ALLOWED,
                 f"{_SPAN} All messages sent {'to' if direct else 'through'} the partitioned entity '{through.path}' in "
@@ -275,7 +277,7 @@ class Transaction:
         """BrokerError not-allowed unless everything is done at one partition of one entity."""
         via = self._via
         bound = self._top_path if via is None else via.top_path
-        partitions = {self._partition, partition} - {None}
+        partitions = {self._partition, partition} - {None} if self._laws.transaction_one_partition else set()
         if top_path != (bound or top_path) or len(partitions) > 1:
             raise BrokerError(errors.NOT_ALLOWED, _SPAN)
         self._top_path, self._partition = top_path, next(iter(partitions), None)
@@ -290,8 +292,8 @@ def _key(head: Head, *, direct: bool) -> str | None:
 class Transactions:
     """The open transactions of a namespace by their ids, which nobody can guess."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, laws: Laws) -> None:
+        self._clock, self._laws = clock, laws
         self._open: dict[bytes, Transaction] = {}
         self._timed_out: deque[bytes] = deque(maxlen=_REMEMBERED)
 
@@ -307,9 +309,9 @@ class Transactions:
                 f"The connection has as many open transactions as it may have: {MAX_OPEN_TRANSACTIONS} at most, fewer "
                 "where they hold much.",
             )
-        transaction = Transaction(secrets.token_bytes(16), budget, group)
+        transaction = Transaction(secrets.token_bytes(16), budget, self._laws, group)
         self._open[transaction.id] = transaction
-        due = self._clock.now() + TRANSACTION_SECONDS
+        due = self._clock.now() + self._laws.transaction_seconds
         transaction.timer = self._clock.call_at(due, lambda: self._time_out(transaction.id))
         return transaction
 
@@ -319,9 +321,8 @@ class Transactions:
         if found is not None and found.budget is budget:
             return found
         if transaction_id in self._timed_out:
-            raise BrokerError(
-                TIMED_OUT, f"The transaction was rolled back: it was open for more than {TRANSACTION_SECONDS:.0f} s."
-            )
+            seconds = self._laws.transaction_seconds
+            raise BrokerError(TIMED_OUT, f"The transaction was rolled back: it was open for more than {seconds:.0f} s.")
         raise BrokerError(UNKNOWN_ID, _UNKNOWN)
 
     def committing(self, transaction_id: object, budget: Budget) -> Iterator[None]:

@@ -1,12 +1,12 @@
 """batch-delete-messages: delete waiting messages without receiving them.
 
-Request   message-count int (at most 4000), enqueued-time-utc timestamp: only messages enqueued before it; [session-id].
+Request   message-count int (at most 500, Premium 4,000), enqueued-time-utc timestamp: only messages enqueued before
+          it; [session-id].
 Response  200 message-count: int, how many were deleted; 204 when none was.
 Locked, deferred and scheduled messages stay. Not available on partitioned entities.
 """
 
 from sbpair.amqp.types import Int
-from sbpair.emulator.limits import MAX_BATCH_DELETE_MESSAGES
 from sbpair.emulator.requests.call import Answering, Call, Reply
 from sbpair.engine import errors
 from sbpair.engine.errors import BrokerError
@@ -14,14 +14,13 @@ from sbpair.engine.errors import BrokerError
 
 def delete_messages(call: Call) -> Answering:
     """Perform the request."""
-    mailbox = call.mailbox
-    if mailbox.entity.is_partitioned:
+    mailbox, laws = call.mailbox, call.namespace.laws
+    if laws.batch_delete_partitioned and mailbox.entity.is_partitioned:
         raise BrokerError(errors.NOT_ALLOWED, "Messages of a partitioned entity cannot be deleted in batches.")
     count = call.number("message-count")
-    if not 1 <= count <= MAX_BATCH_DELETE_MESSAGES:
-        raise BrokerError(
-            errors.ARGUMENT_OUT_OF_RANGE, f"The message count must lie between 1 and {MAX_BATCH_DELETE_MESSAGES}."
-        )
+    most = laws.max_batch_delete_messages
+    if not 1 <= count <= most:
+        raise BrokerError(errors.ARGUMENT_OUT_OF_RANGE, f"The message count must lie between 1 and {most}.")
     before = call.number("enqueued-time-utc", 2**62) / 1000
     deleted = yield from mailbox.deleting_before(before, count, call.optional_text("session-id"))
     return Reply.ok(message_count=Int(deleted)) if deleted else Reply.nothing()

@@ -5,6 +5,7 @@ Response  200 messages: [{lock-token: uuid, message: binary}], in the order aske
           are there, deferred and not locked.
 """
 
+from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.requests.call import Answering, Call, Reply
 from sbpair.engine import errors
 from sbpair.engine.errors import BrokerError
@@ -17,9 +18,14 @@ def receive_by_sequence_number(call: Call) -> Answering:
     settled = call.number("receiver-settle-mode", 1) == _DELETE
     if settled and call.transaction is not None:
         raise BrokerError(errors.NOT_ALLOWED, "A message cannot be received and deleted in a transaction.")
-    found = call.mailbox.receive_deferred(
-        call.sequence_numbers(), settled=settled, session_id=call.optional_text("session-id")
-    )
+    numbers = call.sequence_numbers()
+    if call.namespace.laws.deferred_one_partition and len({partition_of(number) for number in numbers}) > 1:
+        raise BrokerError(
+            errors.NOT_ALLOWED,
+            "ReceiveBatch of sequence numbers from different partitions is not supported for an entity with "
+            "partitioning enabled.",
+        )
+    found = call.mailbox.receive_deferred(numbers, settled=settled, session_id=call.optional_text("session-id"))
     entries: list[dict[str, object]] = []
     for message, lock in found:
         if lock is None:

@@ -21,7 +21,14 @@ def update_disposition(call: Call) -> Answering:
     status = call.text("disposition-status")
     if status not in ("completed", "abandoned", "defered", "deferred", "suspended"):
         raise BrokerError(errors.ARGUMENT_ERROR, f"The disposition status '{status}' is not known.")
-    for token in call.tokens("lock-tokens"):
+    tokens = call.tokens("lock-tokens")
+    partitions = {call.mailbox.locks.partition_of(token) for token in tokens} - {None}
+    if len(partitions) > 1 and call.namespace.laws.settle_one_partition:
+        raise BrokerError(
+            errors.NOT_ALLOWED,
+            "Batching lock tokens for different partitions is not supported for an entity with partitioning enabled.",
+        )
+    for token in tokens:
         if call.transaction is None:
             _settle(call, status, token)
         else:

@@ -17,7 +17,7 @@ from sbpair.emulator.broker.messages import as_mapping
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transaction
-from sbpair.emulator.limits import MAX_HEADER_BYTES, MAX_REQUEST_ITEMS
+from sbpair.emulator.limits import MAX_REQUEST_ITEMS
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.requests import batch_delete, deferred, disposition, locks, peek, rules, schedule, sessions
 from sbpair.emulator.requests.call import Answering, Call, Operation, Reply, WithinTransaction
@@ -84,7 +84,7 @@ class RequestNode:
         """The largest request: one that schedules as much as may be sent at once, and what is around it."""
         entity = self.location.entity
         largest = entity.intake.max_message_bytes if isinstance(entity, Queue | Topic) else 0
-        return max(largest, self.namespace.limits.max_batch_bytes) + MAX_HEADER_BYTES
+        return max(largest, self.namespace.laws.max_batch_bytes) + self.namespace.laws.max_header_bytes
 
     def answering(self, delivery: IncomingDelivery) -> Iterator[None]:
         """Handle one request in steps and send its answer, once what it changed is safe."""

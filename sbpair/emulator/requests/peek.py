@@ -9,7 +9,6 @@ on partitioned entities a page comes from one partition.
 from sbpair.emulator.broker.mailbox import page
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.topics import Topic
-from sbpair.emulator.limits import MAX_PEEK_MESSAGES
 from sbpair.emulator.requests.call import Answering, Call, Reply
 from sbpair.engine import errors
 
@@ -17,7 +16,7 @@ from sbpair.engine import errors
 def peek_message(call: Call) -> Answering:
     """Perform the request."""
     since = call.number("from-sequence-number", 0)
-    count = max(0, min(call.number("message-count", 1), MAX_PEEK_MESSAGES))
+    count = max(0, min(call.number("message-count", 1), call.namespace.laws.max_peek_messages))
     found = _page(call, since, count)
     if not found:
         return Reply.nothing(errors.MESSAGE_NOT_FOUND)
@@ -31,7 +30,7 @@ def peek_message(call: Call) -> Answering:
 
 
 def _page(call: Call, since: int, count: int) -> list[Message]:
-    max_bytes = call.namespace.limits.max_message_bytes
+    max_bytes = call.namespace.laws.max_message_bytes
     entity = call.location.entity
     if isinstance(entity, Topic):
         # A topic's own node shows what is scheduled in it.

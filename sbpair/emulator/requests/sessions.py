@@ -39,7 +39,7 @@ def set_session_state(call: Call) -> Answering:
     state = call.body.get("session-state")
     if state is not None and not isinstance(state, bytes):
         raise BrokerError(errors.ARGUMENT_ERROR, "The session state must be bytes or null.")
-    if state is not None and len(state) > call.namespace.limits.max_message_bytes:
+    if state is not None and len(state) > call.namespace.laws.max_session_state_bytes:
         raise BrokerError(errors.SIZE_EXCEEDED, f"The session state of {len(state)} bytes is too large.")
     sessions, session_id = _sessions(call), call.text("session-id")
 

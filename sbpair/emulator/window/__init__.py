@@ -337,7 +337,7 @@ def _resubmit(namespace: Namespace, asked: Mapping[str, Any]) -> dict[str, Any]:
     namespace.check_store()
     bare = message.copy()
     bare.put_application_properties({}, _DEAD_LETTER_PROPERTIES)
-    fresh = parse(bare.payload)
+    fresh = parse(bare.payload, namespace.laws)
     if isinstance(entity, Queue):
         entity.accept([fresh])
     else:

@@ -23,11 +23,11 @@ from cryptography.x509.oid import NameOID
 from sbpair.emulator.admin.arm_models import ArmDirectory
 from sbpair.emulator.admin.http import DIRECTORY, make_app
 from sbpair.emulator.entities import ROOT_KEY_NAME, AuthorizationRule
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine.auth import make_bearer_token
 from sbpair.engine.clock import SystemClock
 from sbpair.engine.faults import Faults
+from sbpair.service import Tier
 
 SUBSCRIPTION_ID = "11111111-2222-3333-4444-555555555555"
 GROUP = "some-group"

@@ -12,9 +12,9 @@ from azure.mgmt.servicebus import ServiceBusManagementClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from sbpair.emulator.admin.arm_models import ArmDirectory
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine.auth import make_bearer_token
+from sbpair.service import Tier
 
 from .conftest import ARM_TOKEN, GROUP, SUBSCRIPTION_ID, AdminServer, FakeCredential
 from .raw import sas, send

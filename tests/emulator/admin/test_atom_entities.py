@@ -14,7 +14,7 @@ from azure.servicebus.management import (
 )
 
 from sbpair.emulator.entities import EntityStatus
-from sbpair.emulator.limits import Tier
+from sbpair.service import Tier
 
 from .conftest import AdminServer
 

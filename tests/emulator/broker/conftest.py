@@ -13,9 +13,9 @@ from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.sessions import Lock, Session
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine.clock import ManualClock
+from sbpair.service import Tier
 
 
 @dataclass(eq=False)
@@ -59,9 +59,11 @@ class Inbox:
 class Bench:
     """The namespace and short ways to use it."""
 
-    def __init__(self, tier: Tier = Tier.STANDARD, premium_partitions: int = 1) -> None:
+    def __init__(self, tier: Tier = Tier.STANDARD, premium_partitions: int = 1, laws=None) -> None:
         self.clock = ManualClock()
-        self.namespace = Namespace("bench", tier=tier, premium_partitions=premium_partitions, clock=self.clock)
+        self.namespace = Namespace(
+            "bench", tier=tier, premium_partitions=premium_partitions, clock=self.clock, laws=laws
+        )
 
     def queue(self, path: str = "orders", **settings) -> Queue:
         return self.namespace.create_queue(path, QueueDescription(**settings))

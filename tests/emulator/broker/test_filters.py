@@ -7,6 +7,7 @@ from sbpair.amqp.types import Int, Long, Uint
 from sbpair.emulator.broker.messages import parse
 from sbpair.emulator.entities import CorrelationFilter, RuleDescription, SqlAction, SqlFilter
 from sbpair.emulator.filters import FilterEvaluationError, FilterSyntaxError, MessageView, Rule, compile_filter
+from sbpair.emulator.laws import Laws
 
 PROPERTIES = {
     "color": "red",
@@ -25,7 +26,7 @@ def view(bench):
     payload = bench.message(
         "body", message_id="id-1", session="s", subject="Hello", properties=PROPERTIES, to="there", correlation_id="c"
     )
-    return MessageView(parse(payload))
+    return MessageView(parse(payload, Laws()))
 
 
 def holds(view, expression, **parameters):
@@ -172,7 +173,7 @@ def test_correlation_compares_what_is_given(view):
 
 
 def acted(bench, expression, **parameters):
-    message = parse(bench.message("body", subject="old", properties={"color": "red", "size": Int(7)}))
+    message = parse(bench.message("body", subject="old", properties={"color": "red", "size": Int(7)}), Laws())
     action = SqlAction(expression=expression, parameters=parameters)
     return Rule("r", RuleDescription(action=action), 0.0).changed(MessageView(message))
 

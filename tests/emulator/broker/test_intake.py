@@ -7,7 +7,6 @@ import pytest
 from sbpair.amqp.sections import PropertyField, build
 from sbpair.emulator.broker.messages import BATCH_FORMAT, PING_CONTENT_TYPE
 from sbpair.emulator.entities import EntityStatus, QueueDescription
-from sbpair.emulator.limits import Tier
 from sbpair.engine.errors import (
     ARGUMENT_ERROR,
     DECODE_ERROR,
@@ -17,6 +16,7 @@ from sbpair.engine.errors import (
     SIZE_EXCEEDED,
     BrokerError,
 )
+from sbpair.service import Tier
 
 
 def refused(entity, payload, message_format=0):

@@ -15,8 +15,8 @@ from sbpair.emulator.entities import (
     TopicDescription,
     TrueFilter,
 )
-from sbpair.emulator.limits import Tier
 from sbpair.engine.errors import EntityError
+from sbpair.service import Tier
 
 NEVER_ENDING = QueueDescription(
     max_size_in_megabytes=5120,

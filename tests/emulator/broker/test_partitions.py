@@ -4,9 +4,9 @@ import pytest
 
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.limits import Tier
 from sbpair.engine.errors import INTERNAL_ERROR, NOT_ALLOWED, BrokerError, EntityError
 from sbpair.engine.faults import FaultError
+from sbpair.service import Tier
 from tests.emulator.spender import Spender
 
 
@@ -103,6 +103,7 @@ async def test_walking_every_partition_finds_every_message(bench, queue):
     assert len(seen) == 100
 
 
+@pytest.mark.law("partition-in-sequence-number")
 async def test_an_ordinary_queue_peeks_in_order_with_zero_on_top(bench, text):
     queue = bench.queue("plain")
     bench.send(queue, "a", "b", "c")
@@ -129,6 +130,7 @@ async def test_one_hundred_partitioned_entities_and_no_more(bench):
     bench.queue("plain")
 
 
+@pytest.mark.law("premium-partitions")
 @pytest.mark.parametrize("count", [2, 4])
 async def test_all_entities_of_a_premium_namespace_with_partitions_have_them(make_bench, count):
     bench = make_bench(Tier.PREMIUM, count)
@@ -175,6 +177,7 @@ def keys_of(queue, partition):
     return [key for key in map(str, range(100)) if queue.numbering.of_key(key) == partition]
 
 
+@pytest.mark.law("partition-unavailable")
 async def test_while_a_partition_is_away_the_others_live(four):
     queue = four.namespace.get_queue("orders")
     fault = down(four, 2)
@@ -263,15 +266,17 @@ async def test_a_partition_fault_names_one_partition(bench, text):
         bench.namespace.faults.add(text)
 
 
-@pytest.mark.parametrize(("together", "used"), [(True, 1), (False, 8)])
-async def test_messages_of_one_transfer_without_keys_share_a_partition(bench, queue, together, used):
+@pytest.mark.law("transfer-stays-together")
+@pytest.mark.parametrize(("form", "used"), [("strict", 1), ("other", 8)])
+async def test_messages_of_one_transfer_without_keys_share_a_partition(make_bench, form, used):
     """azure-sdk-for-net's PeekAsyncTest browses such a batch from each page's last number on, and finds all of it."""
-    queue.numbering.keeps_transfers_together = together
+    bench = make_bench(laws={"transfer-stays-together": form})
+    queue = bench.queue(enable_partitioning=True)
     bench.send_batch(queue, *(bench.message(text) for text in "abcdefgh"))
     assert len(partitions(queue.main.log)) == used
     found = []
     while len(found) < 8 and (page := queue.main.peek(found[-1] + 1 if found else 0, 3, 1 << 20)):
         found += [message.sequence_number for message in page]
-    assert found == numbers(queue) or not together
+    assert found == numbers(queue) or form == "other"
     bench.send_batch(queue, bench.message("next"))
     assert len(partitions(queue.main.log)) == used + 1

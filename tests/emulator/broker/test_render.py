@@ -6,6 +6,7 @@ from sbpair.amqp.codec import encode
 from sbpair.amqp.sections import Section, build
 from sbpair.amqp.types import Byte, Char, Decimal128, Described, Float, Long, Symbol, Timestamp, Ubyte, Uint
 from sbpair.emulator.broker.messages import parse
+from sbpair.emulator.laws import Laws
 
 
 def odd_message() -> bytes:
@@ -31,7 +32,7 @@ def odd_message() -> bytes:
 
 
 def stamped(payload: bytes):
-    message = parse(payload)
+    message = parse(payload, Laws())
     message.sequence_number, message.enqueued_at = 5, 1_700_000_000.25
     return message
 

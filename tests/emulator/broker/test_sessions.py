@@ -14,7 +14,6 @@ from sbpair.engine.errors import (
     SESSION_LOCK_LOST,
     BrokerError,
 )
-from sbpair.service import ascii_session_key, session_key
 
 
 @pytest.fixture
@@ -200,9 +199,9 @@ async def test_spellings_of_a_session_share_a_partition(bench):
     assert len({partition_of(message.sequence_number) for message in queue.main.log}) == 1
 
 
-@pytest.mark.parametrize(("key_of", "sessions"), [(session_key, 1), (ascii_session_key, 2)])
-async def test_how_letters_beyond_ascii_compare_is_a_choice(key_of, sessions):
-    namespace = Namespace("bench", clock=ManualClock(), session_key_of=key_of)
+@pytest.mark.parametrize(("form", "sessions"), [("strict", 1), ("other", 2)])
+async def test_how_letters_beyond_ascii_compare_is_a_choice(form, sessions):
+    namespace = Namespace("bench", clock=ManualClock(), laws={"session-key": form})
     queue = namespace.create_queue("orders", QueueDescription(requires_session=True))
     for spelling in ("Ärger-X", "ärger-x"):
         queue.send(build(properties={PropertyField.GROUP_ID: spelling}, data=b"x"))

@@ -9,6 +9,7 @@ import pytest
 from sbpair.emulator.broker.messages import State, parse
 from sbpair.emulator.entities import RuleDescription, SqlAction, SqlFilter
 from sbpair.emulator.filters import FilterEvaluationError, MessageView, Rule
+from sbpair.emulator.laws import Laws
 from sbpair.emulator.limits import MAX_FILTER_STEPS_PER_RULE
 from sbpair.engine.budgets import Background
 from sbpair.engine.errors import RESOURCE_DELETED, BrokerError
@@ -184,7 +185,7 @@ async def test_short_work_is_done_at_once_but_not_any_amount_of_it_in_one_turn()
 
 
 def test_a_rule_may_look_at_so_much_and_the_next_one_has_a_share_of_its_own(bench):
-    view = MessageView(parse(bench.message("x", properties={"p": "a" * 30_000})))
+    view = MessageView(parse(bench.message("x", properties={"p": "a" * 30_000}), Laws()))
     wild = Rule("r", RuleDescription(filter=SqlFilter(expression="p LIKE '%a" + "_" * 300 + "b%'")), 0.0)
     doubling = Rule("d", RuleDescription(action=SqlAction(expression="SET p = p + p; " * 8)), 0.0)
     for rule in (wild.matches, doubling.changed, wild.matches):

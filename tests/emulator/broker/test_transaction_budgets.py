@@ -9,6 +9,7 @@ import pytest
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Described, Ulong
 from sbpair.emulator.broker.transactions import UNKNOWN_ID, Transactions
+from sbpair.emulator.laws import Laws
 from sbpair.emulator.limits import MAX_PARTS_PER_TRANSACTION
 from sbpair.emulator.server import Emulator
 from sbpair.engine import errors
@@ -133,7 +134,7 @@ async def test_each_connection_has_its_own_number_of_open_transactions(emulator:
 
 async def test_what_open_transactions_hold_counts_for_their_connection(emulator: Emulator) -> None:
     """Sends beyond the limit are refused, and a transaction with such a send cannot be committed."""
-    transactions = Transactions(ManualClock())
+    transactions = Transactions(ManualClock(), Laws())
     queue = emulator.namespace("primary").create_queue("orders")
     memory = Memory()
     client, other = Spender(memory), Spender(memory)
@@ -158,7 +159,7 @@ async def test_what_open_transactions_hold_counts_for_their_connection(emulator:
 
 
 async def test_transactions_of_all_connections_together_have_a_limit_and_the_largest_goes(emulator: Emulator) -> None:
-    transactions = Transactions(ManualClock())
+    transactions = Transactions(ManualClock(), Laws())
     queue = emulator.namespace("primary").create_queue("orders")
     memory = Memory(limit_bytes=1_000_000)
     small, large = Spender(memory), Spender(memory)
@@ -170,7 +171,7 @@ async def test_transactions_of_all_connections_together_have_a_limit_and_the_lar
 
 
 async def test_a_declaration_for_which_there_is_no_memory_leaves_nothing(emulator: Emulator) -> None:
-    transactions = Transactions(ManualClock())
+    transactions = Transactions(ManualClock(), Laws())
     client = Spender(Memory(limit_bytes=TRANSACTION_BYTES - 1))
     with pytest.raises(BrokerError) as caught:
         transactions.declare(client.budget)
@@ -180,7 +181,7 @@ async def test_a_declaration_for_which_there_is_no_memory_leaves_nothing(emulato
 
 
 async def test_a_commit_does_so_many_things_at_once_and_no_more(emulator: Emulator) -> None:
-    transactions, client = Transactions(ManualClock()), Spender()
+    transactions, client = Transactions(ManualClock(), Laws()), Spender()
     transaction = transactions.declare(client.budget)
     for _ in range(MAX_PARTS_PER_TRANSACTION):
         transaction.change(lambda: None, lambda: None)
@@ -193,7 +194,7 @@ async def test_a_commit_does_so_many_things_at_once_and_no_more(emulator: Emulat
 
 
 async def test_a_request_that_outlives_its_transaction_holds_nothing(emulator: Emulator) -> None:
-    transactions, client = Transactions(ManualClock()), Spender()
+    transactions, client = Transactions(ManualClock(), Laws()), Spender()
     transaction = transactions.declare(client.budget)
     transactions.roll_back(transaction.id, client.budget)
     with pytest.raises(BrokerError) as caught:
@@ -202,7 +203,7 @@ async def test_a_request_that_outlives_its_transaction_holds_nothing(emulator: E
 
 
 async def test_a_commit_that_is_broken_off_while_rules_are_gone_through_is_a_rollback(emulator: Emulator) -> None:
-    transactions, client = Transactions(ManualClock()), Spender()
+    transactions, client = Transactions(ManualClock(), Laws()), Spender()
     namespace = emulator.namespace("primary")
     topic = namespace.create_topic("events")
     subscription = namespace.create_subscription("events", "all")

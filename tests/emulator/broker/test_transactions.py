@@ -15,7 +15,6 @@ from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Ui
 from sbpair.emulator.broker.messages import State
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.testing import stored_message
 from sbpair.engine.auth import ROOT_KEY_NAME
@@ -34,6 +33,7 @@ from sbpair.engine.performatives import (
     accepted,
     rejected,
 )
+from sbpair.service import Tier
 from tests.emulator.broker.conftest import Inbox
 from tests.emulator.engine.dialects import DIALECTS, Dialect
 from tests.emulator.engine.wire_client import Client, Frame, modified, seen

@@ -10,7 +10,6 @@ import pytest
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import Described, Symbol, Uint, Ulong, same
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.engine.auth import ROOT_KEY_NAME
 from sbpair.engine.performatives import (
@@ -23,6 +22,7 @@ from sbpair.engine.performatives import (
     accepted,
     rejected,
 )
+from sbpair.service import Tier
 from tests.emulator.engine.dialects import Dialect
 from tests.emulator.engine.wire_client import Client, Frame
 

@@ -22,10 +22,10 @@ from pathlib import Path
 
 from sbpair.emulator import EmulatorThread
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.limits import Tier
 from sbpair.emulator.namespace import new_auth_rule
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.engine.auth import ROOT_KEY_NAME, make_bearer_token
+from sbpair.service import Tier
 
 from .reporting import Kind, Reason, Summary, Verdict, load_reasons
 
