@@ -21,7 +21,7 @@ _NEEDS = {
     AuthMethod.WORKLOAD_IDENTITY: "It needs AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_FEDERATED_TOKEN_FILE.",
     AuthMethod.ENVIRONMENT: "It needs AZURE_TENANT_ID, AZURE_CLIENT_ID and a secret or certificate variable.",
     AuthMethod.BROWSER: "It needs a browser on this machine.",
-    AuthMethod.DEFAULT: "Name one credential to see only its own error.",
+    AuthMethod.DEFAULT: "Retry with one credential, for example --auth azure-cli (after az login).",
 }
 
 

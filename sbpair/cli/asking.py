@@ -66,7 +66,7 @@ def go_ahead(options: Options, doing: str, *, yes: bool, state: str) -> bool:
         UsageError: the answer was no.
     """
     if not agreed(options, f"{doing}?", yes=yes):
-        raise UsageError(f"The answer was no. {state}", hint="--yes does it without asking.")
+        raise UsageError(f"Cancelled. {state}", hint="--yes does it without asking.")
     return not yes and can_ask(options)
 
 
@@ -79,10 +79,12 @@ def go_ahead_by_name(options: Options, doing: str, name: str, *, yes: bool, stat
     if yes:
         return
     if not can_ask(options):
-        raise UsageError(f"This deletes messages, and nobody can be asked. {state}", hint="--yes does it unasked.")
+        raise UsageError(
+            f"Not deleted: there is no terminal to confirm on. {state}", hint="Add --yes to delete without a question."
+        )
     say(f"{doing}.")
     if typer.prompt(printable(f"Type {name} to go on"), default="", show_default=False, err=True).strip() != name:
-        raise UsageError(f"The answer was not {name}. {state}", hint="--yes does it without asking.")
+        raise UsageError(f"Cancelled: the answer was not {name}. {state}", hint="--yes does it without asking.")
 
 
 def tell_that_it_reads(options: Options) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbpair.core.durations import format_duration
+from sbpair.core.words import counted
 from sbpair.render.console import silent_seconds
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def in_words(waits: "list[Wait]", now: float, *, known: str = "") -> str:
     if sentence := first.sentence:
         return f"{sentence}."
     if not first.error:
-        text = f"No answer for {seconds}: still trying to {first.tried}"
+        text = f"Waiting {seconds} for an answer: {first.tried}"
     elif _kind(first.error) == _kind(known):
         text = f"Still failing{f' to {first.tried}' if first.tried else ''} after {seconds}; trying again"
     else:
@@ -167,7 +168,8 @@ def in_words(waits: "list[Wait]", now: float, *, known: str = "") -> str:
     if first.until is not None and (left := round(first.until - now)) > 0:
         text += f", {first.afterwards} in {format_duration(left)} at the latest"
     others = len({one.error or one.tried for one in waits} - {first.error or first.tried})
-    return f"{text}{f', and {others} more like it' if others else ''}."
+    waiting = counted(others, "other call is", "other calls are")
+    return f"{text}; {waiting} waiting." if others else f"{text}."
 
 
 _VARYING = re.compile(r"\(TrackingId [^)]*\)|\d+")

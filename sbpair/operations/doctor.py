@@ -122,7 +122,7 @@ class _Side:
         if tried.denied:
             self.rights[self.role, MANAGE] = False
         if _lacks(tried.error, MANAGE):
-            needs = "It answers; the credential has no Manage right"
+            needs = "Reachable; the credential has no Manage right"
             return [Diagnosis("https", self.subject, Verdict.WARNING, needs, tried.error.hint), clock]
         harmless = tried.denied and not isinstance(tried.error, AuthenticationFailedError)
         verdict = Verdict.WARNING if harmless else Verdict.ERROR

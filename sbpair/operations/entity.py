@@ -232,7 +232,7 @@ async def set_status(
             f"A {facts.kind.value} cannot be {status.value}. Nothing was changed.",
             hint="Topics take Active, Disabled and SendDisabled; subscriptions Active, Disabled and ReceiveDisabled.",
         )
-    before, means = facts.settings.status, f"{status.value}: it {STATUS_MEANS[status]}"
+    before, means = facts.settings.status, f"{status.value}: {STATUS_MEANS[status]}"
     sentence = f"{place} would become {means}. Nothing was changed." if request.dry_run else f"{place} is {means}."
     if before is status:
         sentence = f"{place} is {status.value} already. Nothing was changed."

@@ -200,7 +200,7 @@ class _Started:
         if run.target is None or run.act.keep:
             return None
         if ends.transactions is None:
-            return "no transaction spans two namespaces"
+            return "transactions cannot span namespaces"
         mover = ends.transactions.mover(run.path, dead_letter=run.transfer.dead_letter)
         try:
             refused = await mover.why_not()

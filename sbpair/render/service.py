@@ -25,13 +25,13 @@ def describe(event: events.Event) -> str | None:
             diverted = counted(count, "message")
             return f"FAILED BACK {entity} after {format_duration(seconds)}: {diverted} went to the backlog."
         case events.EntityInvalid(entity=entity, error_code=code):
-            return f"{entity} itself is wrong ({code}): sends raise until a ping succeeds."
+            return f"{entity} cannot be used ({code}): sends raise an error until a ping succeeds."
         case events.BacklogQueueLeft(queue=queue, error_code=code, retry_after_seconds=seconds):
-            return f"Backlog queue {queue} left the rotation ({code}); next try in {format_duration(seconds)}."
+            return f"Backlog queue {queue} is unreachable ({code}); retrying in {format_duration(seconds)}."
         case events.BacklogQueueReturned(queue=queue):
-            return f"Backlog queue {queue} is back in the rotation."
+            return f"Backlog queue {queue} is in use again."
         case events.SideFaulted(side=side, message=message):
-            return f"The {side} namespace refuses: {message} It is probed until it takes messages again."
+            return f"The {side} namespace refuses: {message} It is probed until it accepts messages again."
         case events.SideRestored(side=side):
             return f"The {side} namespace takes messages again."
         case events.NotReady(problems=problems):
@@ -51,8 +51,8 @@ def describe(event: events.Event) -> str | None:
         case events.Restarting(error_code=code, message=message, seconds=seconds):
             return f"Failed ({code}: {message}); restarting in {format_duration(seconds)}."
         case events.Paused(entity=entity, error_code=code, seconds=seconds, abandoned_in_seconds=left):
-            end = "" if left is None else f"; left there if that goes on for {format_duration(round(left))}"
-            return f"Holding back {entity or 'everything'} for {format_duration(seconds)} ({code}){end}."
+            end = "" if left is None else f"; its messages stay there after {format_duration(round(left))} of failures"
+            return f"{entity or 'The namespace'}: {code}, retry in {format_duration(seconds)}{end}."
         case events.LockedElsewhere():
             return describe_locked([event])
         case events.LedElsewhere(queues=queues, messages_per_second=pace):

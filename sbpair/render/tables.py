@@ -149,7 +149,7 @@ def _shortened(table: Table) -> tuple[Table, str]:
             for row, cell in zip(rows, short, strict=True):
                 row[column.key] = cell
     shorter = replace(table, columns=tuple(columns) or table.columns[:1], rows=rows)
-    return shorter, f"{counted(len(rows), 'row')}, all with {'; '.join(said)}" if said else ""
+    return shorter, f"Same in all {counted(len(rows), 'row')}: {'; '.join(said)}" if said else ""
 
 
 def _shared_folder(paths: list[str]) -> str:

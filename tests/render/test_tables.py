@@ -61,7 +61,7 @@ def test_a_wide_console_gets_every_column_and_the_bars() -> None:
 
 def test_a_narrow_grid_says_once_what_all_rows_share() -> None:
     assert shown(QUEUES, 40) == [
-        "4 rows, all with Pair orders; Queue",
+        "Same in all 4 rows: Pair orders; Queue",
         "contoso-weu/x-servicebus-transfer/...",
         "Queue  Messages",
         "\u2500" * 15,
@@ -82,7 +82,7 @@ def test_a_narrow_grid_says_the_day_of_all_times_once() -> None:
     times = ("2026-11-23T02:31:43.497Z", "2026-11-23T02:31:44Z", "2026-11-23T12:31:45.001Z")
     rows = [{"at": at, "path": "invoices/incoming", "id": f"order-{number}"} for number, at in enumerate(times)]
     assert shown(Table("", COLUMNS, rows), 50)[:5] == [
-        "3 rows, all with Enqueued 2026-11-23 UTC;",
+        "Same in all 3 rows: Enqueued 2026-11-23 UTC;",
         "Destination invoices/incoming",
         "Enqueued  Message id",
         "\u2500" * 20,

@@ -236,11 +236,13 @@ def test_a_dry_run_meets_what_the_real_run_will_meet(world: World) -> None:
     left = {
         "destination unavailable: gone (entity-not-found)": 4,
         "destination unavailable: off (entity-disabled)": 5,
+        "refused by sessions (argument-refused)": 3,
     }
     assert dry.code == 5
     assert (dry.data["per_destination"], dry.data["left"]) == ({"orders": 6}, left)
-    assert dry.data["dead_letter_reasons"] == {"ArgumentRefused": 3}
     assert "Enable it and drain again" in dry.stderr
+    dead = world("sbpair drain local --dry-run --on-refused dead-letter -o json")
+    assert dead.data["dead_letter_reasons"] == {"ArgumentRefused": 3}
 
 
 def follow(world: World, status: str, *, most: int = 20) -> list[str]:

@@ -18,6 +18,7 @@ from sbpair.cli.pipeline.session import (
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
+from sbpair.core.words import counted
 from sbpair.pipeline.reports import FINDINGS
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
@@ -86,7 +87,7 @@ def reconcile(
     if report.perhaps_doubled:
         notes.append(f"{report.perhaps_doubled:,} may have arrived twice, with the same MessageId: an answer got lost.")
     if report.not_archived:
-        notes.append(f"{report.not_archived:,} of the ledgers' messages are in none of these archives.")
+        notes.append(f"{counted(report.not_archived, 'ledger line')} for messages that these archives do not contain.")
     notes += [f"{place} could not be looked into: {why}" for place, why in sorted(report.not_looked_at.items())]
     if counts["unaccounted"] and pair is None:
         notes.append("With --pair NAME the queues are searched for unaccounted messages.")

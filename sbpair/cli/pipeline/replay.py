@@ -159,7 +159,7 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
     rows += [{"what": what, "where": "", "messages": count} for what, count in others if count]
     columns = (
         Column("what", "What"),
-        Column("where", "Where or why"),
+        Column("where", "Destination or reason"),
         Column("messages", "Messages", right=True, counts=True),
     )
     verb = "would be sent" if report.dry_run else "sent"

@@ -19,7 +19,7 @@ from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.transfer.options import DrainOptions, Patience, Undelivered
 from sbpair.cli.transfer.report import doing, make_request, report_result
 from sbpair.core.access import AuthMethod
-from sbpair.core.errors import ServiceError, UsageError, unwritable
+from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError, unwritable
 from sbpair.core.pairing import Pair
 from sbpair.render.console import check_writable, say, write_file
 from sbpair.render.output import Format
@@ -127,7 +127,9 @@ def _foreseen(options: Options, pair: Pair, request: "DrainRequest") -> str:
 
     try:
         planned = run_async(options, browse)
-    except ServiceError as error:
+    except InterruptedWorkError:
+        raise
+    except SbpairError as error:
         return f"What waits is not known: {error.message}"
     if planned.report.ended_by == "stop":
         planned = replace(planned, report=replace(planned.report, ended_by="cut"))

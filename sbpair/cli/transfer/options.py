@@ -43,7 +43,7 @@ ReserveOption = Annotated[
         metavar="CREDITS",
         min=0,
         max=NAMESPACE_CREDITS_PER_SECOND - 1,
-        help="Leave others this many of the 1,000 throttling credits a second of a Basic or Standard namespace.",
+        help="Leave this many of the 1,000 throttling credits per second (Basic and Standard) to other clients.",
         show_default=False,
     ),
 ]
@@ -100,7 +100,7 @@ GiveUpAfterOption = Annotated[
 AlthoughInTheQueuesOption = Annotated[
     bool,
     typer.Option(
-        "--although-in-the-queues", help="Also send messages that are still in the backlog queues; nobody looks."
+        "--although-in-the-queues", help="Also send messages that are still in the backlog queues, without a check."
     ),
 ]
 
@@ -307,7 +307,7 @@ class DrainOptions(MoveOptions):
             "--processes",
             min=1,
             max=64,
-            help="Share the queues among that many processes, where one core is too slow.",
+            help="Share the queues among N processes, where one CPU core is the bottleneck.",
         ),
     ] = 1
     deferred: Annotated[bool, typer.Option("--deferred", help="Fetch deferred messages too, after all others.")] = False
@@ -328,7 +328,7 @@ class DrainOptions(MoveOptions):
         typer.Option(
             "--report",
             metavar="FILE",
-            help="Write what happened to FILE.html or FILE.md, for later readers of the incident.",
+            help="Write what happened to FILE.html or FILE.md, as a report of the incident.",
             show_default=False,
         ),
         ONCE,

@@ -243,7 +243,7 @@ def summary(discovery: Discovery) -> str:
     if not discovery.namespaces:
         return "No Service Bus namespace is listed there; the list shows only what this login may read."
     if not read:
-        return f"Nothing is known: {counted(unread, 'namespace')} could not be read."
+        return f"{counted(unread, 'namespace')} could not be read, so there may be a backlog."
     backlogs = discovery.transfer
     waiting = sum(1 for one in backlogs if one.holds_messages)
     found = (

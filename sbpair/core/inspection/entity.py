@@ -173,10 +173,10 @@ class Changed:
 
 CHANGED_COLUMNS = ("action", "entity", "detail")
 STATUS_MEANS = {
-    EntityStatus.ACTIVE: "takes and gives messages",
-    EntityStatus.DISABLED: "takes and gives no messages",
-    EntityStatus.SEND_DISABLED: "takes no messages and answers no browse, but gives those it has",
-    EntityStatus.RECEIVE_DISABLED: "takes messages, but gives none",
+    EntityStatus.ACTIVE: "messages can be sent and received",
+    EntityStatus.DISABLED: "messages can be neither sent nor received",
+    EntityStatus.SEND_DISABLED: "senders and browsing are rejected; messages can be received",
+    EntityStatus.RECEIVE_DISABLED: "messages can be sent, but not received",
 }
 """Source: "Suspend and reactivate messaging entities"."""
 

@@ -342,7 +342,7 @@ class EvacuateResult:
         conflicts = [step for step in self.entities if step.action is Action.CONFLICT]
         if self.dry_run and conflicts:
             names = listed(step.path for step in conflicts)
-            yield f"In the way: {names}. Nothing is moved before that is changed, or left out with --except."
+            yield f"Blocked by {names}. Change that, or leave them out with --except. Nothing moves until then."
         for there in self.left:
             if not there.messages:
                 yield f"{there.entity}: {there.reason}."
@@ -388,7 +388,7 @@ class EvacuateResult:
         if self.stopped:
             return f"{what} Interrupted; what was in flight is settled or released. Go on with: {go_on}"
         if self.only_left_out:
-            return f"{what} What is left on {source} is what was left out."
+            return f"{what} Only what was left out still holds messages on {source}."
         return f"{what} {source} is not empty. Go on with: {go_on}"
 
     @property

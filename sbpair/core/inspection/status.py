@@ -111,12 +111,12 @@ def outlook(status: PairStatus, rate: float | None) -> str:
     waiting = waiting_sentence(status.backlog)
     left = empty_in_seconds(status, rate)
     if left is not None and rate is not None:
-        return f"{waiting} {-rate:,.1f} a second are leaving: none waits in about {format_duration(left)}."
+        return f"{waiting} Draining at {-rate:,.1f}/s, empty in about {format_duration(left)}."
     if rate:
-        return f"{waiting} {rate:,.1f} a second are added."
+        return f"{waiting} Growing by {rate:,.1f}/s."
     if status.primary.state == UNREACHABLE:
         return f"{waiting} The primary cannot be reached; drain when it is back: sbpair drain {status.pair}"
-    unchanged = " No change." if rate == 0 else ""
+    unchanged = " Nothing is draining them." if rate == 0 else ""
     return f"{waiting}{unchanged} Run: sbpair drain {status.pair}"
 
 

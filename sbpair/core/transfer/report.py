@@ -160,7 +160,7 @@ class OutcomeRow:
     """A row of a table that says what became of messages."""
 
     what: str = field(metadata=column("What"))
-    where: str = field(metadata=column("Where or why"))
+    where: str = field(metadata=column("Destination or reason"))
     messages: int | None = field(metadata=column("Messages", counts=True))
     """None: it is not known how many."""
 
@@ -331,7 +331,7 @@ class DrainReport:
             "Of messages sent on from a dead-letter queue: why they had been there.",
             Moment.ACCEPTED,
             _fault,
-            row="was dead-lettered for",
+            row="original dead-letter reason",
         ),
     )
     left: tuple[Left, ...] = field(default=(), metadata=AS_OBJECT)

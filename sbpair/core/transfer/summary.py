@@ -112,7 +112,7 @@ class MoveResult:
         if report.already_forwarded:
             yield OutcomeRow("sent before", "", report.already_forwarded)
         for why, number in report.original_faults:
-            yield OutcomeRow("was dead-lettered for", why, number)
+            yield OutcomeRow("original dead-letter reason", why, number)
         for left in report.left:
             yield OutcomeRow("left", left.reason, left.count)
         for failure in report.failures:
@@ -172,18 +172,20 @@ class MoveResult:
         if self.guarantee is not None and report.forwarded:
             yield self._guaranteed()
         if self.to is not None and report.forwarded:
-            kept = "All bytes that were not edited" if self.act.edited else "All bytes"
+            edited = " apart from the edit" if self.act.edited else ""
             yield (
-                f"{kept} are kept but what the service stamps: sequence number, enqueued time, delivery count and the "
-                "dead-letter reason are new or gone, the time to live starts again, and what was deferred is active."
+                f"Messages are unchanged{edited}, except for what the service sets: sequence number, enqueued time, "
+                "delivery count, dead-letter reason. Time to live starts again; deferred messages become active."
             )
 
     def _guaranteed(self) -> str:
         if self.guarantee == EXACTLY_ONCE:
-            return "Exactly once: a message is sent and completed in one transaction, which no crash divides."
+            return (
+                "Exactly once: send and complete share a transaction, so a crash can neither lose nor repeat a message."
+            )
         return (
-            f"At least once: {self.at_least_once_because}. After a crash a message may be there twice, with the same "
-            "MessageId; with --ledger it is not sent again once its line is written."
+            f"At least once: {self.at_least_once_because}. After a crash a message may arrive twice with the same "
+            "MessageId; --ledger prevents it for messages already recorded."
         )
 
 

@@ -103,8 +103,8 @@ class StatusReader:
 
 
 _NO_MANAGE = {
-    "primary": "It answers. Its tier is not known: that takes Manage.",
-    "secondary": "It answers. Its tier is not known: that takes Manage. Queues are opened to find them, and browsed.",
+    "primary": "Reachable; tier unknown (needs Manage).",
+    "secondary": "Reachable; tier unknown (needs Manage). Queues are opened to find them, and browsed.",
 }
 """By role."""
 

@@ -84,7 +84,7 @@ def test_it_says_where_it_writes_and_a_no_changes_nothing(
     assert question in HOST.sub("", shown), shown
     assert shown.count("[y/N]") == 1, shown
     assert screen.code == 2, shown
-    assert f"The answer was no. {state}" in shown
+    assert f"Cancelled. {state}" in shown
 
 
 UNNAMED = [

@@ -97,7 +97,12 @@ def test_what_was_told_before_the_question_is_not_told_again(made: Entities) -> 
     screen = answer(made.runner, "move", queue, other, question="[y/N]", typed="y")
     assert (screen.code, made.ids(other)) == (0, ["one"])
     said = screen.shown + screen.talk
-    assert [said.count(words) for words in ("Exactly once:", "All bytes", "were moved", "was moved")] == [1, 1, 0, 1]
+    assert [said.count(words) for words in ("Exactly once:", "Messages are unchanged", "were moved", "was moved")] == [
+        1,
+        1,
+        0,
+        1,
+    ]
 
 
 def test_how_long_a_side_may_fail_is_said_by_one_option_or_the_time_out() -> None:

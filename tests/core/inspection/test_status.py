@@ -54,9 +54,13 @@ def test_one_sample_has_no_rate() -> None:
     [
         (later(0), None, "The backlog is empty"),
         (later(None), None, "Not read: q/0"),
-        (later(50), -5.0, "50 messages are waiting in 1 queue, the oldest for 10m10s. 5.0 a second are leaving: none "),
-        (later(50), 2.0, "2.0 a second are added"),
-        (later(50), 0.0, "No change. Run: sbpair drain orders"),
+        (
+            later(50),
+            -5.0,
+            "50 messages are waiting in 1 queue, the oldest for 10m10s. Draining at 5.0/s, empty in about ",
+        ),
+        (later(50), 2.0, "Growing by 2.0/s."),
+        (later(50), 0.0, "Nothing is draining them. Run: sbpair drain orders"),
         (later(0, dead_letter=3), 0.0, "3 dead letters remain in 1 queue. Run: sbpair peek orders --dlq"),
         (replace(later(5), primary=replace(SIDE, state="unreachable")), 0.0, "drain when it is back: sbpair drain"),
     ],

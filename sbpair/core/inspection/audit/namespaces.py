@@ -75,7 +75,7 @@ def _independent(view: View) -> Iterator[Found]:
         yield Found(subject, message, Severity.ERROR)
         return
     if primary.location is None or secondary.location is None:
-        raise CannotRun("the region of a namespace is told by ARM only")
+        raise CannotRun("region unknown: it needs ARM access (`management: arm`)")
     if _region(primary.location) == _region(secondary.location):
         yield Found(subject, f"Both namespaces are in {secondary.location}: an outage of that region takes both.")
 
@@ -282,7 +282,7 @@ CHECKS = (
     ),
     Check(
         "SBP028",
-        "Sides that fall together",
+        "Both sides share a region",
         Severity.WARNING,
         "The two namespaces of a pair are best in two data centres (Asynchronous Messaging Patterns and High "
         "Availability). Two in one region, or one under two names, go away together, and then nothing is left to "
