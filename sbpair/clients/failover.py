@@ -259,8 +259,14 @@ class Failover:
 
     async def _verify_from_now_on(self) -> None:
         pairing = await self._opened()
-        if self.pair.options.verify == Verify.WARN:
+        if self.pair.options.verify != Verify.OFF:
             pairing.keep_verifying(self._entities_in_use)
+
+    def is_ready(self) -> bool:
+        """The last verification found that messages could be diverted. Without one it is begun."""
+        if (found := self.verification) is None and self.pair.options.verify != Verify.OFF:
+            self.begin_verifying()
+        return found is not None and found.ready
 
     def _entities_in_use(self) -> list[str]:
         """Those of the pair, and those that a sender was made for."""
@@ -270,11 +276,7 @@ class Failover:
     async def verify(self, entities: Sequence[str] | None = None) -> Verification:
         """On the loop: see `PairedNamespaces.verify`; by default the entities in use."""
         pairing = await self._opened()
-        verification = await pairing.verify(self._entities_in_use() if entities is None else entities)
-        if self.pair.options.verify == Verify.REQUIRE and verification.ready:
-            self.unverified = False
-            pairing.keep_verifying(self._entities_in_use)
-        return verification
+        return await pairing.verify(self._entities_in_use() if entities is None else entities)
 
     async def required(self) -> None:
         """On the loop: let the first call go on, or raise.
@@ -284,11 +286,16 @@ class Failover:
         """
         from azure.servicebus import exceptions
 
-        if self.unverified and not (found := await self.verify()).ready:
+        if not self.unverified:
+            return
+        if (found := self.verification) is None or not found.ready:
+            found = await self.verify()
+        if not found.ready:
             raise exceptions.ServiceBusError(
                 message=f"Nothing was sent: an outage of the primary would lose messages, and the client was made with "
                 f"verify='require'. {' '.join(found.problems)}"
             )
+        self.unverified = False
 
     @property
     def verification(self) -> Verification | None:

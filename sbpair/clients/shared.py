@@ -100,10 +100,15 @@ class ClientWithFailover(Generic[S]):
         """Send the entity's messages to the primary again, whatever the pings say."""
         self._failover.fail_back(entity)
 
+    def is_ready(self) -> bool:
+        """For a readiness probe: the last verification, in the background or by hand, found that messages could be
+        diverted. Asks nothing; False until the first one has ended, which this begins. With `verify="off"` only
+        `client.verify()` makes it True."""
+        return self._failover.is_ready()
+
     @property
     def verification(self) -> Verification | None:
-        """What the last `verify` of this client found, in the background or by hand; None: there was none. Asks
-        nothing, so that a readiness probe may use it: `client.verification is None or client.verification.ready`."""
+        """What the last `verify` of this client found, in the background or by hand; None: there was none."""
         return self._failover.verification
 
     def _with_failover(self, sender: Any) -> S:

@@ -15,6 +15,7 @@ from sbpair.core.inspection.diagnosis import COMMAND, Diagnoses, Diagnosis, Verd
 from sbpair.operations.ends import Sides
 from sbpair.ports import Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.inspection.application import verify
 from sbpair.runtime.inspection.doctor import (
     Tried,
     address,
@@ -190,6 +191,8 @@ class DoctorRequest:
 
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     """Of one trial."""
+    for_application: bool = False
+    """Try only what an application needs that is to divert while the primary is away."""
 
 
 async def doctor(
@@ -198,7 +201,8 @@ async def doctor(
     """Try what the verbs need of both namespaces, and say what each of them may do. Sends nothing, changes nothing.
 
     A right is tried by what it is for: Manage by reading the namespace, Listen by a browse of a backlog queue, Send by
-    a link to an entity.
+    a link to an entity. With `for_application` a link to each backlog queue and to each entity of the pair is tried, as
+    an application does with `verify=`: that takes the Send right alone.
 
     Args:
         sides: the pair, opened.
@@ -209,7 +213,8 @@ async def doctor(
     Raises:
         InterruptedWorkError: `stop` was set before the end.
     """
-    rows = await stoppable(stop or asyncio.Event(), _examine(sides, request.timeout_seconds))
+    examining = _of_application if request.for_application else _examine
+    rows = await stoppable(stop or asyncio.Event(), examining(sides, request.timeout_seconds))
     name = sides.pair.name
     return Diagnoses(name, tuple(replace(row, next_step=for_pair(row.next_step, name)) for row in rows))
 
@@ -229,6 +234,18 @@ async def _examine(sides: Sides, timeout_seconds: float) -> list[Diagnosis]:
         advice = "Name the queues and topics you send to under `entities:`."
         rows.append(Diagnosis("right Send", primary.subject, Verdict.SKIPPED, "no entity known", advice))
     return [*rows, *second, *_commands(rights)]
+
+
+async def _of_application(sides: Sides, timeout_seconds: float) -> list[Diagnosis]:
+    verification = await verify(
+        sides.pair,
+        primary=sides.primary,
+        secondary=sides.secondary,
+        entities=sides.pair.entities,
+        clock=SystemClock(),
+        link_seconds=timeout_seconds,
+    )
+    return [*verification.checks]
 
 
 def _commands(rights: Rights) -> Iterator[Diagnosis]:

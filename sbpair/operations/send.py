@@ -143,6 +143,7 @@ async def _pairing(
                 retries=SDK_RETRIES,
             ),
             secondary_admin=sides.secondary_admin,
+            create_missing=sides.pair.options.create_missing,
         )
     except (ServiceError, UsageError, InterruptedWorkError) as error:
         raise error.with_state("Nothing was sent.") from error.__cause__

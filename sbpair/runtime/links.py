@@ -24,6 +24,10 @@ class Links:
             sender = self._senders[key] = self._messaging.sender(entity)
         return sender
 
+    @property
+    def empty(self) -> bool:
+        return not self._senders
+
     async def close(self) -> None:
         """Close all of them, each within a bound."""
         senders, self._senders = self._senders, {}

@@ -72,6 +72,27 @@ def test_a_warning_comes_once_and_its_end_is_announced(world: World, caplog: pyt
     assert "2 other queues as well" in caplog.text
 
 
+@pytest.mark.parametrize("verify", ["warn", "require"])
+def test_a_readiness_probe_needs_one_call_and_no_sender(world: World, verify: str) -> None:
+    take_away(world)
+    with a_client(world, verify) as client:
+        assert not client.is_ready()
+        wait_until(lambda: client.verification is not None)
+        assert not client.is_ready()
+        for index in range(QUEUES):
+            world.emulator.namespace("fabrikam").create_queue(backlog_queue(index))
+        wait_until(client.is_ready)
+        client.get_queue_sender("orders").send_messages(ServiceBusMessage("1"))
+    assert not client.is_ready()
+
+
+def test_without_verification_readiness_is_not_claimed(world: World) -> None:
+    with a_client(world, "off") as client:
+        assert not client.is_ready()
+        client.verify()
+        assert client.is_ready()
+
+
 def test_one_missing_queue_is_a_problem_and_no_obstacle(world: World) -> None:
     take_away(world, 1)
     with a_client(world, "require") as client, client.get_queue_sender("orders") as sender:

@@ -21,6 +21,23 @@ def test_every_right_is_there_and_nothing_is_sent(world: World) -> None:
     assert found.summary().endswith(" ok.")
 
 
+def test_for_an_application_only_links_are_tried(world: World) -> None:
+    pair = replace(world.pair, entities=("orders",))
+    found = sbpair.run(doctor, pair, DoctorRequest(for_application=True))
+    assert found.exit is Exit.OK
+    assert {(row.check, row.result) for row in found.checks} == {("backlog", Verdict.OK), ("entity", Verdict.OK)}
+    assert world.waiting("orders") == 0
+
+
+def test_for_an_application_a_backlog_that_is_not_there_is_an_error(world: World) -> None:
+    for path in world.pair.backlog_paths():
+        world.emulator.namespace("fabrikam").delete_queue(path)
+    found = sbpair.run(doctor, world.pair, DoctorRequest(for_application=True))
+    assert found.exit is Exit.FAILED
+    (row,) = found.checks
+    assert "sbpair provision" in row.next_step
+
+
 @pytest.mark.parametrize(("fault", "exit"), [("refuse", Exit.UNREACHABLE)])
 async def test_a_side_that_does_not_answer(world: World, fault: str, exit: Exit) -> None:
     world.emulator.faults("fabrikam").add(fault)

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from sbpair.cli.context import load_settings, open_sides, run_async
 from sbpair.cli.options import Options, PairArgument, command
@@ -23,7 +25,14 @@ if TYPE_CHECKING:
 
 
 @command(output="core.inspection.diagnosis:Diagnoses", checks=True)
-def doctor(options: Options, pair: PairArgument = None) -> CommandResult:
+def doctor(
+    options: Options,
+    pair: PairArgument = None,
+    for_application: Annotated[
+        bool,
+        typer.Option("--for-application", help="Try only what an application needs to divert: links, with Send alone."),
+    ] = False,
+) -> CommandResult:
     """Check configuration, credentials, rights, connections, clocks, versions, Java and Spark, and say how to fix them.
 
     Sends no message and changes nothing. Every check is one row: ok, warning, error or skipped. Exit code 2 when the
@@ -34,6 +43,7 @@ def doctor(options: Options, pair: PairArgument = None) -> CommandResult:
     Examples:
       sbpair doctor orders
       sbpair doctor orders --timeout 3s -o json
+      sbpair doctor orders --for-application
     """
     rows = list(machine())
     chosen: Pair | None = None
@@ -45,7 +55,7 @@ def doctor(options: Options, pair: PairArgument = None) -> CommandResult:
     except UsageError as error:
         rows.append(Diagnosis.of_error("configuration", pair or "default pair", _advised(error)))
     if chosen is not None:
-        rows += _examine(options, chosen)
+        rows += _examine(options, chosen, for_application)
     return _result(Diagnoses(None if chosen is None else chosen.name, tuple(rows)))
 
 
@@ -53,12 +63,12 @@ def _advised(error: UsageError) -> UsageError:
     return error if error.hint else ConfigurationError(error.message)
 
 
-def _examine(options: Options, pair: Pair) -> tuple[Diagnosis, ...]:
+def _examine(options: Options, pair: Pair, for_application: bool) -> tuple[Diagnosis, ...]:
     async def work(stop: "asyncio.Event") -> Diagnoses:
         from sbpair.operations.doctor import DoctorRequest
         from sbpair.operations.doctor import doctor as examine
 
-        request = DoctorRequest(options.timeout_seconds(DoctorRequest().timeout_seconds))
+        request = DoctorRequest(options.timeout_seconds(DoctorRequest().timeout_seconds), for_application)
         async with open_sides(pair) as sides:
             return await examine(sides, request, stop=stop)
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -123,6 +124,9 @@ PROBE_SECONDS = 15.0
 PROBE_POLL_SECONDS = 0.25
 """How often to look again while every queue is out and being probed by others."""
 
+IDLE_SECONDS = 30.0
+"""How long links to backlog queues stay open after the last use: an outage ends with as many connections as before."""
+
 MESSAGE_AT_FAULT = frozenset({Category.TOO_LARGE, Category.ARGUMENT})
 """Errors that say nothing against the queue."""
 
@@ -192,12 +196,16 @@ class Backlog:
         draw: Callable[[], float],
         keeper: SessionKeeper | None = None,
     ) -> None:
-        self.links = Links(messaging)
+        self._links = Links(messaging)
         self._rotation = rotation
         self._clock = clock
         self._observer = observer
         self._draw = draw
         self._keeper = keeper
+        self._uses = 0
+        """Transfers and probes under way."""
+        self._used_at = 0.0
+        self._closing: asyncio.Task[None] | None = None
         self._refusal: str | None = None
         self._refused: dict[str, ServiceError] = {}
         self._keyed: set[str] = set()
@@ -248,8 +256,8 @@ class Backlog:
         """Open a link to the queues that refused, one after another, until one opens. No message is sent."""
         for queue in tuple(self._refused):
             try:
-                link = self.links.to(queue)
-                await within(PROBE_SECONDS, link.max_message_bytes(), what=f"Link to {queue}", entity=queue)
+                with self._link(queue) as link:
+                    await within(PROBE_SECONDS, link.max_message_bytes(), what=f"Link to {queue}", entity=queue)
             except ServiceError as error:
                 self._refused[queue] = error if _is_refusal(error) else self._refused[queue]
             else:
@@ -390,13 +398,39 @@ class Backlog:
             self.on_accepted()
 
     async def _transfer(self, queue: str, items: Sequence[Item], budget: Budget) -> Sequence[Item]:
-        link = self.links.to(queue)
-        limit_bytes = await self._limit(link, budget)
-        fitting = items[: first_that_fit((item.payload for item in items), limit_bytes, queue=queue)]
-        seconds = self._seconds(queue, budget)
-        sending = link.send([item.payload for item in fitting], timeout_seconds=seconds)
-        await within(seconds, sending, what=f"Send to the backlog queue {queue}", entity=queue)
-        return fitting
+        with self._link(queue) as link:
+            limit_bytes = await self._limit(link, budget)
+            fitting = items[: first_that_fit((item.payload for item in items), limit_bytes, queue=queue)]
+            seconds = self._seconds(queue, budget)
+            sending = link.send([item.payload for item in fitting], timeout_seconds=seconds)
+            await within(seconds, sending, what=f"Send to the backlog queue {queue}", entity=queue)
+            return fitting
+
+    @contextmanager
+    def _link(self, queue: str) -> Iterator[MessageSender]:
+        """The link to a queue, for one use; all are closed when none has been used for a while."""
+        self._uses += 1
+        try:
+            yield self._links.to(queue)
+        finally:
+            self._uses -= 1
+            self._used_at = self._clock.monotonic()
+            if self._closing is None or self._closing.done():
+                self._closing = asyncio.create_task(self._close_when_idle(), name="idle links to the backlog")
+
+    async def _close_when_idle(self) -> None:
+        while not self._links.empty:
+            left = self._used_at + IDLE_SECONDS - self._clock.monotonic()
+            if self._uses or left > 0:
+                await self._clock.sleep(max(left, 1.0))
+            else:
+                await self._links.close()
+
+    async def close(self) -> None:
+        """Close all links, each within a bound."""
+        if self._closing is not None:
+            await end(self._closing)
+        await self._links.close()
 
     async def _limit(self, link: MessageSender, budget: Budget) -> int:
         """What the link takes. Nothing has been sent yet, so no failure is uncertain."""

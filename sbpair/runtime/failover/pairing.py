@@ -391,17 +391,19 @@ class PairedNamespaces:
         return self._verification
 
     def keep_verifying(self, entities: Callable[[], Sequence[str] | None] = lambda: None) -> None:
-        """Verify now and at every `verify_interval` of the pair's options, in the background, until it is closed.
+        """Verify now and at every `verify_interval` of the pair's options, in the background, until it is closed; at
+        every `ping_interval` while no message could be diverted.
         `entities`: gives what `verify` takes, each time."""
         if self._verifying is None:
             self._verifying = asyncio.create_task(self._verify_again_and_again(entities), name="verification")
 
     async def _verify_again_and_again(self, entities: Callable[[], Sequence[str] | None]) -> None:
+        options = self._pair.options
         while True:
-            await self.verify(entities())
-            if not self._pair.options.verify_interval_seconds:
+            found = await self.verify(entities())
+            if not (pause := options.verify_interval_seconds):
                 return
-            await self._clock.sleep(self._pair.options.verify_interval_seconds)
+            await self._clock.sleep(pause if found.ready else min(pause, options.ping_interval_seconds))
 
     def force_failover(self, entity: str) -> None:
         """Divert the entity's messages, healthy or not, until `fail_back`. It is not pinged meanwhile."""
@@ -529,7 +531,7 @@ class PairedNamespaces:
             await end(self._verifying)
         if self._probe is not None:
             await end(self._probe)
-        await self._backlog.links.close()
+        await self._backlog.close()
 
     def _watch_partner(self) -> None:
         if self._partner_watch is None and self._coupling.next_deadline() is not None:

@@ -35,6 +35,7 @@ from sbpair.core.events import (
 from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import State
 from sbpair.core.rewrite import compose, for_backlog, for_primary
+from sbpair.runtime.failover.backlog import IDLE_SECONDS
 from sbpair.runtime.failover.sender import Where
 from tests.fakes import EPOCH, virtual_time
 from tests.runtime.failover.pairs import World, a_pair, a_world, message, open_pairing, opened
@@ -989,3 +990,18 @@ async def test_after_a_double_outage_messages_go_out_within_two_seconds_of_the_s
         back_at = world.clock.monotonic()
         await asyncio.gather(*customers)
         assert max(accepted_at) - back_at <= 2.0
+
+
+@virtual_time
+async def test_links_to_the_backlog_are_closed_a_while_after_the_outage_and_opened_for_the_next() -> None:
+    async with opened(interval=0) as world:
+        sender = world.pairing.sender("orders")
+        for outage in (1, 2):
+            fault = world.primary.go_dark()
+            for number in range(3):
+                assert (await sender.send(message(f"{outage}{number}"))).where is Where.BACKLOG
+                await asyncio.sleep(IDLE_SECONDS - 1)
+            opened_links = {path: n for path, n in world.links_opened.items() if "transfer" in path}
+            assert list(opened_links.values()) == [outage], "a link in use stays open"
+            world.primary.heal(fault)
+            await asyncio.sleep(10 * IDLE_SECONDS)
