@@ -1,0 +1,470 @@
+"""Plants defects in a copy of the tree and says which of them no test of their room finds.
+
+    python -m tests.mutants failover --count 30 --seed 1
+
+A room is a folder below `sbpair` (`core/failover`, `emulator/broker`) or a word whose folders are on several floors
+(`failover`). Each defect is one edit of the kind that this field knows: a settlement that is not made, two steps in the
+other order, a bound that is off by one, names compared with their case, an outcome taken for another, a doubt that is
+forgotten. The seed decides which. The room's tests run first, then, where nothing was noticed, histories of the
+simulation. What survives both is listed at the end with the edit, and the command ends with 1.
+
+The tree itself is never changed. A defect that makes the tests take several times as long as without it is found.
+"""
+
+import argparse
+import ast
+import contextlib
+import difflib
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.quick import part
+
+ROOT = Path(__file__).parent.parent
+IGNORED = (".git", ".venv", "__pycache__", ".*_cache", "dist", "build")
+FLOORS = ("amqp", "core", "journal", "azure", "runtime", "contract", "emulator", "clients", "operations", "cli")
+"""The order in which a room's tests run: first what takes least."""
+DECIDING = ("core", "runtime")
+"""The floors on which a word has the folders that a defect is planted in; others show, or are rooms of their own."""
+SLOWER = 3.0
+"""A defect that makes the tests take so many times as long is found,"""
+START_SECONDS = 60.0
+"""and so much more: a busy machine is slower for a while."""
+CLEAN_SECONDS = 3600.0
+HISTORY_HOURS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One defect: other text between two offsets of a file, in bytes."""
+
+    path: Path
+    kind: str
+    start: int
+    end: int
+    text: str
+
+    def planted(self, source: bytes) -> bytes:
+        return source[: self.start] + self.text.encode() + source[self.end :]
+
+
+class Text:
+    """A file of the product with the offsets of what is in it."""
+
+    def __init__(self, path: Path, source: bytes) -> None:
+        self.path = path
+        self.source = source
+        self.tree = ast.parse(source)
+        self._lines = [0]
+        for line in source.splitlines(keepends=True):
+            self._lines.append(self._lines[-1] + len(line))
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        start = self._lines[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+        return start, self._lines[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+
+    def of(self, node: ast.AST) -> str:
+        start, end = self.span(node)
+        return self.source[start:end].decode()
+
+    def edit(self, kind: str, node: ast.AST, text: str) -> Edit:
+        return Edit(self.path, kind, *self.span(node), text)
+
+
+Operator = Callable[[Text, ast.AST], Iterator[Edit]]
+_STEPS = (ast.Expr, ast.Assign, ast.AugAssign)
+_TURNED: dict[type[ast.cmpop], tuple[str, str, str]] = {
+    ast.Lt: ("<", "<=", "bound off by one"),
+    ast.LtE: ("<=", "<", "bound off by one"),
+    ast.Gt: (">", ">=", "bound off by one"),
+    ast.GtE: (">=", ">", "bound off by one"),
+    ast.Eq: ("==", "!=", "opposite"),
+    ast.NotEq: ("!=", "==", "opposite"),
+    ast.In: ("in", "not in", "opposite"),
+    ast.NotIn: ("not in", "in", "opposite"),
+    ast.Is: ("is", "is not", "opposite"),
+    ast.IsNot: ("is not", "is", "opposite"),
+}
+"""The sign of a comparison, what it is turned into, and what kind of defect that is."""
+_FOLDS = {"lower", "casefold", "strip", "removesuffix", "removeprefix"}
+_OF_ALL = {"max": "min", "min": "max", "any": "all", "all": "any"}
+
+
+def _call_of(node: ast.AST) -> ast.Call | None:
+    value = node.value if isinstance(node, ast.Expr) else None
+    value = value.value if isinstance(value, ast.Await) else value
+    return value if isinstance(value, ast.Call) else None
+
+
+def _left_out(text: Text, node: ast.AST) -> Iterator[Edit]:
+    """What is done for its effect alone: a settlement, a renewal, a line, a release."""
+    if (call := _call_of(node)) is not None and isinstance(call.func, ast.Attribute):
+        yield text.edit(f"{call.func.attr} left out", node, "pass")
+    if isinstance(node, ast.AugAssign) or (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)):
+        yield text.edit("change left out", node, "pass")
+    if isinstance(node, ast.Raise | ast.Continue | ast.Break):
+        yield text.edit("left out", node, "pass")
+
+
+def _other_order(text: Text, node: ast.AST) -> Iterator[Edit]:
+    """What must be on disk, or known, before something else is not."""
+    for body in (getattr(node, "body", None), getattr(node, "orelse", None), getattr(node, "finalbody", None)):
+        for first, second in itertools.pairwise(body) if isinstance(body, list) else ():
+            if isinstance(first, _STEPS) and isinstance(second, _STEPS) and _call_of(second) and not _is_text(first):
+                (start, middle), (begin, end) = text.span(first), text.span(second)
+                between = text.source[middle:begin].decode()
+                yield Edit(text.path, "other order", start, end, text.of(second) + between + text.of(first))
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _bound(text: Text, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Compare):
+        left = node.left
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            sign, turned, kind = _TURNED[type(operator)]
+            start, end = text.span(left)[1], text.span(right)[0]
+            if text.source[start:end].decode().strip() == sign:
+                yield Edit(text.path, kind, start, end, f" {turned} ")
+            left = right
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub) and _is_constant(node.right, int):
+        yield text.edit("bound off by one", node, f"({text.of(node.left)})")
+
+
+def _is_constant(node: ast.AST | None, kind: type) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, kind)
+
+
+def _spelling(text: Text, node: ast.AST) -> Iterator[Edit]:
+    """Names and sessions that are the same to the service are not any more."""
+    if not isinstance(node, ast.Call):
+        return
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _FOLDS:
+        yield text.edit("with its case", node, text.of(node.func.value))
+    if isinstance(node.func, ast.Name) and node.func.id == "session_key" and len(node.args) == 1:
+        yield text.edit("with its case", node, text.of(node.args[0]))
+
+
+def _condition(text: Text, node: ast.AST) -> Iterator[Edit]:
+    """Half of what is asked: the namespace beside the name, the generation beside the sender."""
+    if isinstance(node, ast.BoolOp):
+        for left_out in node.values:
+            rest = [text.of(one) for one in node.values if one is not left_out]
+            word = " and " if isinstance(node.op, ast.And) else " or "
+            yield text.edit("condition left out", node, f"({word.join(rest)})")
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield text.edit("opposite", node, text.of(node.operand))
+    if isinstance(node, ast.IfExp):
+        yield text.edit("always", node, f"({text.of(node.body)})")
+        yield text.edit("never", node, f"({text.of(node.orelse)})")
+    if isinstance(node, ast.If | ast.While) and not isinstance(node.test, ast.Constant) and not _names(node.test):
+        yield text.edit("never", node.test, "False")
+
+
+def _names(node: ast.AST) -> bool:
+    """Whether what comes later needs a name of it."""
+    return any(isinstance(one, ast.NamedExpr) for one in ast.walk(node))
+
+
+def _doubt(text: Text, node: ast.AST) -> Iterator[Edit]:
+    """A certainty that nobody has, or a yes for a no."""
+    if isinstance(node, ast.keyword | ast.Assign | ast.Return) and _is_constant(node.value, bool):
+        yield text.edit("yes for no", node.value, "False" if text.of(node.value) == "True" else "True")  # type: ignore[arg-type]
+    if isinstance(node, ast.keyword) and node.arg == "uncertain" and not isinstance(node.value, ast.Constant):
+        yield text.edit("doubt forgotten", node.value, "False")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _OF_ALL:
+        yield text.edit("of all for of any", node.func, _OF_ALL[node.func.id])
+
+
+def _one_for_another(text: Text, node: ast.AST) -> Iterator[Edit]:
+    """An outcome, state or error for another of those that the file knows."""
+    if not isinstance(node, ast.Module):
+        return
+    members: dict[str, dict[str, None]] = defaultdict(dict)
+    found = [
+        one
+        for one in ast.walk(node)
+        if isinstance(one, ast.Attribute)
+        and isinstance(one.value, ast.Name)
+        and one.attr.isupper()
+        and one.value.id[:1].isupper()
+        and isinstance(one.ctx, ast.Load)
+    ]
+    for one in found:
+        members[one.value.id][one.attr] = None  # type: ignore[attr-defined]
+    for one in found:
+        others = [other for other in members[one.value.id] if other != one.attr]  # type: ignore[attr-defined]
+        if others:
+            yield text.edit("one for another", one, f"{text.of(one.value)}.{others[one.lineno % len(others)]}")
+
+
+def _of_another(text: Text, node: ast.AST) -> Iterator[Edit]:
+    """The answer, lock or name of another: two arguments of one call change places; a key loses its first part."""
+    if isinstance(node, ast.Call) and len(node.args) >= 2:
+        first, second = node.args[:2]
+        if isinstance(first, ast.Name | ast.Attribute) and isinstance(second, ast.Name | ast.Attribute):
+            start, end = text.span(first)[0], text.span(second)[1]
+            yield Edit(text.path, "of another", start, end, f"{text.of(second)}, {text.of(first)}")
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.UnaryOp | ast.Constant):
+        place = text.of(node.slice)
+        if place in ("0", "-1") and isinstance(node.ctx, ast.Load):
+            yield text.edit("of another", node.slice, "-1" if place == "0" else "0")
+
+
+OPERATORS: tuple[Operator, ...] = (
+    _left_out,
+    _other_order,
+    _bound,
+    _spelling,
+    _condition,
+    _doubt,
+    _one_for_another,
+    _of_another,
+)
+
+
+def edits(path: Path, source: bytes) -> Iterator[tuple[Operator, Edit]]:
+    """Every defect that can be planted in a file, with what makes it. Some may not be Python."""
+    text = Text(path, source)
+    for node in _acting(text.tree):
+        for operator in OPERATORS:
+            for edit in operator(text, node):
+                yield operator, edit
+
+
+def is_defect(edit: Edit, source: bytes) -> bool:
+    """It is Python, and other Python than before."""
+    try:
+        planted = ast.parse(edit.planted(source))
+    except SyntaxError:
+        return False
+    return ast.dump(planted) != ast.dump(ast.parse(source))
+
+
+def _acting(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs: not annotations, decorators, texts, nor what only type checkers read."""
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        return
+    yield node
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr | ast.AnnAssign):
+                yield from _acting(child)
+
+
+def sources(room: str, root: Path = ROOT) -> list[Path]:
+    """The files of a room, relative to the tree."""
+    product = root / "sbpair"
+    floors = [product / floor for floor in DECIDING]
+    folders = [product / room, *(floor / room for floor in floors)]
+    return sorted({one.relative_to(root) for folder in folders for one in folder.rglob("*.py")})
+
+
+def room_tests(room: str) -> list[str]:
+    """The room's tests, first what takes least."""
+    found = part(room.rpartition("/")[2])
+
+    def cost(path: str) -> tuple[int, str]:
+        floor = Path(path).parts[1]
+        return (FLOORS.index(floor) if floor in FLOORS else len(FLOORS)), path
+
+    return sorted(found, key=cost)
+
+
+def chosen(room: str, count: int, seed: int, root: Path = ROOT) -> list[Edit]:
+    """So many defects of a room, each kind as likely as any other; the seed decides which."""
+    kinds: dict[int, list[Edit]] = defaultdict(list)
+    for path in sources(room, root):
+        for operator, edit in edits(path, (root / path).read_bytes()):
+            kinds[OPERATORS.index(operator)].append(edit)
+    dice = random.Random(f"{seed} {room}")
+    found: list[Edit] = []
+    left = [kinds[place] for place in sorted(kinds)]
+    while left and len(found) < count:
+        kind = dice.choice(left)
+        edit = kind.pop(dice.randrange(len(kind)))
+        if is_defect(edit, (root / edit.path).read_bytes()):
+            found.append(edit)
+        left = [one for one in left if one]
+    return found
+
+
+class Copy:
+    """A copy of the tree, in which one defect at a time is planted and the tests run."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.folder = folder / "tree"
+        shutil.copytree(root, self.folder, ignore=shutil.ignore_patterns(*IGNORED))
+        self._written = 0
+
+    def write(self, path: Path, source: bytes) -> None:
+        """With a time of its own, so that no compiled file of another version passes for this one's."""
+        self._written += 1
+        (self.folder / path).write_bytes(source)
+        os.utime(self.folder / path, (self._written, self._written))
+
+    def run(self, command: Sequence[str], seconds: float) -> tuple[int | None, str]:
+        """Its exit code, None if it took longer; and what it printed."""
+        environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTHONHASHSEED": "0"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        with tempfile.TemporaryFile("w+") as said:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+            try:
+                code: int | None = process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                # What the tests have started themselves is ended by the guard of `tests.survivors`.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            said.seek(0)
+            return code, said.read()
+
+    def tests(self, paths: Sequence[str], seconds: float) -> tuple[int | None, str]:
+        options = ("-m", "not spark and not node", "-p", "no:cacheprovider", "-p", "no:randomly")
+        return self.run(["-m", "pytest", "-x", "-q", *options, *paths], seconds)
+
+    def histories(self, seed: int, count: int, seconds: float) -> tuple[int | None, str]:
+        return self.run(["-c", _HISTORIES.format(first=seed, last=seed + count, hours=HISTORY_HOURS)], seconds)
+
+
+_HISTORIES = """
+from tests.simulation.__main__ import live
+for seed in range({first}, {last}):
+    told = live(seed, {hours})
+    if told.failure:
+        raise SystemExit(f"FAILED seed {{seed}}: {{told.failure}}")
+"""
+
+
+def _reason(said: str) -> str:
+    failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return (failed or said.strip().splitlines() or [""])[-1][:160]
+
+
+def shown(edit: Edit, source: bytes) -> str:
+    """The edit as a patch, without context."""
+    before, after = source.decode().splitlines(), edit.planted(source).decode().splitlines()
+    lines = difflib.unified_diff(before, after, str(edit.path), edit.kind, lineterm="", n=0)
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def judge(
+    planted: Sequence[Edit],
+    tests: Sequence[str],
+    *,
+    histories: int,
+    minutes: float,
+    say: Callable[[str], None],
+    root: Path = ROOT,
+) -> list[Edit]:
+    """Plant one after another in a copy of the tree; those that nothing found. Stops after so many minutes.
+
+    Raises:
+        SystemExit: the tests fail without a defect.
+    """
+    began, survivors, counts = time.monotonic(), [], Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Copy(root, Path(folder))
+        checks = _checks(copy, tests, histories, say)
+        for number, edit in enumerate(planted, 1):
+            if time.monotonic() - began > 60 * minutes:
+                break
+            source = (copy.folder / edit.path).read_bytes()
+            copy.write(edit.path, edit.planted(source))
+            outcome, why = _outcome(checks)
+            copy.write(edit.path, source)
+            counts[outcome] += 1
+            say(f"{number}. {outcome}: {edit.path}, {edit.kind}. {why}".rstrip())
+            if outcome == SURVIVED:
+                survivors.append(edit)
+                say(shown(edit, source))
+    total = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    say(f"{sum(counts.values())} of {len(planted)} planted: {total}. {time.monotonic() - began:.0f} s.")
+    return survivors
+
+
+SURVIVED = "survived"
+Check = Callable[[], tuple[int | None, str]]
+
+
+def _checks(copy: Copy, tests: Sequence[str], histories: int, say: Callable[[str], None]) -> dict[str, Check]:
+    """What is asked, with the time that it may take: some of that without a defect."""
+
+    def bounded(what: str, run: Callable[[float], tuple[int | None, str]]) -> Check:
+        began = time.monotonic()
+        code, said = run(CLEAN_SECONDS)
+        if code != 0:
+            raise SystemExit(f"Without a defect, the {what} end with {code}: {_reason(said)}")
+        seconds = time.monotonic() - began
+        say(f"Without a defect, the {what} take {seconds:.0f} s.")
+        return lambda: run(SLOWER * seconds + START_SECONDS)
+
+    checks = {"tests": bounded("tests", lambda seconds: copy.tests(tests, seconds))}
+    if histories:
+        checks["histories"] = bounded("histories", lambda seconds: copy.histories(1, histories, seconds))
+    return checks
+
+
+def _outcome(checks: dict[str, Check]) -> tuple[str, str]:
+    for what, check in checks.items():
+        code, said = check()
+        if code != 0:
+            return ("too slow" if code is None else f"found by {what}"), _reason(said) if code is not None else what
+    return SURVIVED, ""
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n\n")[0])
+    parser.add_argument("room", help="a folder below sbpair, or a word with folders on several floors")
+    parser.add_argument("--count", type=int, default=30, help="how many defects")
+    parser.add_argument("--seed", type=int, default=0, help="decides which")
+    parser.add_argument("--histories", type=int, default=10, help="of the simulation, for what the tests do not find")
+    parser.add_argument("--minutes", type=float, default=60.0, help="plant no more after so long")
+    parser.add_argument("--only", type=int, nargs="*", help="only these of them, by their numbers from 1 on")
+    parser.add_argument("--list", action="store_true", help="show the defects, and plant none")
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    if not sources(options.room) or not room_tests(options.room):
+        print(f"No folder below sbpair, or no tests, are named {options.room}.", file=sys.stderr)
+        return 2
+    planted = chosen(options.room, options.count, options.seed)
+    if options.only:
+        planted = [edit for number, edit in enumerate(planted, 1) if number in options.only]
+    if options.list:
+        for edit in planted:
+            print(shown(edit, (ROOT / edit.path).read_bytes()))
+        return 0
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    survivors = judge(planted, room_tests(options.room), histories=options.histories, minutes=options.minutes, say=say)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
