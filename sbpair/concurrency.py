@@ -55,7 +55,7 @@ _strays: set[asyncio.Task[Any]] = set()
 """Cancelled calls that have not ended yet: kept so that they are not collected while they run."""
 
 
-async def within(seconds: float, call: Awaitable[T], *, what: str, entity: str | None = None) -> T:
+async def with_timeout(seconds: float, call: Awaitable[T], *, what: str, entity: str | None = None) -> T:
     """The call's result, cheaply; for calls that end when they are cancelled.
 
     Raises:
@@ -68,7 +68,7 @@ async def within(seconds: float, call: Awaitable[T], *, what: str, entity: str |
         raise OperationTimeoutError(f"{what}: no answer within {format_duration(seconds)}.", entity=entity) from None
 
 
-async def abandoning(seconds: float, call: Coroutine[Any, Any, T], *, what: str, entity: str | None = None) -> T:
+async def abandon_after(seconds: float, call: Coroutine[Any, Any, T], *, what: str, entity: str | None = None) -> T:
     """The call's result; returns in time even if the call ignores its cancellation (a silent TLS handshake).
 
     Raises:
@@ -111,13 +111,13 @@ class Wait:
     until: float | None = None
     """Monotonic seconds at which `afterwards` happens; None where that is not known here."""
     afterwards: str = "given up"
-    told: Callable[[], str] | None = None
+    detail: Callable[[], str] | None = None
     """What is waited for where no answer is outstanding: a sentence without its end, empty while nothing is."""
 
     @property
     def sentence(self) -> str:
-        """What `told` says now."""
-        return "" if self.told is None else self.told()
+        """What `detail` says now."""
+        return "" if self.detail is None else self.detail()
 
 
 _waits: dict[int, Wait] = {}
@@ -229,13 +229,13 @@ async def patiently(
         return await retried(one_try, pause, sleep=sleep)
 
 
-async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+async def cancel_on(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     """The result of `work`, or None if `stop` was set before; the work is cancelled and has ended then."""
     result = await _before(stop, work)
     return None if result is None else result[0]
 
 
-async def stoppable(
+async def run_until(
     stop: asyncio.Event, work: Coroutine[Any, Any, T], *, stopped: str = "Stopped before the end."
 ) -> T:
     """The result of work that has nothing in flight worth finishing: `stop` ends it at once.
@@ -307,7 +307,7 @@ async def each_answered(
         await end(*tasks)
 
 
-async def overlapped(
+async def map_concurrently(
     items: Iterable[Item] | AsyncIterable[Item],
     work: Callable[[int, Item], Coroutine[Any, Any, R]],
     *,

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from sbpair.concurrency import READ_AHEAD, overlapped
+from sbpair.concurrency import READ_AHEAD, map_concurrently
 from sbpair.core.errors import UsageError
 from tests.fakes import virtual_time
 
@@ -21,7 +21,7 @@ async def test_results_come_in_the_order_of_the_items() -> None:
         await asyncio.sleep(item)
         return position, item
 
-    results = [one async for one in overlapped([3, 1, 2], work, overlap=3, lane=no_lane)]
+    results = [one async for one in map_concurrently([3, 1, 2], work, overlap=3, lane=no_lane)]
     assert results == [(0, 3), (1, 1), (2, 2)]
     assert asyncio.get_running_loop().time() == 3
 
@@ -36,7 +36,7 @@ async def test_a_lane_is_worked_on_one_item_after_another() -> None:
         await asyncio.sleep(1)
         busy.discard(item)
 
-    async for _ in overlapped(["a", "b"] * 5, work, overlap=10, lane=str):
+    async for _ in map_concurrently(["a", "b"] * 5, work, overlap=10, lane=str):
         pass
     assert asyncio.get_running_loop().time() == 5
 
@@ -54,7 +54,7 @@ async def test_what_work_raises_ends_it_all() -> None:
             ended.append(item)
 
     with pytest.raises(ValueError, match="no"):
-        async for _ in overlapped([1, 2, 3], work, overlap=3, lane=no_lane):
+        async for _ in map_concurrently([1, 2, 3], work, overlap=3, lane=no_lane):
             pass
     assert asyncio.get_running_loop().time() == 0
     assert set(ended) <= {2, 3}
@@ -75,7 +75,7 @@ async def test_closing_early_cancels_what_is_under_way() -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        results = overlapped(range(1000), work, overlap=3, lane=lambda item: str(item % 2))
+        results = map_concurrently(range(1000), work, overlap=3, lane=lambda item: str(item % 2))
         assert await anext(results) == 0
         await results.aclose()
         gc.collect()
@@ -88,4 +88,4 @@ async def test_at_least_one_is_under_way() -> None:
     async def work(position: int, item: int) -> None: ...
 
     with pytest.raises(UsageError):
-        await anext(overlapped([1], work, overlap=0, lane=no_lane))
+        await anext(map_concurrently([1], work, overlap=0, lane=no_lane))

@@ -69,7 +69,7 @@ __all__ = [
     "open_sides",
     "run_and_show",
     "run_async",
-    "stoppable",
+    "run_until",
     "system_clock",
     "unchanged",
 ]
@@ -169,9 +169,9 @@ async def _run_until_signal(work: "Callable[[asyncio.Event], Coroutine[Any, Any,
     return result
 
 
-async def stoppable(stop: "asyncio.Event", work: Coroutine[Any, Any, T]) -> T:
-    """See `sbpair.concurrency.stoppable`."""
-    from sbpair.concurrency import stoppable as unless_stopped
+async def run_until(stop: "asyncio.Event", work: Coroutine[Any, Any, T]) -> T:
+    """See `sbpair.concurrency.run_until`."""
+    from sbpair.concurrency import run_until as unless_stopped
 
     return await unless_stopped(stop, work)
 

@@ -23,7 +23,7 @@ from sbpair.cli.demo_messages import (
     goes_to_audit,
     message_id_of,
 )
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.connect import open_pairing
 from sbpair.core.errors import UnknownServiceError
 from sbpair.core.failover.machine import State
@@ -232,7 +232,7 @@ async def play(stage: Stage, stop: asyncio.Event) -> Story:
     for name, chapter in chapters.items():
         began = stage.say.seconds()
         stopped = f"The demo was stopped in its chapter {name!r}; nothing is left behind."
-        await stoppable(stop, chapter(story, stage), stopped=stopped)
+        await run_until(stop, chapter(story, stage), stopped=stopped)
         story.seconds[name] = round(stage.say.seconds() - began, 2)
     return story
 

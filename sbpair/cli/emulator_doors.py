@@ -209,10 +209,10 @@ def identity_folder(folder: Path) -> Path:
     Raises:
         ConfigurationError: it cannot be used.
     """
-    from sbpair.emulator.keys import KeptKeys
+    from sbpair.emulator.keys import StoredKeys
 
     try:
-        KeptKeys(folder)
+        StoredKeys(folder)
     except OSError as error:
         raise ConfigurationError(
             f"Cannot keep keys in {folder}: {error.strerror or error}.",

@@ -20,7 +20,7 @@ from sbpair.emulator.receivers import (
     SESSION_FILTER,
     Browser,
     Receiver,
-    session_wish,
+    requested_session,
 )
 from sbpair.emulator.senders import Coordinator, Sender
 from sbpair.engine import errors
@@ -164,7 +164,7 @@ def _attach_receiver(link: Link, location: Location, transactions: Transactions)
     entity.touch()
     receiver = Receiver(entity, mailbox, link, transactions)
     longest = entity.namespace.laws.max_id_characters
-    session_id = session_wish(link.filters[SESSION_FILTER], longest) if wished else None
+    session_id = requested_session(link.filters[SESSION_FILTER], longest) if wished else None
     receiver.start(session_id, wished=wished)
     return receiver
 

@@ -26,7 +26,7 @@ def random_keys(rule: str) -> tuple[str, str]:
     return _text(secrets.token_bytes(_KEY_BYTES)), _text(secrets.token_bytes(_KEY_BYTES))
 
 
-class KeptKeys:
+class StoredKeys:
     """Keys that are the same whenever the same folder is given.
 
     Raises:

@@ -48,7 +48,7 @@ _TIMEOUT_PROPERTY = "com.microsoft:timeout"
 _TICKS_TO_1970 = 621_355_968_000_000_000
 
 
-def session_wish(value: object, longest: int) -> str | None:
+def requested_session(value: object, longest: int) -> str | None:
     """The session asked for, None for the next available; BrokerError for anything that is no session id."""
     if value is None:
         return None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from sbpair.emulator.control.port import ControlPort
 from sbpair.emulator.endpoints import Endpoints
-from sbpair.emulator.keys import KeptKeys, chosen_keys, random_keys
+from sbpair.emulator.keys import StoredKeys, chosen_keys, random_keys
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.throttling import Throttling, ThrottlingLimits
 from sbpair.engine.auth import ROOT_KEY_NAME
@@ -111,7 +111,7 @@ class Emulator:
         self.clock: Clock = SystemClock() if clock is None else clock
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._identity = None if identity is None else Path(identity)
-        self._kept_keys: KeptKeys | None = None
+        self._kept_keys: StoredKeys | None = None
         self._seed = seed
         self._tls_names = tuple(tls_names)
         self._allow_entra = allow_entra
@@ -361,7 +361,7 @@ class Emulator:
 
             store = open_store(self._data_dir / config.name)
         if self._kept_keys is None and self._identity is not None:
-            self._kept_keys = KeptKeys(self._identity)
+            self._kept_keys = StoredKeys(self._identity)
         keys = random_keys if self._kept_keys is None else self._kept_keys.of(config.name)
         namespace = Namespace(
             config.name,

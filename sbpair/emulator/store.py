@@ -22,7 +22,7 @@ from sbpair.amqp.types import AmqpError
 from sbpair.emulator.broker.duplicates import Identity
 from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.forwarding import PLACE as TRANSFER
-from sbpair.emulator.broker.journal import KeptEntity
+from sbpair.emulator.broker.journal import StoredEntity
 from sbpair.emulator.broker.messages import Message, State, revive
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.sessions import Session
@@ -302,7 +302,7 @@ class Store(NamespaceStore):
             raise StoreError(f"cannot use the store '{path}': {error}") from error
         self._pending: list[tuple[str, tuple[Any, ...]]] = []
         self._callbacks: deque[tuple[Callable[[], None], Callable[[], None] | None]] = deque()
-        self._numbered: dict[str, KeptEntity] = {}
+        self._numbered: dict[str, StoredEntity] = {}
         self._namespace: Namespace | None = None
         self._settings_noted = True
         self._flushing = False
@@ -311,12 +311,12 @@ class Store(NamespaceStore):
 
     # -- as a journal
 
-    def put_entity(self, entity: KeptEntity) -> None:
+    def put_entity(self, entity: StoredEntity) -> None:
         body = json.dumps(_body(entity))
         sql = "INSERT OR REPLACE INTO entities VALUES (?,?,?,?)"
         self._write(sql, _key(entity), type(entity).__name__, body, json.dumps(_numbers(entity)))
 
-    def drop_entity(self, entity: KeptEntity) -> None:
+    def drop_entity(self, entity: StoredEntity) -> None:
         # A topic takes its subscriptions along: all keys that begin with its path and "/subscriptions/".
         key = _key(entity)
         self._numbered.pop(key, None)
@@ -328,7 +328,7 @@ class Store(NamespaceStore):
                 f"{key}/subscriptions0",
             )
 
-    def put_message(self, entity: KeptEntity, place: str, message: Message) -> None:
+    def put_message(self, entity: StoredEntity, place: str, message: Message) -> None:
         if not message.row:
             self._last_row += 1
             message.row = self._last_row
@@ -354,14 +354,14 @@ class Store(NamespaceStore):
             self._write(_DROP_MESSAGE, message.row)
             message.row = 0
 
-    def put_session(self, entity: KeptEntity, session: Session) -> None:
+    def put_session(self, entity: StoredEntity, session: Session) -> None:
         if session.state is None:
             self._write("DELETE FROM sessions WHERE path = ? AND id = ?", _key(entity), session.id)
         else:
             sql = "INSERT OR REPLACE INTO sessions VALUES (?,?,?,?)"
             self._write(sql, _key(entity), session.id, session.state, session.changed_at)
 
-    def put_duplicate(self, entity: KeptEntity, identity: Identity, until: float) -> None:
+    def put_duplicate(self, entity: StoredEntity, identity: Identity, until: float) -> None:
         sql = "INSERT OR REPLACE INTO duplicates VALUES (?,?,?)"
         self._write(sql, _key(entity), encode(list(identity)), until)
 
@@ -495,11 +495,11 @@ class Store(NamespaceStore):
         database.execute(f"PRAGMA user_version={_VERSION}")
 
 
-def _key(entity: KeptEntity) -> str:
+def _key(entity: StoredEntity) -> str:
     return entity.path.lower()
 
 
-def _body(entity: KeptEntity) -> dict[str, Any]:
+def _body(entity: StoredEntity) -> dict[str, Any]:
     if not isinstance(entity, Queue | Topic | Subscription):
         raise TypeError(f"no entity to keep: {entity!r}")
     body: dict[str, Any] = {
@@ -518,5 +518,5 @@ def _body(entity: KeptEntity) -> dict[str, Any]:
     return body
 
 
-def _numbers(entity: KeptEntity) -> list[int]:
+def _numbers(entity: StoredEntity) -> list[int]:
     return entity.numbering.last if isinstance(entity, MessageEntity | Topic) else []

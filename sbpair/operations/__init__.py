@@ -60,7 +60,14 @@ if TYPE_CHECKING:
         set_status,
         show_entity,
     )
-    from sbpair.operations.evacuate import EvacuateRequest, EvacuateResult, EvacuationPlan, Kept, WrittenPlan, evacuate
+    from sbpair.operations.evacuate import (
+        DeadLettersTo,
+        EvacuateRequest,
+        EvacuateResult,
+        EvacuationPlan,
+        WrittenPlan,
+        evacuate,
+    )
     from sbpair.operations.move import CopyRequest, MovePlan, MoveRequest, MoveResult, Selection, copy, move
     from sbpair.operations.peek import PeekRequest, peek
     from sbpair.operations.ping import PingRequest, ping
@@ -85,6 +92,7 @@ __all__ = [
     "CreateRuleRequest",
     "DeadLetterReason",
     "DeadLetterReasons",
+    "DeadLettersTo",
     "DeleteEntityRequest",
     "DeleteRuleRequest",
     "Diagnoses",
@@ -101,7 +109,6 @@ __all__ = [
     "EvacuateRequest",
     "EvacuateResult",
     "EvacuationPlan",
-    "Kept",
     "ListEntitiesRequest",
     "MovePlan",
     "MoveRequest",
@@ -204,7 +211,7 @@ _MODULES = {
         "set_status",
         "show_entity",
     ),
-    "evacuate": ("EvacuateRequest", "EvacuateResult", "EvacuationPlan", "Kept", "WrittenPlan", "evacuate"),
+    "evacuate": ("EvacuateRequest", "EvacuateResult", "EvacuationPlan", "DeadLettersTo", "WrittenPlan", "evacuate"),
     "move": ("CopyRequest", "MovePlan", "MoveRequest", "MoveResult", "Selection", "copy", "move"),
     "peek": ("PeekRequest", "peek"),
     "ping": (

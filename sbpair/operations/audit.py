@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core.errors import unwritable
 from sbpair.core.inspection import audit as checks
 from sbpair.core.inspection.audit.result import AuditedPair, history_line
@@ -58,7 +58,7 @@ async def audit(
     Raises:
         InterruptedWorkError: `stop` was set before everything was read.
     """
-    snapshot = await stoppable(
+    snapshot = await run_until(
         stop or asyncio.Event(),
         gather(
             sides.pair,

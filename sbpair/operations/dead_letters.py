@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import KW_ONLY, dataclass
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
 from sbpair.core.summary import describe
 from sbpair.core.transfer.dead_letters import DeadLetterReason, DeadLetterReasons, ReasonCounter
@@ -53,7 +53,7 @@ async def list_dead_letters(
         FilterError: the filter cannot be evaluated for a message.
         InterruptedWorkError: `stop` was set.
     """
-    counter = await stoppable(stop or asyncio.Event(), _counted(ends, request))
+    counter = await run_until(stop or asyncio.Event(), _counted(ends, request))
     reasons = counter.reasons()
     total = sum(reason.messages for reason in reasons)
     return DeadLetterReasons(shown_name(ends.source_access), request.source, total, reasons)
@@ -101,7 +101,7 @@ async def browse_messages(
         wanted=lambda message: request.selection.selects(message.received, message.summary),
         timeout_seconds=request.timeout_seconds,
     )
-    report = await stoppable(stop or asyncio.Event(), browsing)
+    report = await run_until(stop or asyncio.Event(), browsing)
     if report.failed:
         raise report.failed[0].error
     messages = tuple(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.inspection.discovery import Discovery, proposed_pairs
 from sbpair.core.pairing import Pair
@@ -62,6 +62,6 @@ async def discover(
         clock=SystemClock(),
         timeout_seconds=request.timeout_seconds,
     )
-    found = await stoppable(stop or asyncio.Event(), search_all(namespaces, search, open_namespace))
+    found = await run_until(stop or asyncio.Event(), search_all(namespaces, search, open_namespace))
     taken = (*request.taken, *(pair.name for pair in pairs))
     return Discovery(found, proposed_pairs(found, request.known, taken))

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core.access import NamespaceAccess, credential_name, host_name, key_name
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
@@ -214,7 +214,7 @@ async def doctor(
         InterruptedWorkError: `stop` was set before the end.
     """
     examining = _of_application if request.for_application else _examine
-    rows = await stoppable(stop or asyncio.Event(), examining(sides, request.timeout_seconds))
+    rows = await run_until(stop or asyncio.Event(), examining(sides, request.timeout_seconds))
     name = sides.pair.name
     return Diagnoses(name, tuple(replace(row, next_step=for_pair(row.next_step, name)) for row in rows))
 

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core.errors import UsageError
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import DrainReport
@@ -81,7 +81,7 @@ async def drain(
         # Queues of another primary were listed before they were named: no search under this pair's prefix finds them.
         if own := all(is_own(path, pair) for path in only):
             searching = find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
-            found = await stoppable(stop, searching)
+            found = await run_until(stop, searching)
             paths, facts = chosen_queues(pair, found, only)
             request = replace(request, queues=paths)
         job = DrainJob(

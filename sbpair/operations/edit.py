@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
 from sbpair.core.editing import Edit, Editable
 from sbpair.core.errors import MalformedMessageError, SbpairError, UsageError, unchanged
@@ -73,7 +73,7 @@ async def find_message(ends: Ends, request: EditRequest, *, stop: asyncio.Event 
             asked = page_from(
                 receiver, request.number, clock=SystemClock(), most=1, patience_seconds=request.patience_seconds
             )
-            page = await stoppable(stop or asyncio.Event(), asked)
+            page = await run_until(stop or asyncio.Event(), asked)
     finally:
         await close_quietly(receiver)
     found = next((message for message in page if message.sequence_number == request.number), None)
@@ -149,7 +149,7 @@ def _run(ends: Ends, request: EditRequest, found: Editable, changed: Edit) -> En
         make_judge,
         request.to,
         despite_duplicate_detection=request.despite_duplicate_detection,
-        one_message=True,
+        single_message=True,
         ledger=request.ledger,
         new_ledger=request.new_ledger,
         plan=request.plan,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError, SbpairError, ServiceError, UsageError
@@ -128,7 +128,7 @@ async def list_entities(
     """
     found = [
         facts
-        for facts in await stoppable(stop or asyncio.Event(), _topology(ends).entities(rules=False))
+        for facts in await run_until(stop or asyncio.Event(), _topology(ends).entities(rules=False))
         if fnmatchcase(facts.path.lower(), request.pattern.lower())
         and request.kind in (None, facts.kind)
         and (facts.counts.total or not request.with_messages)
@@ -147,7 +147,7 @@ async def show_entity(
         ServiceError: it could not be read.
         InterruptedWorkError: `stop` was set.
     """
-    facts = await stoppable(stop or asyncio.Event(), _existing(ends, request.path))
+    facts = await run_until(stop or asyncio.Event(), _existing(ends, request.path))
     wanted = None if request.rule is None else request.rule.lower()
     rules = tuple(rule for rule in facts.rules if wanted in (None, rule.name.lower()))
     if request.rule is not None and not rules:
@@ -167,7 +167,7 @@ async def create_entity(
         InterruptedWorkError: `stop` was set.
     """
     place, topology = request.place(ends), _topology(ends)
-    found = await stoppable(stop or asyncio.Event(), topology.entity(request.path))
+    found = await run_until(stop or asyncio.Event(), topology.entity(request.path))
     if found is not None:
         raise EntityExistsError(
             f"There is a {found.kind.value} {place} already. Nothing was changed.",
@@ -193,7 +193,7 @@ async def create_rule(
         InterruptedWorkError: `stop` was set.
     """
     place, rule = request.place(ends), request.rule
-    facts = await stoppable(stop or asyncio.Event(), _existing(ends, request.path))
+    facts = await run_until(stop or asyncio.Event(), _existing(ends, request.path))
     names = [known.name for known in facts.rules]
     if rule.name.lower() in (name.lower() for name in names):
         raise EntityExistsError(f"{place} has a rule {rule.name} already. Nothing was changed.", entity=request.path)
@@ -226,7 +226,7 @@ async def set_status(
         InterruptedWorkError: `stop` was set.
     """
     place, status = request.place(ends), request.status
-    facts = await stoppable(stop or asyncio.Event(), _existing(ends, request.path))
+    facts = await run_until(stop or asyncio.Event(), _existing(ends, request.path))
     if not has_status(facts.kind, status):
         raise UsageError(
             f"A {facts.kind.value} cannot be {status.value}. Nothing was changed.",
@@ -268,7 +268,7 @@ async def delete_entity(
     """
     place = request.place(ends)
     _refuse_protected(ends, request, place)
-    facts, holding, forwarding = await stoppable(stop or asyncio.Event(), _examined(ends, request))
+    facts, holding, forwarding = await run_until(stop or asyncio.Event(), _examined(ends, request))
     what = f"{facts.kind.value} {place}"
     if holding is not None and not request.with_messages:
         raise UsageError(
@@ -296,7 +296,7 @@ async def delete_rule(
     """
     place, rule = request.place(ends), request.rule
     names = [
-        known.name.lower() for known in (await stoppable(stop or asyncio.Event(), _existing(ends, request.path))).rules
+        known.name.lower() for known in (await run_until(stop or asyncio.Event(), _existing(ends, request.path))).rules
     ]
     if rule.lower() not in names:
         raise EntityNotFoundError(f"{place} has no rule {rule}. Nothing was changed.", entity=request.path)
@@ -380,7 +380,7 @@ async def _carry_out(
         log.write({**line, "result": "done", "error_code": None})
 
     with OperationsLog(request.log) as log:
-        await stoppable(stop or asyncio.Event(), logged())
+        await run_until(stop or asyncio.Event(), logged())
     return change
 
 

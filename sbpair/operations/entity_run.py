@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sbpair.concurrency import abandoning, stoppable
+from sbpair.concurrency import abandon_after, run_until
 from sbpair.core.access import namespace_name, shown_name
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import (
@@ -65,7 +65,7 @@ class EntityRun:
     session_states: bool = False
     states_alone: bool = False
     despite_duplicate_detection: bool = False
-    one_message: bool = False
+    single_message: bool = False
     ledger: Path | None = None
     new_ledger: bool = False
     plan: MovePlan | None = None
@@ -116,10 +116,10 @@ class _Started:
         return self.run.transfer.idle_seconds > 0
 
     async def _plan(self) -> MovePlan:
-        facts, topic = await stoppable(self.stop, self._facts())
-        seen = await stoppable(self.stop, self._seen())
-        recent = await stoppable(self.stop, self._recent(seen))
-        because = await stoppable(self.stop, self._at_least_once_because())
+        facts, topic = await run_until(self.stop, self._facts())
+        seen = await run_until(self.stop, self._seen())
+        recent = await run_until(self.stop, self._recent(seen))
+        because = await run_until(self.stop, self._at_least_once_because())
         judge = Planned(self.run.make_judge(seen, recent), takes_later=self._waits)
         plan = MovePlan(judge, DrainReport(), seen, facts, topic, because)
         report = await self._moved(plan, replace(self.run.transfer, dry_run=True), None)
@@ -138,7 +138,7 @@ class _Started:
         if admin is None:
             return {}, False
         try:
-            known = await abandoning(FACTS_SECONDS, entity_facts(admin, path), what=f"Properties of {path}")
+            known = await abandon_after(FACTS_SECONDS, entity_facts(admin, path), what=f"Properties of {path}")
             topic = None if known is not None or subscription_of(path) is not None else await admin.get_topic(path)
         except ServiceError:
             return {}, False
@@ -249,7 +249,7 @@ class _Started:
 
     def _told(self, plan: MovePlan, report: DrainReport) -> MoveResult:
         run, here, there = self.run, shown_name(self.ends.source_access), shown_name(self.ends.target_access)
-        if run.one_message and report.forwarded + report.already_forwarded:
+        if run.single_message and report.forwarded + report.already_forwarded:
             report = replace(report, left=(), filtered_out=0, ended_by="empty")
         entity = dead_letter_path(run.path) if run.transfer.dead_letter else run.path
         remarks = plan.remarks(run.path)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 
-from sbpair.concurrency import side_by_side, stoppable
+from sbpair.concurrency import run_until, side_by_side
 from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityFacts, EntityKind
 from sbpair.core.errors import InterruptedWorkError, ServiceError, UsageError, unchanged
@@ -26,8 +26,8 @@ from sbpair.core.inspection.evacuation import (
     NOT_ASKED_FOR,
     UNFINISHED,
     Action,
+    DeadLettersTo,
     EntityStep,
-    Kept,
     LeftThere,
     MailboxMove,
     holding_settings,
@@ -47,7 +47,7 @@ from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
 from sbpair.runtime.transfer.ledger import sent_in
 
-__all__ = ["EvacuateRequest", "EvacuateResult", "EvacuationPlan", "Kept", "WrittenPlan", "evacuate"]
+__all__ = ["DeadLettersTo", "EvacuateRequest", "EvacuateResult", "EvacuationPlan", "WrittenPlan", "evacuate"]
 
 MOST_ROUNDS = 3
 """How often what came meanwhile is looked for and moved."""
@@ -64,7 +64,7 @@ class EvacuateRequest:
     _: KW_ONLY
     without: tuple[str, ...] = ()
     """Patterns of entities that are left out."""
-    dead_letters: Kept = Kept.HOLD
+    dead_letters: DeadLettersTo = DeadLettersTo.HOLD
     """Where dead letters go: into queues that hold them, to their queue again, or nowhere."""
     despite_duplicate_detection: bool = False
     """Move although a queue that was there before may drop a MessageId that it got from elsewhere."""
@@ -171,7 +171,7 @@ class _Evacuation:
             ServiceError: a namespace does not say what is there.
             InterruptedWorkError: `stop` was set.
         """
-        return await stoppable(self.stop, self._both_namespaces())
+        return await run_until(self.stop, self._both_namespaces())
 
     async def _both_namespaces(self) -> BothNamespaces:
         facts = await self.there.namespace()
@@ -200,7 +200,7 @@ class _Evacuation:
             return
         with OperationsLog(self.request.log) as log:
             for step in missing:
-                await stoppable(self.stop, self._create(step))
+                await run_until(self.stop, self._create(step))
                 if step.action is Action.CREATE:
                     line = change_line("evacuate", access, "create", step.path, step.kind.value)
                     log.write({**line, "result": "done", "error_code": None})
@@ -231,7 +231,7 @@ class _Evacuation:
         for step in steps:
             if step.action in (Action.CREATE, Action.FINISH):
                 metadata = {"user_metadata": step.settings.user_metadata}
-                await stoppable(self.stop, self.there.update(step.path, metadata))
+                await run_until(self.stop, self.there.update(step.path, metadata))
 
     # Messages.
 
@@ -335,7 +335,7 @@ class _Evacuation:
         )
         try:
             if move.held:
-                await stoppable(self.stop, self._make_holding_queue(move, seen))
+                await run_until(self.stop, self._make_holding_queue(move, seen))
             report = (await run_entity(run, self.ends, self.observer, self.stop)).report
         except InterruptedWorkError:
             return 0, Counter()

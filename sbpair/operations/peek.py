@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core.pairing import Side
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.peeked import GroupKey, Groups, Messages, PeekResult, explain_reasons, grouped, peeked
@@ -69,7 +69,7 @@ async def peek(
         FilterError: the filter cannot be evaluated for a message.
         InterruptedWorkError: `stop` was set.
     """
-    paths, found = await stoppable(stop or asyncio.Event(), _browse(sides, request))
+    paths, found = await run_until(stop or asyncio.Event(), _browse(sides, request))
     if len(found.failed) == len(paths) and not found.messages:
         raise found.failed[0].error
     messages = tuple(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core.access import credential_name, host_name
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.events import PingMeasured
@@ -120,7 +120,7 @@ async def ping(
         total_seconds=request.total_seconds,
         on_result=None if observer is None else lambda result: observer.notify(_event(result)),
     )
-    rows: Sequence[PingRow] = (await stoppable(stop or asyncio.Event(), measuring)).rows
+    rows: Sequence[PingRow] = (await run_until(stop or asyncio.Event(), measuring)).rows
     pinged = tuple(_pinged(sides.pair, row, ways[row.side, row.entity]) for row in rows)
     return Pinged(sides.pair.name, datetime.now(UTC), pinged)
 

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core.errors import InterruptedWorkError, UsageError
 from sbpair.core.inspection.plan import Plan, Purpose, check_target
 from sbpair.core.inspection.result import AppliedPlan
@@ -35,7 +35,7 @@ async def read_backlog_queues(sides: Sides, stop: asyncio.Event | None, *, brows
         scope=Scope.BACKLOG,
         tolerant=False,
     )
-    return await stoppable(stop or asyncio.Event(), reading)
+    return await run_until(stop or asyncio.Event(), reading)
 
 
 async def refuse_stale(sides: Sides, plan: Plan, *, stop: asyncio.Event | None = None) -> None:
@@ -48,7 +48,7 @@ async def refuse_stale(sides: Sides, plan: Plan, *, stop: asyncio.Event | None =
         ServiceError: a queue could not be read.
         InterruptedWorkError: `stop` was set.
     """
-    await stoppable(stop or asyncio.Event(), check_fresh(plan, admin=sides.secondary_admin, clock=SystemClock()))
+    await run_until(stop or asyncio.Event(), check_fresh(plan, admin=sides.secondary_admin, clock=SystemClock()))
 
 
 async def apply_plan(

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import time
 from typing import Any, BinaryIO
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core import system_properties
 from sbpair.core.access import namespace_name, shown_name
 from sbpair.core.errors import (
@@ -124,7 +124,7 @@ async def restore(
         done = frozenset() if request.ledger is None or request.new_ledger else sent_in(request.ledger)
         todo = [message for message in plan.messages if key_of(message.received) not in done]
         if not request.although_in_the_queues:
-            await stoppable(stop, _refuse_doubles(way, todo, although_gone=request.although_gone))
+            await run_until(stop, _refuse_doubles(way, todo, although_gone=request.although_gone))
         if request.dry_run:
             would = Counter(message.forward.destination for message in todo)
             return way.result(plan, Restored(dict(would), plan.left, len(plan.messages) - len(todo)), True)

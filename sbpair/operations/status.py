@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
-from sbpair.concurrency import stoppable
+from sbpair.concurrency import run_until
 from sbpair.core.inspection.status import PairStatus, StatusReport, report
 from sbpair.operations.ends import Sides
 from sbpair.ports import Observer
@@ -69,7 +69,7 @@ async def watch_status(
     )
     before: PairStatus | None = None
     while True:
-        after = await stoppable(stop, reader.read(before if reuse_silence else None))
+        after = await run_until(stop, reader.read(before if reuse_silence else None))
         yield report(before, after)
         before = after
         with suppress(TimeoutError):

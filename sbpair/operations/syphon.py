@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 
-from sbpair.concurrency import end, stoppable
+from sbpair.concurrency import end, run_until
 from sbpair.core.access import shown_name
 from sbpair.core.backlog import Backlog
 from sbpair.core.errors import InterruptedWorkError, OperationTimeoutError
@@ -116,7 +116,7 @@ class _Service:
             secondary = CountedMessaging(sides.secondary, self._usage)
             admin = CountedAdmin(sides.secondary_admin, self._usage)
             try:
-                found = await stoppable(self._end, find_queues(pair, messaging=secondary, admin=admin))
+                found = await run_until(self._end, find_queues(pair, messaging=secondary, admin=admin))
             except InterruptedWorkError as ended:
                 if self._stop.is_set():
                     raise

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from dataclasses import dataclass, field
 from itertools import product
 
-from sbpair.concurrency import abandoning, patiently
+from sbpair.concurrency import abandon_after, patiently
 from sbpair.core.errors import Category, ServiceError
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.message import Received, State
@@ -132,7 +132,7 @@ async def page_from(
         asked = receiver.peek(some, from_sequence_number=number)
         if page_seconds is None:
             return asked
-        return abandoning(page_seconds, asked, what=f"Browse of {receiver.source}", entity=receiver.source)
+        return abandon_after(page_seconds, asked, what=f"Browse of {receiver.source}", entity=receiver.source)
 
     return await patiently(
         peek if pace is None else lambda: _at_pace(pace, peek, clock, patience_seconds),
@@ -370,7 +370,7 @@ def browse_target(
     receiver = messaging.receiver(path)
 
     async def probe() -> None:
-        await abandoning(timeout_seconds, receiver.peek(1), what=f"Browse of {path}", entity=path)
+        await abandon_after(timeout_seconds, receiver.peek(1), what=f"Browse of {path}", entity=path)
 
     async def close() -> None:
         await close_quietly(receiver)

@@ -4,7 +4,7 @@ is done with every link: close it within a bound, keep the session it has locked
 import asyncio
 from typing import Protocol
 
-from sbpair.concurrency import abandoning
+from sbpair.concurrency import abandon_after
 from sbpair.core.errors import LockLostError, ServiceError
 from sbpair.ports import Clock, MessageReceiver, MessageSender, Messaging
 
@@ -41,7 +41,7 @@ class _Closable(Protocol):
 async def close_quietly(closable: _Closable) -> bool:
     """Close within a bound. False if the other side did not take part: what is gone cannot be closed, and need not."""
     try:
-        await abandoning(CLOSE_SECONDS, closable.close(), what="Closing")
+        await abandon_after(CLOSE_SECONDS, closable.close(), what="Closing")
     except ServiceError:
         return False
     return True

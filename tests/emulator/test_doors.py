@@ -15,7 +15,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from sbpair.emulator import Emulator, NamespaceConfig
 from sbpair.emulator.admin.arm_models import ArmFacts, Scope, namespace_resource
-from sbpair.emulator.keys import KeptKeys
+from sbpair.emulator.keys import StoredKeys
 from sbpair.emulator.seed import SeedError, plant
 from sbpair.emulator.server import AMQP_PORT, AMQPS_PORT, HTTPS_PORT, MICROSOFT_ADMINISTRATION_PORT
 from sbpair.engine.tls import TlsFiles
@@ -93,7 +93,7 @@ async def test_keys_and_certificates_are_those_of_the_last_start(tmp_path: Path)
         assert emulator.ca_path.read_bytes() == found[0][1]
     (tmp_path / "secret").write_bytes(b"short")
     with pytest.raises(OSError, match="not a secret of 32 bytes"):
-        KeptKeys(tmp_path)
+        StoredKeys(tmp_path)
 
 
 def test_processes_that_start_at_once_have_one_certificate_and_one_secret(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_processes_that_start_at_once_have_one_certificate_and_one_secret(tmp_pa
     def start() -> None:
         files = TlsFiles(tmp_path / "tls")
         barrier.wait()
-        keys = KeptKeys(tmp_path).of("contoso")("sender")
+        keys = StoredKeys(tmp_path).of("contoso")("sender")
         authority = files.ca_path.read_bytes()
         files.server_context()
         seen.append((authority, keys))

@@ -253,7 +253,7 @@ def _torn_line_kept() -> None:
         def keeping(path: Any, mode: str) -> Any:
             file = opened(path, mode)
 
-            class Kept:
+            class DeadLettersTo:
                 def __enter__(self) -> Any:
                     return self
 
@@ -263,7 +263,7 @@ def _torn_line_kept() -> None:
                 def __getattr__(self, name: str) -> Any:
                     return (lambda size: size) if name == "truncate" else getattr(file, name)
 
-            return Kept()
+            return DeadLettersTo()
 
         return keeping
 

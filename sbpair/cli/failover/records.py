@@ -126,7 +126,7 @@ def open_input(path: Path | None) -> BinaryIO:
 
 
 def ask_for_input(
-    options: Options, file: Path | None, doing: str, *, only_look: bool, yes: bool
+    options: Options, file: Path | None, doing: str, *, is_dry_run: bool, yes: bool
 ) -> tuple[BinaryIO, bool]:
     """Where the lines come from, and whether somebody was asked. Those of a file are asked about; who types them has
     said enough.
@@ -138,7 +138,7 @@ def ask_for_input(
     if file is None:
         tell_that_it_reads(options)
         return source, False
-    asked = not only_look and go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
+    asked = not is_dry_run and go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
     return source, asked
 
 

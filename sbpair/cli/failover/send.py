@@ -155,7 +155,7 @@ def send(
         namespace_option("Send to this namespace, by name or host, instead of a pair: nothing is diverted."),
     ] = None,
     auth: NamespaceAuthOption = None,
-    only_look: DryRunOption = False,
+    is_dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
     """Send lines from stdin or a file to a queue or topic; to the backlog while the primary is down.
@@ -191,8 +191,8 @@ def send(
         access = settings.named_namespace(namespace, auth)
         environment = settings.environment_of(access)
         doing = f"Send to {entity} on {shown_name(access)}{f' [{environment}]' if environment else ''}"
-        source, told = ask_for_input(options, file, doing, only_look=only_look, yes=yes)
-        if only_look:
+        source, told = ask_for_input(options, file, doing, is_dry_run=is_dry_run, yes=yes)
+        if is_dry_run:
             lines = _SentLines(streaming=False, known=())
             return dry_run(options, "send", [(None, access)], entity, lines, source, form, to_message)
         reading = _Reading(source, form, to_message, concurrency, retry_seconds)
@@ -200,14 +200,14 @@ def send(
     if auth is not None:
         raise UsageError("--auth is for --namespace; a pair says itself how it is reached. Nothing was sent.")
     chosen = (
-        settings.pair(pair_name) if only_look else pair_to_write(options, settings, pair_name, f"Send to {entity} of")
+        settings.pair(pair_name) if is_dry_run else pair_to_write(options, settings, pair_name, f"Send to {entity} of")
     )
     pair = _with_options(chosen, failover_interval, ping_interval, policy)
     after = format_duration(pair.options.failover_interval_seconds)
     backlog = f"to the backlog on {shown_name(pair.secondary)} once that has failed for {after}"
     doing = f"Send to {entity} on {side_named(pair, Side.PRIMARY)}, {backlog}"
-    source, told = ask_for_input(options, file, doing, only_look=only_look, yes=yes)
-    if only_look:
+    source, told = ask_for_input(options, file, doing, is_dry_run=is_dry_run, yes=yes)
+    if is_dry_run:
         lines = _SentLines(streaming=False, known=pair.entities)
         to_primary = [(Side.PRIMARY, pair.primary)]
         return dry_run(options, "send", to_primary, entity, lines, source, form, to_message)

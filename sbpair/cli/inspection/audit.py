@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli import suggestions
-from sbpair.cli.context import choose_pairs, event_log, load_settings, run_async, stoppable
+from sbpair.cli.context import choose_pairs, event_log, load_settings, run_async, run_until
 from sbpair.cli.options import Options, PairsArgument, command
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Severity
@@ -146,7 +146,7 @@ def _of_namespaces(
                 return await audit_pair(sides, request, observer=event_log(options))
 
         logging.getLogger("sbpair").debug(_announcement(chosen))
-        return await stoppable(stop, gather_each(chosen, audited))
+        return await run_until(stop, gather_each(chosen, audited))
 
     found = list(zip(chosen, run_async(options, work), strict=True))
     errors = (FailedPair(pair.name, error) for pair, error in found if isinstance(error, SbpairError))

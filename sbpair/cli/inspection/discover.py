@@ -12,7 +12,7 @@ import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import LOCAL_PAIR
-from sbpair.cli.context import load_settings, run_async, stoppable
+from sbpair.cli.context import load_settings, run_async, run_until
 from sbpair.cli.options import Options, command
 from sbpair.core.access import AuthMethod, Cloud, NamespaceAccess, resource_manager_url
 from sbpair.core.errors import UsageError
@@ -110,7 +110,7 @@ def discover(
     chosen = [settings.named_namespace(name, auth) for name in namespaces or []]
     if subscription is not None:
         manager = settings.resource_manager(subscription, resource_group, auth=auth, cloud=cloud, url=management_url)
-        chosen += run_async(options, lambda stop: stoppable(stop, _of_subscription(manager)))
+        chosen += run_async(options, lambda stop: run_until(stop, _of_subscription(manager)))
     elif not chosen:
         chosen = list(settings.namespaces())
     if not chosen and subscription is None:

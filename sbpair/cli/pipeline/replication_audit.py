@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli.context import run_async, stoppable, system_clock
+from sbpair.cli.context import run_async, run_until, system_clock
 from sbpair.cli.options import Options, command, moment_option
 from sbpair.cli.pipeline.session import (
     ConfOption,
@@ -149,7 +149,7 @@ def _read_journal(options: Options, store: "Journal") -> "list[Part]":
             await store.close()
 
     async def work(stop: "asyncio.Event") -> "list[Part]":
-        return await stoppable(stop, read())
+        return await run_until(stop, read())
 
     return run_async(options, work)
 

@@ -103,7 +103,7 @@ def send(
     journal_key: JournalKeyOption = COSMOS_KEY,
     retention: RetentionOption = "14d",
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Concurrent sends.")] = 32,
-    only_look: DryRunOption = False,
+    is_dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
     """Send lines from stdin or a file to both namespaces, in order within each session.
@@ -122,13 +122,13 @@ def send(
     settings = load_settings(options)
     pair = (
         settings.pair(pair_name)
-        if only_look
+        if is_dry_run
         else pair_to_write(options, settings, pair_name, f"Send to {queue} on both sides of")
     )
     doing = f"Send to {queue} on {side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
-    source, told = ask_for_input(options, file, doing, only_look=only_look, yes=yes)
+    source, told = ask_for_input(options, file, doing, is_dry_run=is_dry_run, yes=yes)
     to_message = partial(_payload, session=session_id)
-    if only_look:
+    if is_dry_run:
         lines = _Sent(streaming=False, journal=False)
         both = [(Side.PRIMARY, pair.primary), (Side.SECONDARY, pair.secondary)]
         return dry_run(options, "replicate send", both, queue, lines, source, form, to_message)

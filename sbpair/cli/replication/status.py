@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import load_settings, open_sides, run_async, stoppable, system_clock, unchanged
+from sbpair.cli.context import load_settings, open_sides, run_async, run_until, system_clock, unchanged
 from sbpair.cli.options import Options, command
 from sbpair.cli.replication.options import (
     FirstArgument,
@@ -144,7 +144,7 @@ def status(
     store, terms = journal_at(journal, journal_key), make_terms(lease=lease, margin=margin)
 
     async def work(stop: "asyncio.Event") -> tuple[str, list[_Seen]]:
-        return await stoppable(stop, _read(store, terms, destination))
+        return await run_until(stop, _read(store, terms, destination))
 
     said, seen = run_async(options, work)
     return _shown(store.name, said, seen, state, stuck, limit)
@@ -264,7 +264,7 @@ def provision(
     async def work(stop: "asyncio.Event") -> _Provisioned:
         async with open_sides(pair) as sides:
             admins = {"primary": sides.primary_admin, "secondary": sides.secondary_admin}
-            return await stoppable(stop, _provision(admins, queue, store, dry_run=dry_run))
+            return await run_until(stop, _provision(admins, queue, store, dry_run=dry_run))
 
     return _provisioned(pair.name, queue, run_async(options, work), dry_run=dry_run)
 

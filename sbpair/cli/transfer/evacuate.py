@@ -27,7 +27,7 @@ from sbpair.core.inspection.evacuated import (
     StepRow,
     WrittenPlan,
 )
-from sbpair.core.inspection.evacuation import Kept, LeftThere
+from sbpair.core.inspection.evacuation import DeadLettersTo, LeftThere
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import json_text
 from sbpair.core.retry import PATIENCE_SECONDS
@@ -59,11 +59,11 @@ def evacuate(
         typer.Option("--auth", help="Credential for namespaces that are not configured.", show_default="configured"),
     ] = None,
     dead_letters: Annotated[
-        Kept,
+        DeadLettersTo,
         typer.Option(
             "--dead-letters", help="Dead letters: into queues that hold them, to their queue again, or leave them."
         ),
-    ] = Kept.HOLD,
+    ] = DeadLettersTo.HOLD,
     without: Annotated[
         list[str] | None,
         typer.Option("--except", metavar="PATTERN", help="Leave these entities out; repeatable.", show_default=False),
@@ -137,7 +137,7 @@ def evacuate(
         raise UsageError(f"FROM and TO are both {shown_name(here)}. {NOTHING_CHANGED}")
     written = None
     if plan is not None:
-        if plan_out is not None or without or despite_duplicate_detection or dead_letters is not Kept.HOLD:
+        if plan_out is not None or without or despite_duplicate_detection or dead_letters is not DeadLettersTo.HOLD:
             raise UsageError(
                 f"--plan does what a plan says: no --plan-out, --except, --dead-letters or {DESPITE}. {NOTHING_CHANGED}"
             )
@@ -187,7 +187,7 @@ def evacuate(
 
 def _scope_words(request: "EvacuateRequest") -> list[str]:
     """What is evacuated, as options of the command line that goes on."""
-    words = [] if request.dead_letters is Kept.HOLD else ["--dead-letters", request.dead_letters.value]
+    words = [] if request.dead_letters is DeadLettersTo.HOLD else ["--dead-letters", request.dead_letters.value]
     words += [word for pattern in request.without for word in ("--except", pattern)]
     return words + ([DESPITE] if request.despite_duplicate_detection else [])
 

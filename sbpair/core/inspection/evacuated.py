@@ -14,8 +14,8 @@ from sbpair.core.inspection.evacuation import (
     PLAN_VERSION,
     SET_ACTIVE,
     Action,
+    DeadLettersTo,
     EntityStep,
-    Kept,
     LeftThere,
     MailboxMove,
     as_planned,
@@ -44,7 +44,7 @@ class EvacuationScope:
     """Both as sentences name them: with the host where the name does not tell it."""
     without: tuple[str, ...] = ()
     """Patterns of entities that are left out."""
-    dead_letters: Kept = Kept.HOLD
+    dead_letters: DeadLettersTo = DeadLettersTo.HOLD
     despite_duplicate_detection: bool = False
     """Queues that were there before may drop a message whose MessageId they got from elsewhere."""
 
@@ -178,7 +178,7 @@ class WrittenPlan:
     name: str
     """Of the file, for errors."""
     without: tuple[str, ...]
-    dead_letters: Kept
+    dead_letters: DeadLettersTo
     despite_duplicate_detection: bool
     entities: tuple[Mapping[str, Any], ...]
 
@@ -195,7 +195,7 @@ class WrittenPlan:
             written = cls(
                 name,
                 tuple(map(str, plan["except"])),
-                Kept(plan["dead_letters"]),
+                DeadLettersTo(plan["dead_letters"]),
                 plan["despite_duplicate_detection"] is True,
                 tuple(dict(entity) for entity in plan["entities"]),
             )

@@ -244,7 +244,7 @@ SET_ACTIVE = "set it to Active"
 """How a reason ends that is gone once the entity has another status."""
 
 
-class Kept(StrEnum):
+class DeadLettersTo(StrEnum):
     """Where dead letters go."""
 
     HOLD = "hold"
@@ -286,7 +286,7 @@ class LeftThere:
 
 
 def plan_moves(
-    source: Iterable[EntityFacts], steps: Mapping[str, EntityStep], label: str, dead_letters: Kept
+    source: Iterable[EntityFacts], steps: Mapping[str, EntityStep], label: str, dead_letters: DeadLettersTo
 ) -> tuple[tuple[MailboxMove, ...], tuple[LeftThere, ...]]:
     """What is moved from each entity of the namespace `label`, and what is not. `steps` by path in lower case."""
     moves: list[MailboxMove] = []
@@ -309,22 +309,22 @@ def plan_moves(
     return tuple(moves), tuple(left)
 
 
-def _why_left(one: EntityFacts, step: EntityStep | None, dead_letter: bool, dead_letters: Kept) -> str | None:
+def _why_left(one: EntityFacts, step: EntityStep | None, dead_letter: bool, dead_letters: DeadLettersTo) -> str | None:
     if step is None:
         return NOT_ASKED_FOR
     if one.settings.status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED, EntityStatus.SEND_DISABLED):
         return f"it is {one.settings.status.value}, so that it cannot be browsed or received from; {SET_ACTIVE}"
     if dead_letter:
-        return "dead letters were to be left" if dead_letters is Kept.LEAVE else None
+        return "dead letters were to be left" if dead_letters is DeadLettersTo.LEAVE else None
     if one.settings.forward_to:
         return f"forwarded by the service to {one.settings.forward_to}"
     return None
 
 
-def _destination(one: EntityFacts, label: str, dead_letter: bool, dead_letters: Kept) -> str:
+def _destination(one: EntityFacts, label: str, dead_letter: bool, dead_letters: DeadLettersTo) -> str:
     """A subscription cannot be sent to, and its topic would give every subscription a copy: such messages are held."""
     below = subscription_of(one.path)
-    if below is None and (not dead_letter or dead_letters is Kept.RESUBMIT):
+    if below is None and (not dead_letter or dead_letters is DeadLettersTo.RESUBMIT):
         return one.path
     kind, name = ("queues", one.path) if below is None else ("topics", "/".join(below))
     return f"{_HELD}/{label}/{kind}/{name}{'/dead-letters' if dead_letter else ''}"

@@ -246,7 +246,7 @@ class MessageRecord(Document):
     def also_settled(self, sides: Iterable[str]) -> "MessageRecord":
         return replace(self, settled=tuple(sorted({*self.settled, *sides})))
 
-    def kept_seconds(self, terms: Terms) -> float:
+    def forget_after_seconds(self, terms: Terms) -> float:
         """How long the journal keeps it from its last write on."""
         return terms.remember_seconds if len(self.settled) > 1 else terms.retention_seconds
 
@@ -579,7 +579,7 @@ def recorded(entry: SessionEntry, message_ids: Collection[str]) -> SessionEntry:
     return replace(entry, recent=tuple(one for one in entry.recent if one.message_id not in message_ids))
 
 
-def kept_seconds(entry: SessionEntry, terms: Terms) -> float:
+def forget_after_seconds(entry: SessionEntry, terms: Terms) -> float:
     """How long the journal keeps the entry from its last write on: senders may name the streams it knows."""
     says_something = entry.current or entry.recent or entry.heads or entry.gap or entry.owner
     return terms.retention_seconds if says_something else terms.remember_seconds

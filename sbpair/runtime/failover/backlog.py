@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from sbpair.amqp.sections import Section
-from sbpair.concurrency import end, within
+from sbpair.concurrency import end, with_timeout
 from sbpair.core import system_properties
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import (
@@ -257,7 +257,7 @@ class Backlog:
         for queue in tuple(self._refused):
             try:
                 with self._link(queue) as link:
-                    await within(PROBE_SECONDS, link.max_message_bytes(), what=f"Link to {queue}", entity=queue)
+                    await with_timeout(PROBE_SECONDS, link.max_message_bytes(), what=f"Link to {queue}", entity=queue)
             except ServiceError as error:
                 self._refused[queue] = error if _is_refusal(error) else self._refused[queue]
             else:
@@ -403,7 +403,7 @@ class Backlog:
             fitting = items[: first_that_fit((item.payload for item in items), limit_bytes, queue=queue)]
             seconds = self._seconds(queue, budget)
             sending = link.send([item.payload for item in fitting], timeout_seconds=seconds)
-            await within(seconds, sending, what=f"Send to the backlog queue {queue}", entity=queue)
+            await with_timeout(seconds, sending, what=f"Send to the backlog queue {queue}", entity=queue)
             return fitting
 
     @contextmanager
@@ -436,7 +436,9 @@ class Backlog:
         """What the link takes. Nothing has been sent yet, so no failure is uncertain."""
         seconds = self._seconds(link.entity, budget)
         try:
-            return await within(seconds, link.max_message_bytes(), what=f"Link to {link.entity}", entity=link.entity)
+            return await with_timeout(
+                seconds, link.max_message_bytes(), what=f"Link to {link.entity}", entity=link.entity
+            )
         except ServiceError as error:
             error.uncertain = False
             raise

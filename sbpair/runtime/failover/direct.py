@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable
 
-from sbpair.concurrency import end, overlapped, patiently, unless, within
+from sbpair.concurrency import cancel_on, end, map_concurrently, patiently, with_timeout
 from sbpair.core.errors import InterruptedWorkError, SbpairError, ServiceError
 from sbpair.ports import MessageSender
 from sbpair.runtime.failover.sender import SendResult, Sent, Where, session_of
@@ -40,7 +40,7 @@ async def send_all(
             nonlocal uncertain
             try:
                 sending = sender.send([payload], timeout_seconds=timeout_seconds)
-                await within(timeout_seconds, sending, what=f"Sending to {sender.entity}", entity=sender.entity)
+                await with_timeout(timeout_seconds, sending, what=f"Sending to {sender.entity}", entity=sender.entity)
             except ServiceError as error:
                 uncertain = error.uncertain = uncertain or error.uncertain
                 raise
@@ -50,7 +50,7 @@ async def send_all(
 
     async def one(position: int, payload: bytes) -> Sent:
         try:
-            result = await unless(halt, accepted(payload))
+            result = await cancel_on(halt, accepted(payload))
         except SbpairError as error:
             return Sent(position, error=error)
         if result is None:
@@ -59,7 +59,7 @@ async def send_all(
         return Sent(position, result)
 
     stopping = asyncio.create_task(soon_after_stop(), name="end what is under way after a signal")
-    sending = overlapped(payloads, one, overlap=overlap, lane=session_of)
+    sending = map_concurrently(payloads, one, overlap=overlap, lane=session_of)
     try:
         async for sent in sending:
             yield sent

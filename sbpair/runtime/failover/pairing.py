@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from sbpair.concurrency import abandoning, end
+from sbpair.concurrency import abandon_after, end
 from sbpair.core.errors import (
     AccessDeniedError,
     ArgumentRefusedError,
@@ -137,7 +137,7 @@ class _Retry:
 
 
 async def _bounded(call: Coroutine[Any, Any, T]) -> T:
-    return await abandoning(CALL_SECONDS, call, what="Preparing the backlog queues")
+    return await abandon_after(CALL_SECONDS, call, what="Preparing the backlog queues")
 
 
 # Keeps a syphon running beside a pairing, and stops it within a bound.

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from sbpair.concurrency import abandoning
+from sbpair.concurrency import abandon_after
 from sbpair.core.errors import (
     ArgumentRefusedError,
     ConnectionLostError,
@@ -92,7 +92,7 @@ class Pinger:
                 link.
         """
         try:
-            await abandoning(self._timeout, self._attempt(), what=f"Ping of {self._entity}", entity=self._entity)
+            await abandon_after(self._timeout, self._attempt(), what=f"Ping of {self._entity}", entity=self._entity)
         except ServiceError:
             await self.close()
             raise
@@ -149,7 +149,7 @@ def link_target(
     async def probe() -> None:
         link = messaging.sender(entity)
         try:
-            await abandoning(timeout_seconds, link.max_message_bytes(), what=f"Link to {entity}", entity=entity)
+            await abandon_after(timeout_seconds, link.max_message_bytes(), what=f"Link to {entity}", entity=entity)
         finally:
             await close_quietly(link)
 
@@ -166,7 +166,7 @@ def control_plane_target(
             raise EntityNotFoundError(f"There is no queue or topic {entity!r}.", entity=entity)
 
     async def probe() -> None:
-        await abandoning(timeout_seconds, look_up(), what=f"Look-up of {entity}", entity=entity)
+        await abandon_after(timeout_seconds, look_up(), what=f"Look-up of {entity}", entity=entity)
 
     return PingTarget(side, entity, probe)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
 
-from sbpair.concurrency import Wait, overlapped, waiting, within
+from sbpair.concurrency import Wait, map_concurrently, waiting, with_timeout
 from sbpair.core.errors import (
     Category,
     InterruptedWorkError,
@@ -271,7 +271,7 @@ class FailoverSender:
             seconds = Budget.of(timeout_seconds, partitioned=False, now=self._clock.monotonic()).total_seconds
             link = self._primary.to(self.entity)
             cancelling = link.cancel_scheduled(sequence_numbers, timeout_seconds=seconds)
-            await within(seconds, cancelling, what=f"Cancelling on {self.entity}", entity=self.entity)
+            await with_timeout(seconds, cancelling, what=f"Cancelling on {self.entity}", entity=self.entity)
 
     def send_all(
         self,
@@ -300,7 +300,7 @@ class FailoverSender:
             except SbpairError as error:
                 return Sent(position, error=error)
 
-        return overlapped(payloads, one, overlap=overlap, lane=session_of)
+        return map_concurrently(payloads, one, overlap=overlap, lane=session_of)
 
     # For a client that offers its messages to the primary by itself, and comes here with what the primary did not take.
 
@@ -469,14 +469,14 @@ class FailoverSender:
         if self._failover.rules.max_message_bytes is None:
             await self._ask_limit(link, seconds)
         offering = attempt(link, payloads, seconds)
-        return await within(seconds, offering, what=f"Send to {self.entity}", entity=self.entity)
+        return await with_timeout(seconds, offering, what=f"Send to {self.entity}", entity=self.entity)
 
     async def _ask_limit(self, link: MessageSender, seconds: float) -> None:
         """Open the link before the first send on it, as it says how large a message may be: in an outage a larger one
         is refused at once. Nothing has been sent yet, so no failure is uncertain."""
         try:
             opening = link.max_message_bytes()
-            self.note_limit(await within(seconds, opening, what=f"Link to {self.entity}", entity=self.entity))
+            self.note_limit(await with_timeout(seconds, opening, what=f"Link to {self.entity}", entity=self.entity))
         except ServiceError as error:
             error.uncertain = False
             raise

@@ -7,7 +7,7 @@ proves name, route, key and right, and tells how large a message may be.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from sbpair.concurrency import abandoning, side_by_side
+from sbpair.concurrency import abandon_after, side_by_side
 from sbpair.core.errors import ServiceError
 from sbpair.core.inspection.diagnosis import Diagnosis, Verdict, Verification
 from sbpair.core.pairing import Pair
@@ -46,7 +46,7 @@ async def verify(
     async def limit_of(messaging: Messaging, path: str) -> int | ServiceError:
         sender = messaging.sender(path)
         try:
-            return await abandoning(link_seconds, sender.max_message_bytes(), what=f"Link to {path}", entity=path)
+            return await abandon_after(link_seconds, sender.max_message_bytes(), what=f"Link to {path}", entity=path)
         except ServiceError as error:
             return error
         finally:

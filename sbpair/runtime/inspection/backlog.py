@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sbpair.concurrency import abandoning, side_by_side
+from sbpair.concurrency import abandon_after, side_by_side
 from sbpair.core import words
 from sbpair.core.backlog import MISSES, Backlog, FoundBy, QueueContents
 from sbpair.core.entities import QueueFacts
@@ -83,13 +83,13 @@ async def _listed(pair: Pair, admin: NamespaceAdmin, timeout_seconds: float) -> 
     what = f"List of the queues of {pair.secondary.label}"
     named = {
         path: facts
-        for path, facts in (await abandoning(timeout_seconds, read(), what=what)).items()
+        for path, facts in (await abandon_after(timeout_seconds, read(), what=what)).items()
         if is_own(path, pair)
     }
     unlisted = [path for path in pair.backlog_paths() if path not in named]
 
     async def ask(path: str) -> QueueFacts | None:
-        return await abandoning(timeout_seconds, admin.get_queue(path), what=f"Counts of {path}", entity=path)
+        return await abandon_after(timeout_seconds, admin.get_queue(path), what=f"Counts of {path}", entity=path)
 
     missing = []
     for path, facts in zip(unlisted, await side_by_side(ask, unlisted, at_once=CONCURRENCY), strict=True):
@@ -157,7 +157,7 @@ async def _exists(messaging: Messaging, path: str, timeout_seconds: float) -> bo
     """Whether a queue can be opened for reading; None where that was not answered."""
     receiver = messaging.receiver(path)
     try:
-        await abandoning(timeout_seconds, receiver.peek(1), what=f"Browse of {path}", entity=path)
+        await abandon_after(timeout_seconds, receiver.peek(1), what=f"Browse of {path}", entity=path)
     except ServiceError as error:
         if error.category is Category.NOT_FOUND:
             return False
@@ -277,7 +277,7 @@ class _Reader:
             return None, None
         try:
             asked = self.admin.get_queue(path)
-            return await abandoning(self.timeout_seconds, asked, what=f"Counts of {path}", entity=path), None
+            return await abandon_after(self.timeout_seconds, asked, what=f"Counts of {path}", entity=path), None
         except ServiceError as error:
             return None, error
 

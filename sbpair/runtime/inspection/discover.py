@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from sbpair.concurrency import abandoning, side_by_side
+from sbpair.concurrency import abandon_after, side_by_side
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.backlog import FoundBy
 from sbpair.core.entities import NamespaceFacts, QueueFacts
@@ -34,7 +34,7 @@ class Search:
         self._clock = clock
         self._timeout_seconds = timeout_seconds
 
-    async def look_through(
+    async def search_namespace(
         self, access: NamespaceAccess, messaging: Messaging, admin: NamespaceAdmin
     ) -> NamespaceSearched:
         """What one namespace holds. Nothing is raised for a namespace that cannot be read: the answer says why."""
@@ -60,14 +60,14 @@ class Search:
 
         found: dict[str, dict[str, QueueFacts]] = {}
         answer = read()
-        for primary, _, facts in await abandoning(self._timeout_seconds, answer, what=f"Queues of {access.label}"):
+        for primary, _, facts in await abandon_after(self._timeout_seconds, answer, what=f"Queues of {access.label}"):
             found.setdefault(primary, {})[facts.path.lower()] = facts
         return found
 
     async def _facts(self, access: NamespaceAccess, admin: NamespaceAdmin) -> NamespaceFacts | None:
         """Tier, region and Geo-DR alias, which a backlog is found without."""
         try:
-            return await abandoning(self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
+            return await abandon_after(self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
         except ServiceError:
             return None
 
@@ -130,6 +130,6 @@ async def discover(
 
     async def one(access: NamespaceAccess) -> NamespaceSearched:
         async with open_namespace(access) as (messaging, admin):
-            return await search.look_through(access, messaging, admin)
+            return await search.search_namespace(access, messaging, admin)
 
     return tuple(await side_by_side(one, namespaces, at_once=CONCURRENCY))

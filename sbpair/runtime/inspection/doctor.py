@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sbpair.concurrency import abandoning
+from sbpair.concurrency import abandon_after
 from sbpair.core.access import AuthMethod, NamespaceAccess, Transport
 from sbpair.core.entities import NamespaceFacts
 from sbpair.core.errors import AccessDeniedError, ConnectionLostError, EntityNotFoundError, ServiceError
@@ -151,7 +151,7 @@ async def _tried(call: Callable[[], Awaitable[None]], clock: Clock, timeout_seco
         await call()
 
     try:
-        await abandoning(timeout_seconds, run(), what=what)
+        await abandon_after(timeout_seconds, run(), what=what)
     except ServiceError as error:
         return Tried(clock.monotonic() - began, error)
     return Tried(clock.monotonic() - began)

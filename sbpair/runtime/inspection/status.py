@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sbpair.concurrency import abandoning
+from sbpair.concurrency import abandon_after
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.backlog import Backlog, FoundBy, QueueContents
 from sbpair.core.errors import ServiceError, UnauthorizedError
@@ -69,7 +69,7 @@ class StatusReader:
                 return known
         began = self._clock.monotonic()
         try:
-            facts = await abandoning(self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
+            facts = await abandon_after(self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
         except ServiceError as error:
             return _refused(role, access, error, answered_in_ms=(self._clock.monotonic() - began) * 1000)
         answered_in_ms = (self._clock.monotonic() - began) * 1000

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from sbpair.concurrency import abandoning, end
+from sbpair.concurrency import abandon_after, end
 from sbpair.core.errors import (
     JournalError,
     JournalUnavailableError,
@@ -245,7 +245,7 @@ class _Consumer:
         receiver = self._sides[side].receiver(self._request.source)
         try:
             what = f"Browse of {self._request.source} ({side})"
-            await abandoning(CONFIRM_SECONDS, receiver.peek(1), what=what, entity=self._request.source)
+            await abandon_after(CONFIRM_SECONDS, receiver.peek(1), what=what, entity=self._request.source)
         except ServiceError as error:
             self._unread[side] = error
         finally:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sbpair.concurrency import overlapped, within
+from sbpair.concurrency import map_concurrently, with_timeout
 from sbpair.core.errors import (
     InterruptedWorkError,
     JournalConflictError,
@@ -165,7 +165,7 @@ class DualSender:
             except SbpairError as error:
                 return DualSent(position, error=error)
 
-        return overlapped(payloads, one, overlap=overlap, lane=_session_of)
+        return map_concurrently(payloads, one, overlap=overlap, lane=_session_of)
 
     async def close(self) -> None:
         """No more sends; closes this sender's links."""
@@ -230,7 +230,7 @@ class DualSender:
     async def _to_one(self, link: _Link, payload: bytes, timeout_seconds: float) -> ServiceError | None:
         sending = link.links.to(self._queue).send([payload], timeout_seconds=timeout_seconds)
         try:
-            await within(timeout_seconds, sending, what=f"Send to {self._queue}", entity=self._queue)
+            await with_timeout(timeout_seconds, sending, what=f"Send to {self._queue}", entity=self._queue)
         except ServiceError as error:
             if error.retryable or error.uncertain:
                 link.failures += 1

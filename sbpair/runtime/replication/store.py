@@ -117,7 +117,7 @@ class SessionStore:
 
     async def swap(self, known: Known, entry: SessionEntry) -> Known:
         """Raises JournalConflictError if somebody wrote since `known` was read."""
-        seconds = ownership.kept_seconds(entry, self._terms)
+        seconds = ownership.forget_after_seconds(entry, self._terms)
         if known.raw is None:
             key = key_of(self.destination, session_key(entry.session_id))
             raw = await self._journal.create(SESSION, key, entry.to_dict(), ttl_seconds=seconds)
@@ -150,13 +150,13 @@ class SessionStore:
                 raw = None if is_new and not attempt else await self._journal.read(MESSAGE, key)
                 if raw is None:
                     record = MessageRecord(self.destination, session_id, finished).also_settled(settled)
-                    seconds = record.kept_seconds(self._terms)
+                    seconds = record.forget_after_seconds(self._terms)
                     await self._journal.create(MESSAGE, key, record.to_dict(), ttl_seconds=seconds)
                     return
                 known = self._record(raw)
                 record = known.also_settled(settled)
                 if record != known:
-                    seconds = record.kept_seconds(self._terms)
+                    seconds = record.forget_after_seconds(self._terms)
                     await self._journal.replace(raw, record.to_dict(), ttl_seconds=seconds)
                 return
             except JournalConflictError:

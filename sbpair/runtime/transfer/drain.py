@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 
-from sbpair.concurrency import Wait, unless, waiting
+from sbpair.concurrency import Wait, cancel_on, waiting
 from sbpair.core.entities import Counts, QueueFacts
 from sbpair.core.errors import ServiceError
 from sbpair.core.events import BacklogCounted
@@ -230,11 +230,11 @@ async def entity_facts(admin: NamespaceAdmin, path: str) -> QueueFacts | None:
     return await (admin.get_queue(path) if subscription is None else admin.get_subscription(*subscription))
 
 
-async def facts_unless_stopped(
+async def facts_until_stopped(
     admin: NamespaceAdmin | None, paths: Sequence[str], stop: asyncio.Event
 ) -> dict[str, QueueFacts | None]:
     """`facts_of`; nothing when `stop` came before an answer."""
-    return await unless(stop, facts_of(admin, paths)) or {}
+    return await cancel_on(stop, facts_of(admin, paths)) or {}
 
 
 def make_report(
@@ -357,7 +357,7 @@ async def drain(job: DrainJob) -> DrainReport:
     request, clock = job.request, job.clock
     facts = job.facts
     if facts is None:
-        facts = await facts_unless_stopped(job.admin, request.queues, job.stop)
+        facts = await facts_until_stopped(job.admin, request.queues, job.stop)
     sources = job.sources or make_sources(request, job.secondary, facts, wait_seconds=IDLE_SECONDS)
     for path, known in facts.items():
         if known is not None:
@@ -390,7 +390,7 @@ async def _dry_run(job: DrainJob, judge: Judge, sources: Sequence[Source]) -> Dr
         dead_letter_refused=not request.leave_refused,
     )
     patience = min(request.patience_seconds, request.unreached_seconds)
-    await unless(stop, run.browse(sources, clock=clock, stop=stop, patience_seconds=patience))
+    await cancel_on(stop, run.browse(sources, clock=clock, stop=stop, patience_seconds=patience))
     raise_if_none_was_readable(sources)
     seen: list[DestinationSeen] = []
     if not isinstance(request.to, ToArchive):
@@ -518,7 +518,7 @@ class _Run:
             if whole and await self._take_deferred(pump):
                 continue
             if not unexplained and (quiet := self._still_to_wait(pump.machine)) > 0:
-                wait.told = self._until_more_comes(pump.machine, waits_for_more(self._utc() + quiet))
+                wait.detail = self._until_more_comes(pump.machine, waits_for_more(self._utc() + quiet))
                 pump.poll_again(self._sources, wait_seconds=quiet)
                 continue
             if not unexplained:
@@ -530,11 +530,11 @@ class _Run:
                 if not whole:
                     await self._look_unless(halt, pump, enough=None)  # what is left is counted
                 return False
-            wait.told = None  # where a browse ended early, not all that lies there need be locked
+            wait.detail = None  # where a browse ended early, not all that lies there need be locked
             if whole:
                 locks_end = self._utc() + patience.since + longest_lock(self._sources) - now
                 locked = {source.receiver.source: len(keys) for source, keys in unexplained.items()}
-                wait.told = self._until_more_comes(pump.machine, waits_for_locks(locked, locks_end))
+                wait.detail = self._until_more_comes(pump.machine, waits_for_locks(locked, locks_end))
             pump.poll_again(list(unexplained), wait_seconds=wait_seconds)
             wait_seconds = min(wait_seconds * 2, MOST_IDLE_SECONDS)
         return False
@@ -570,7 +570,7 @@ class _Run:
         self, halt: asyncio.Event, pump: Pump, *, enough: int | None
     ) -> dict[Source, frozenset[Key]] | None:
         """`_look`, given up on `halt`."""
-        return await unless(halt, self._look(pump, enough))
+        return await cancel_on(halt, self._look(pump, enough))
 
     async def _look(self, pump: Pump, enough: int | None) -> dict[Source, frozenset[Key]]:
         """Browse the sources that could be read; what has no explanation yet, by source. Not more than `enough` of

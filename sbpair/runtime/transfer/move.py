@@ -24,7 +24,7 @@ from sbpair.core.transfer.report import DrainReport, QueueFailure, parts_togethe
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.transfer.drain import ToArchive, TransferRequest, halt_in_time, make_archive
 from sbpair.runtime.transfer.move_browsed import BrowsedMove
-from sbpair.runtime.transfer.move_sessions import SessionMove, told_later
+from sbpair.runtime.transfer.move_sessions import SessionMove, reported_later
 from sbpair.runtime.transfer.moving import MoveJob
 
 
@@ -98,7 +98,7 @@ async def _moved(job: MoveJob) -> DrainReport:
     if scheduled and not parts[0].failures:
         parts[1:] = [_without_scheduled(part) for part in parts[1:]]
         if job.request.idle_seconds and (request := job.less(job.request, parts)) is not None:
-            parts[0] = told_later(parts[0])
+            parts[0] = reported_later(parts[0])
             parts.append(await BrowsedMove(job).scheduled(request))  # what was scheduled meanwhile
     return parts_together(parts, seconds=job.clock.monotonic() - began)
 

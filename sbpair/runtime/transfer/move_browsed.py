@@ -24,7 +24,7 @@ from sbpair.runtime.transfer.drain import TransferRequest, make_limits, make_rep
 from sbpair.runtime.transfer.moving import MoveJob
 from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.restore import send_stored
-from sbpair.runtime.transfer.sinks import KeptOpen, NamespaceSink, Sink, TransactionSink
+from sbpair.runtime.transfer.sinks import LeftOpen, NamespaceSink, Sink, TransactionSink
 from sbpair.runtime.transfer.stored import StoredMessages
 
 CANCEL_SECONDS = 30.0
@@ -80,7 +80,7 @@ class BrowsedMove:
         stored = _Browsed(canceller)
         sink: Sink = NamespaceSink(self._job.ends.target)
         if self._job.archive is not None:
-            sink = cast(Sink, KeptOpen(self._job.archive))
+            sink = cast(Sink, LeftOpen(self._job.archive))
         elif mover is not None:
             limits = replace(limits, batch_messages=MOST_MOVED_AT_ONCE)
             sink = TransactionSink(_MovesBrowsed(stored, mover), self._job.ends.target)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import cast
 
-from sbpair.concurrency import end, side_by_side, unless, waiting
+from sbpair.concurrency import cancel_on, end, side_by_side, waiting
 from sbpair.core.errors import Category, ServiceError, SessionUnavailableError
 from sbpair.core.message import State
 from sbpair.core.transfer.conclusion import waits_for_more
@@ -24,7 +24,7 @@ from sbpair.runtime.transfer.drain import TransferRequest
 from sbpair.runtime.transfer.ledger import STATE_MOVED, Entry
 from sbpair.runtime.transfer.moving import MoveJob
 from sbpair.runtime.transfer.reading import Source
-from sbpair.runtime.transfer.sinks import KeptOpen
+from sbpair.runtime.transfer.sinks import LeftOpen
 from sbpair.service import session_key
 
 SESSIONS_AT_ONCE = 8
@@ -64,13 +64,13 @@ class SessionMove:
                 if rest is None:
                     break
                 sentence = waits_for_more(self._job.clock.now().timestamp() + quiet)
-                wait.told = lambda sentence=sentence: sentence
-                await unless(self._job.stop, self._job.clock.sleep(min(LOOK_AGAIN_SECONDS, quiet)))
+                wait.detail = lambda sentence=sentence: sentence
+                await cancel_on(self._job.stop, self._job.clock.sleep(min(LOOK_AGAIN_SECONDS, quiet)))
                 before, look = look.going, await self._look_for_sessions()
                 if look.going - before:
-                    wait.told = None
+                    wait.detail = None
                     # What is left is reported by the pass that looks at all of it last.
-                    parts = [*map(told_later, parts), *await self._sessions(rest, look)]
+                    parts = [*map(reported_later, parts), *await self._sessions(rest, look)]
                     came_at = now()  # so that what came during the pass is looked for, however long it took
         return parts
 
@@ -199,7 +199,7 @@ class SessionMove:
     ) -> DrainReport:
         source = Source(
             self._job.path,
-            cast(MessageReceiver, KeptOpen(receiver)),
+            cast(MessageReceiver, LeftOpen(receiver)),
             LockClock(self._job.lock_seconds),
             wait_seconds=SESSION_IDLE_SECONDS,
         )
@@ -252,6 +252,6 @@ def _key_of_line(line: Entry) -> Key:
     return line.queue, line.sequence_number, line.message_id, line.enqueued_at_ms
 
 
-def told_later(report: DrainReport) -> DrainReport:
+def reported_later(report: DrainReport) -> DrainReport:
     """What it did, without what it left: a later part looks at all of that again, and reports it."""
     return replace(report, left=(), filtered_out=0, locked=(), confirmed_empty=True)

@@ -285,7 +285,7 @@ class _Worker:
             return
         wait, nothing = self._wait, ("", 0.0, "", None, "", "")
         wait.tried, wait.since, wait.error, wait.until, wait.afterwards, sentence = nothing if told is None else told
-        wait.told = partial(str, sentence)
+        wait.detail = partial(str, sentence)
 
     def _gone(self) -> None:
         """The process has ended without a word. What it told of is all that is known."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
-from sbpair.concurrency import end, unless
+from sbpair.concurrency import cancel_on, end
 from sbpair.core.events import Event, LedElsewhere, LockedElsewhere, Paused, Resumed
 from sbpair.core.message import Received
 from sbpair.core.transfer.machine import Settlement
@@ -125,7 +125,7 @@ class Pump:
         down."""
         self._settled.clear()
         self._changed()
-        await unless(stop, self._settled.wait())
+        await cancel_on(stop, self._settled.wait())
         return not stop.is_set() and self.fatal is None
 
     def _nothing_to_do(self) -> bool:

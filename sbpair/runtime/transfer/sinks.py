@@ -133,7 +133,7 @@ def _archived(item: Item) -> bytes:
     return json_text(line).encode() + b"\n"
 
 
-class KeptOpen:
+class LeftOpen:
     """A receiver, with the lock of its session, or a sink that outlives the pump it is lent to."""
 
     def __init__(self, lent: MessageReceiver | Sink) -> None:

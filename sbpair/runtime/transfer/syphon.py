@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sbpair.concurrency import end, unless
+from sbpair.concurrency import cancel_on, end
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import AccessDeniedError, IncompatibleSdkError, SbpairError, ServiceError, UsageError
 from sbpair.core.events import BacklogCounted, QueueAppeared, Restarting
@@ -27,7 +27,7 @@ from sbpair.runtime.inspection.backlog import probe_others
 from sbpair.runtime.transfer.drain import (
     DrainJob,
     TransferRequest,
-    facts_unless_stopped,
+    facts_until_stopped,
     listed_facts,
     make_classifier,
     make_limits,
@@ -90,7 +90,7 @@ async def syphon_until(
     began = clock.monotonic()
     facts = job.facts
     if facts is None:
-        facts = await facts_unless_stopped(job.admin, request.queues, job.stop)
+        facts = await facts_until_stopped(job.admin, request.queues, job.stop)
     sources = make_sources(request, job.secondary, facts, wait_seconds=poll_seconds)
     recorded = job.ledger.forwarded if job.ledger is not None else frozenset()
     limits = make_limits(request, patience_seconds=None, lock_wait_seconds=None)
@@ -266,7 +266,7 @@ async def _rest(
 ) -> None:
     code = broken.code if isinstance(broken, SbpairError) else type(broken).__name__
     observer.notify(Restarting(clock.now().timestamp(), code, str(broken), seconds))
-    await unless(stop, _sleep(clock, seconds))
+    await cancel_on(stop, _sleep(clock, seconds))
 
 
 async def _sleep(clock: Clock, seconds: float) -> None:

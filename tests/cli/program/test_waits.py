@@ -12,7 +12,7 @@ import pytest
 
 from sbpair.cli.context import EventLog
 from sbpair.cli.waits import Notices, Scheduled, in_words, scheduled, waits_in
-from sbpair.concurrency import Wait, abandoning, patiently, retried, waiting, waits
+from sbpair.concurrency import Wait, abandon_after, patiently, retried, waiting, waits
 from sbpair.core.errors import ConnectionLostError, ServerBusyError, ServiceError, for_pair
 from sbpair.core.events import Paused, Resumed
 from tests.cli.process import Sbpair
@@ -47,7 +47,7 @@ __all__ = ["mute"]
             "Wait 10 seconds. (TrackingId c4-d_B0) (busy)",
             "Still failing to browse orders on neu after 10s; trying again.",
         ),
-        ([Wait("", 90.0, until=102.0, told=lambda: "Waiting for 2 messages")], "", "Waiting for 2 messages."),
+        ([Wait("", 90.0, until=102.0, detail=lambda: "Waiting for 2 messages")], "", "Waiting for 2 messages."),
     ],
 )
 def test_what_is_waited_for_in_words(waits: list[Wait], known: str, said: str) -> None:
@@ -106,7 +106,7 @@ def test_the_time_in_which_the_process_was_stopped_is_not_waited() -> None:
 
 
 def test_an_error_and_a_known_lock_are_reported_whatever_the_machine_does() -> None:
-    for wait in (Wait("", 100.0, "Refused."), Wait("", 100.0, told=lambda: "Waiting for 2 messages")):
+    for wait in (Wait("", 100.0, "Refused."), Wait("", 100.0, detail=lambda: "Waiting for 2 messages")):
         ((after, _),) = Machine(ran=0.001, delayed=0.24).said(wait, 5)
         assert after <= 1, wait
 
@@ -129,7 +129,7 @@ def test_nobody_waits_before_the_module_is_imported_whole() -> None:
 def test_who_waits_for_nothing_any_more_is_silent_before_its_block_ends() -> None:
     left = ["Waiting for 2 messages"]
     with waiting("") as wait:
-        wait.told = lambda: "".join(left)
+        wait.detail = lambda: "".join(left)
         assert [one.sentence for one in waits()] == left
         left.clear()
         assert waits() == []
@@ -155,7 +155,7 @@ async def test_a_wait_within_another_ends_with_it() -> None:
             bounds.append(round(known.until - known.since))
 
     await call()
-    await abandoning(10.0, call(), what="Look")
+    await abandon_after(10.0, call(), what="Look")
     await patiently(call, patience_seconds=120, unreached_seconds=20)
     with waiting("", 5.0):
         later = asyncio.create_task(call())

@@ -20,7 +20,7 @@ from sbpair.core.entities import (
 from sbpair.core.inspection.evacuation import (
     UNFINISHED,
     Action,
-    Kept,
+    DeadLettersTo,
     as_planned,
     changed_since,
     plan_entities,
@@ -147,7 +147,7 @@ def test_where_messages_go_and_why_some_stay() -> None:
         entity("onward", counts=Counts(active=10), forward_to="orders"),
     ]
     steps = {step.path.lower(): step for step in plan_entities(source, [], Tier.STANDARD)}
-    moves, left = plan_moves(source, steps, "old", Kept.HOLD)
+    moves, left = plan_moves(source, steps, "old", DeadLettersTo.HOLD)
     assert {(move.entity, move.dead_letter): (move.to, move.counted) for move in moves if move.counted} == {
         ("orders", False): ("orders", 6),
         ("orders", True): ("evacuated/old/queues/orders/dead-letters", 3),
@@ -157,11 +157,11 @@ def test_where_messages_go_and_why_some_stay() -> None:
     }
     assert [move.by_session for move in moves if move.entity.startswith("news/")] == [True, False]
     assert {one.entity: one.messages for one in left} == {"orders": 5, "off": 9, "onward": 10}
-    again, _ = plan_moves(source, steps, "old", Kept.RESUBMIT)
+    again, _ = plan_moves(source, steps, "old", DeadLettersTo.RESUBMIT)
     assert next(move.to for move in again if move.entity == "orders" and move.dead_letter) == "orders"
-    _, stays = plan_moves(source, steps, "old", Kept.LEAVE)
+    _, stays = plan_moves(source, steps, "old", DeadLettersTo.LEAVE)
     assert {one.entity for one in stays} >= {"orders/$deadletterqueue", "news/Subscriptions/all/$deadletterqueue"}
-    nothing, all_left = plan_moves(source, {}, "old", Kept.HOLD)
+    nothing, all_left = plan_moves(source, {}, "old", DeadLettersTo.HOLD)
     assert nothing == ()
     assert {one.reason for one in all_left} >= {"not asked for"}
 

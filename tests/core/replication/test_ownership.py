@@ -403,10 +403,10 @@ def test_a_begun_message_without_a_stamp_is_given_up_after_the_gap_time_and_neve
 
 def test_a_record_is_kept_for_less_once_both_copies_are_settled() -> None:
     record = MessageRecord("orders", "parcel-1", Finished("m1", State.COMPLETED, NOW))
-    assert record.kept_seconds(TERMS) == TERMS.retention_seconds
-    assert record.also_settled(["primary"]).kept_seconds(TERMS) == TERMS.retention_seconds
+    assert record.forget_after_seconds(TERMS) == TERMS.retention_seconds
+    assert record.also_settled(["primary"]).forget_after_seconds(TERMS) == TERMS.retention_seconds
     both = record.also_settled(["primary"]).also_settled(["secondary"])
-    assert both.kept_seconds(TERMS) == TERMS.remember_seconds
+    assert both.forget_after_seconds(TERMS) == TERMS.remember_seconds
     assert MessageRecord.from_dict(both.to_dict()) == both
 
 
@@ -415,13 +415,13 @@ def test_an_entry_that_knows_nothing_senders_may_name_is_kept_for_less() -> None
     assert isinstance(begun, Start)
     done = ownership.complete(begun.entry, begun.claim, now=NOW, terms=TERMS)
     assert done is not None
-    assert ownership.kept_seconds(done, TERMS) == TERMS.retention_seconds, "its record may not be written yet"
+    assert ownership.forget_after_seconds(done, TERMS) == TERMS.retention_seconds, "its record may not be written yet"
     released = ownership.release(ownership.recorded(done, {"m1"}), "a", now=NOW)
     assert released is not None
-    assert ownership.kept_seconds(released, TERMS) == TERMS.remember_seconds
+    assert ownership.forget_after_seconds(released, TERMS) == TERMS.remember_seconds
     stamps = ownership.release(ownership.recorded(finished(NEW, stamp(1)), {"m1"}), "a", now=NOW)
     assert stamps is not None
-    assert ownership.kept_seconds(stamps, TERMS) == TERMS.retention_seconds
+    assert ownership.forget_after_seconds(stamps, TERMS) == TERMS.retention_seconds
 
 
 def test_the_fence_of_a_session_that_was_forgotten_is_higher_than_before() -> None:

@@ -44,7 +44,7 @@ def in_one_line(remedy: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Likes:
+class FindingGroup:
     """Findings of one check and severity in one pair: ten missing queues are one thing to do."""
 
     findings: tuple[Finding, ...]
@@ -78,12 +78,12 @@ class Likes:
         return f"{self.first.remedy} (the others with -v)"
 
 
-def alike(findings: Sequence[Finding]) -> tuple[Likes, ...]:
+def alike(findings: Sequence[Finding]) -> tuple[FindingGroup, ...]:
     """Findings of one check and severity together, in the order of the first of each."""
     found: dict[tuple[str, Severity], list[Finding]] = {}
     for one in findings:
         found.setdefault((one.code, one.severity), []).append(one)
-    return tuple(Likes(tuple(one)) for one in found.values())
+    return tuple(FindingGroup(tuple(one)) for one in found.values())
 
 
 @dataclass(frozen=True, slots=True)

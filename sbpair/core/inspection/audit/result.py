@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import SbpairError, for_pair
 from sbpair.core.forecast import Forecast
-from sbpair.core.inspection.audit.findings import AuditReport, Check, Likes, Severity, alike, in_one_line
+from sbpair.core.inspection.audit.findings import AuditReport, Check, FindingGroup, Severity, alike, in_one_line
 from sbpair.core.inspection.snapshot import Calls, QueueSeen, Snapshot, Unread
 from sbpair.core.outcome import Exit, gravest
 from sbpair.core.serialization import AS_TIME, HIDDEN, INLINED, column, metric, published
@@ -219,7 +219,7 @@ def finding_rows(reports: Sequence[AuditReport], *, each: bool, lines: bool = Fa
             group.remedy if lines else in_one_line(group.remedy),
         )
         for report in reports
-        for group in ([Likes((finding,)) for finding in report.findings] if each else alike(report.findings))
+        for group in ([FindingGroup((finding,)) for finding in report.findings] if each else alike(report.findings))
     ]
     return sorted(rows, key=lambda row: -row.severity.rank)
 
