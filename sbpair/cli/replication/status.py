@@ -32,7 +32,8 @@ from sbpair.core.replication.settings import Problem, problems, replicated_setti
 from sbpair.core.serialization import to_plain
 from sbpair.journal import COSMOS_KEY
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
-from sbpair.runtime.replication.store import SESSION, destination_of
+from sbpair.runtime.replication.store import SESSION, destination_of, key_of
+from sbpair.service import session_key
 
 if TYPE_CHECKING:
     import asyncio
@@ -154,14 +155,20 @@ async def _read(store: "Journal", terms: Terms, destination: str | None) -> tupl
     try:
         said = await store.check()
         now = system_clock().now().timestamp()
-        seen = []
+        seen: dict[str, _Seen] = {}
         async with aclosing(store.scan(SESSION)) as entries:  # type: ignore[type-var]
             async for raw in entries:
                 entry = SessionEntry.from_dict(raw.document)
                 if destination is not None and entry.destination != destination_of(destination):
                     continue
-                seen.append(_Seen(entry, is_stuck(entry, now=now, terms=terms)))
-        return said, seen
+                # A journal from before sessions were compared without case may have the entry of then beside it.
+                key = key_of(entry.destination, session_key(entry.session_id))
+                found = _Seen(entry, is_stuck(entry, now=now, terms=terms))
+                if raw.key == key:
+                    seen[key] = found
+                else:
+                    seen.setdefault(key, found)
+        return said, list(seen.values())
     finally:
         await store.close()
 

@@ -92,7 +92,8 @@ def highest_sql(bucket: str) -> str:
 
 _SIZE_KEYS: Final = "pair, queue, dead_letter, reason, destination, bucket"
 _TIME_KEYS: Final = "pair, destination, dead_letter, minute, bucket"
-_SESSION_KEYS: Final = "pair, queue, dead_letter, destination, session_id"
+_LANE_KEYS: Final = "pair, queue, dead_letter, destination"
+_SESSION_KEYS: Final = f"{_LANE_KEYS}, session_id"
 
 
 def _prepare(base: "duckdb.DuckDBPyConnection", messages: "pa.Table", question: Question) -> None:
@@ -118,6 +119,9 @@ def with_sessions(messages: "pa.Table", most_numbers: int = 2**62) -> "pa.Table"
         column = messages[name].unify_dictionaries().combine_chunks()
         if not pa.types.is_dictionary(column.type):
             column = column.dictionary_encode()
+        if name == "session_id":  # as `session_key`: spellings of a session that differ in case are one session
+            folded = pc.utf8_lower(column.dictionary).dictionary_encode()
+            column = pa.DictionaryArray.from_arrays(folded.indices.take(column.indices), folded.dictionary)
         values = len(column.dictionary) + 1  # one more for null
         if numbers * values > most_numbers:
             known = number.dictionary_encode()
@@ -161,7 +165,7 @@ _SESSIONS_OF_MESSAGES: Final = f"""
             min(sequence_number) as first_number, max(sequence_number) as last_number
         from neighbours group by session),
     named as (
-        select session, {", ".join(f"any_value({name}) as {name}" for name in _SESSION_KEYS.split(", "))}
+        select session, {", ".join(f"min({name}) as {name}" for name in _SESSION_KEYS.split(", "))}
         from m where session_id is not null group by session)
     select * exclude (session) from named join counted using (session)"""
 """Ordering by one number, and naming each session once, takes half the time of ordering by its five names."""
@@ -170,32 +174,33 @@ _PLACE_KEYS: Final = "pair, queue, dead_letter"
 _MERGED_SESSIONS: Final = f"""
     with shared as (select {_PLACE_KEYS} from parts group by all having min(part) < max(part)),
     neighbours as (
-        select *, entered_at < lag(left_at) over (partition by {_SESSION_KEYS} order by first_number, first_at) as back
+        select *, entered_at < lag(left_at) over (
+            partition by {_LANE_KEYS}, lower(session_id) order by first_number, first_at) as back
         from parts semi join shared using ({_PLACE_KEYS}))
-    select {_SESSION_KEYS}, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
+    select {_LANE_KEYS}, min(session_id) as session_id, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
         (sum(inversions) + count(*) filter (back))::bigint as inversions,
         min(first_at) as first_at, max(last_at) as last_at,
         arg_min(entered_at, first_number) as entered_at, arg_max(left_at, last_number) as left_at,
         min(first_number) as first_number, max(last_number) as last_number
-    from neighbours group by all
+    from neighbours group by {_LANE_KEYS}, lower(session_id)
     union all by name select * exclude (part) from parts anti join shared using ({_PLACE_KEYS})"""
 """Where the next part of a session was entered before the one ahead of it was left, there is one more inversion. Most
 queues are in one unit, and their sessions are whole already."""
 
 _SAME_SESSION: Final = """a.pair = b.pair and a.destination is not distinct from b.destination
-    and a.session_id = b.session_id"""
+    and lower(a.session_id) = lower(b.session_id)"""
 _SESSIONS_FOUND: Final = f"""
     with whole as (
-        select pair, destination, session_id, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
-            sum(inversions)::bigint as inversions, min(first_at) as first_at, max(last_at) as last_at,
-            count(*) as places
-        from parts group by pair, destination, session_id),
+        select pair, destination, min(session_id) as session_id, sum(messages)::bigint as messages,
+            sum(bytes)::bigint as bytes, sum(inversions)::bigint as inversions, min(first_at) as first_at,
+            max(last_at) as last_at, count(*) as places
+        from parts group by pair, destination, lower(session_id)),
     spread as (
-        select a.*, first_at < max(last_at) over (partition by pair, destination, session_id
+        select a.*, first_at < max(last_at) over (partition by pair, destination, lower(session_id)
             order by first_at, last_at rows between unbounded preceding and 1 preceding) as mixed
         from parts as a semi join (select * from whole where places > 1) as b on {_SAME_SESSION}),
     told as (
-        select pair, destination, session_id, count(distinct queue) as queues,
+        select pair, destination, lower(session_id) as session_id, count(distinct queue) as queues,
             coalesce(bool_or(mixed), false) as interleaved
         from spread group by all)
     select a.pair, a.destination, a.session_id, messages, bytes, coalesce(queues, 1) as queues, inversions,
@@ -233,7 +238,7 @@ def parts_of(
         )
         base.execute(f"create table sessions as {_SESSIONS_OF_MESSAGES}")
         for share in range(shares):
-            mine = f"hash(pair, destination, session_id) % {shares} = {share}"
+            mine = f"hash(pair, destination, lower(session_id)) % {shares} = {share}"
             found = base.sql(f"select * from sessions where {mine}").to_arrow_table()
             if found.num_rows or empty:
                 yield (SESSION, share), found

@@ -123,7 +123,7 @@ def _by_session(shares: int, parts: Sequence[Rows]) -> Iterator[tuple[Key, Any]]
         with database() as base:
             base.register("given", part.table)
             base.execute(
-                f"create table placed as select *, hash(destination, session_id) % {shares} as share from given"
+                f"create table placed as select *, hash(destination, lower(session_id)) % {shares} as share from given"
             )
             for share in range(shares):
                 table = base.sql(f"select * exclude (share) from placed where share = {share}").to_arrow_table()

@@ -68,7 +68,10 @@ def judge(parts: Sequence[Rows], asked: Asked) -> Judged:
     with database() as base:
         for kind in COLUMNS:
             tables = [one.table for one in parts if one.kind == kind]
-            base.register(f"given_{kind}", pa.concat_tables([table_of(kind, ()), *tables]))
+            base.register(f"spelled_{kind}", pa.concat_tables([table_of(kind, ()), *tables]))
+            base.execute(  # as `session_key`: spellings of a session that differ in case are one session
+                f"create view given_{kind} as select * replace (lower(session_id) as session_id) from spelled_{kind}"
+            )
         _prepare(base, asked)
         for query in _FINDINGS.values():
             base.execute(f"insert into found {query}")
@@ -156,10 +159,12 @@ def _join(base: "duckdb.DuckDBPyConnection", asked: Asked) -> None:
                 else {moments["remembered_from"]} end
                 or begun.attempts is not null or waits.waiting_id is not null as sure
         from joined
-        left join (select * from given_entries where current_id is not null) begun
+        left join (select destination, session_id, current_id, max(attempts) as attempts
+            from given_entries where current_id is not null group by all) begun
             on (begun.destination, begun.session_id, begun.current_id)
                 = (joined.destination, joined.session_id, joined.message_id)
-        left join (select * from given_entries where waiting_id is not null) waits
+        left join (select distinct on (destination, session_id, waiting_id) *
+            from given_entries where waiting_id is not null) waits
             on (waits.destination, waits.session_id, waits.waiting_id)
                 = (joined.destination, joined.session_id, joined.message_id)
         where coalesce(first_us, at_us, 0) <= {moments["judged_until"]}"""
@@ -256,7 +261,13 @@ _FINDINGS: Final[Mapping[str, str]] = {
 """In the order of their gravity; see the module's text for what each can know."""
 
 _GRAVITY: Final = f"list_position([{', '.join(repr(name) for name in VERDICTS)}], verdict)"
-_LISTED: Final = f"select verdict, {_KEY}, why from found order by {_GRAVITY}, {_KEY}"
+_LISTED: Final = f"""
+    with spelled as (
+        select destination, lower(session_id) as session_id, min(session_id) as spelling
+        from (select destination, session_id from spelled_copies
+            union all select destination, session_id from spelled_records) group by 1, 2)
+    select verdict, destination, coalesce(spelling, found.session_id) as session_id, message_id, why
+    from found left join spelled using (destination, session_id) order by {_GRAVITY}, {_of("found")}"""
 _COUNTS: Final = tuple(one.name for one in fields(AuditedDestination) if one.name not in ("destination", "verdicts"))
 _DESTINATIONS: Final = f"""
     with counted as (

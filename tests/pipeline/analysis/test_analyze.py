@@ -27,6 +27,7 @@ from sbpair.pipeline.analysis.partials import (
     merged_sessions,
     merged_small,
     parts_of,
+    sessions_found,
     size_bucket_sql,
     with_sessions,
 )
@@ -360,6 +361,18 @@ def test_sessions_are_numbered_by_all_their_names(most_numbers: int) -> None:
     assert len(set(numbers)) == len(set(names)) == len(set(zip(names, numbers, strict=True)))
 
 
+def test_spellings_of_a_session_that_differ_in_case_are_one_session(tmp_path: Path) -> None:
+    """Out of order, and spread over two queues, although no spelling is."""
+    rows = [
+        message(1, 5, queue=in_queue(0)) | {"session_id": "Order-7"},
+        message(2, 1, queue=in_queue(0)) | {"session_id": "ORDER-7"},
+        message(1, 3, queue=in_queue(1)) | {"session_id": "order-7"},
+    ]
+    _, sessions = parts(Unit(((write(tmp_path / "a.parquet", rows), (0,)),), 3, False))
+    (found,) = sessions_found(sessions).to_pylist()
+    assert (found["session_id"], found["messages"], found["queues"], found["inversions"]) == ("ORDER-7", 3, 2, 1)
+
+
 def test_parts_of_units_merge_as_if_they_had_been_read_at_once(tmp_path: Path) -> None:
     """Whatever is null, whatever queues a unit holds, and also where a session's arrivals go back between two units."""
     chance = random.Random(7)
@@ -367,7 +380,7 @@ def test_parts_of_units_merge_as_if_they_had_been_read_at_once(tmp_path: Path) -
     for queue in range(2):
         for number in range(1, 301):
             made = message(number, chance.uniform(0, 90), queue=in_queue(queue), size_bytes=chance.randint(0, 300_000))
-            made["session_id"] = chance.choice([None, "a", "b", "c"])
+            made["session_id"] = chance.choice([None, "a", "A", "b", "c"])
             made["destination"] = chance.choice([None, "orders", "invoices"])
             made["ttl_ms"] = chance.choice([None, 1000, MINUTE_MS * 100])
             made["enqueued_at"] = chance.choice([made["enqueued_at"]] * 9 + [None])
@@ -381,6 +394,8 @@ def test_parts_of_units_merge_as_if_they_had_been_read_at_once(tmp_path: Path) -
         assert rows_of(together_again[0].size) == rows_of(whole[0].size)
         assert rows_of(together_again[0].time) == rows_of(whole[0].time)
         assert rows_of(together_again[1]) == rows_of(whole[1])
+        names = [(one["queue"], one["destination"], one["session_id"].lower()) for one in rows_of(together_again[1])]
+        assert len(names) == len(set(names)), "spellings that differ in case are one session"
     within = sum(sum(part[1]["inversions"].to_pylist()) for part in apart)
     assert sum(whole[1]["inversions"].to_pylist()) > within
 

@@ -47,6 +47,22 @@ def test_every_story_has_its_verdict(request: pytest.FixtureRequest, tmp_path: P
     assert report.copies == sum(len(rows) for rows in archives.rows.values())
 
 
+@pytest.mark.parametrize("kind", ["lines", "parquet"])
+def test_the_journal_may_spell_a_session_in_another_way(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    archives, records, entries, expected = story()
+    written = archives.as_lines(tmp_path) if kind == "lines" else archives.as_parquet(tmp_path)
+    spelled = [replace(one, session_id=one.session_id.upper()) for one in records]
+    twice = [*entries, *(replace(one, session_id=one.session_id.upper()) for one in entries)]
+    report = audited(request, written, journal_of(tmp_path / "journal.db", spelled, twice))
+    found: dict[tuple[str, str], set[str]] = {}
+    for one in report.listed:
+        found.setdefault((one.session_id.lower(), one.message_id), set()).add(one.verdict)
+    assert found == {(session.lower(), message_id): said for (session, message_id), said in expected.items()}
+    assert report.findings == len(report.listed) == sum(len(said) for said in expected.values())
+
+
 def audited(
     request: pytest.FixtureRequest,
     written: dict[str, list[str]],

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from sbpair.cli.replication.status import _read
 from sbpair.core.replication.ordering import Place
 from sbpair.core.replication.ownership import Finished, Head, SessionEntry, State, Terms
 from sbpair.journal.sqlite import SqliteJournal
@@ -46,4 +47,6 @@ async def test_what_an_earlier_build_wrote_by_its_spelling_goes_on(tmp_path: Pat
     await store.swap(known, replace(known.entry, fence=6))
     # From now on every spelling leads to it, and a writer that has read less is refused.
     assert (await store.read("ORDER-7")).entry.fence == 6
-    await journal.close()
+    # It is one session, although the entry of the earlier build is still there.
+    _, shown = await _read(journal, Terms(), None)
+    assert [one.entry.fence for one in shown] == [6]
