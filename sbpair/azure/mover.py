@@ -13,7 +13,7 @@ from uuid import UUID
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.links import Link
-from sbpair.azure.receiver import UPDATE, AzureReceiver, Receipt
+from sbpair.azure.receiver import PEEK, UPDATE, AzureReceiver, Receipt
 from sbpair.azure.sender import CANCEL, transfers
 from sbpair.azure.wire import (
     CoordinatorWire,
@@ -24,6 +24,7 @@ from sbpair.azure.wire import (
     TransactedWire,
     Within,
 )
+from sbpair.core.delivered import MAX_SEQUENCE_NUMBER
 from sbpair.core.errors import (
     LockLostError,
     LocksLostError,
@@ -31,7 +32,8 @@ from sbpair.core.errors import (
     SbpairError,
     ServiceError,
 )
-from sbpair.core.message import Received
+from sbpair.core.message import PARTITION_SHIFT, Received
+from sbpair.core.rewrite import sent_through
 
 _ROLL_BACK_SECONDS = 5.0
 _PROBE_SECONDS = 15.0
@@ -40,6 +42,7 @@ _NOT_THERE = "com.microsoft:message-not-found"
 
 async def _move(
     wire: SendingWithin,
+    received: Sequence[Received],
     payloads: Sequence[bytes],
     entity: str,
     take: Callable[[bytes], Awaitable[None]],
@@ -66,6 +69,7 @@ async def _move(
         async with asyncio.timeout(timeout_seconds):
             link = await wire.sending_to(entity)
             _check_sizes(link, payloads, f"{entity} on {host}")
+            payloads = [_through(one, payload, link) for one, payload in zip(received, payloads, strict=True)]
             transaction = await wire.coordinator.declare()
             try:
                 await _send_and_take(link, transaction, payloads, take)
@@ -97,6 +101,14 @@ def _check_sizes(link: SendingLink, payloads: Sequence[bytes], to: str) -> None:
     largest = max(len(one) for one in payloads)
     if largest > limit:
         raise MessageTooLargeError(f"Could not send to {to}: {largest} bytes are more than the {limit} that it takes.")
+
+
+def _through(received: Received, payload: bytes, link: SendingLink) -> bytes:
+    """The payload for a transaction that takes the message from its partition; unchanged where there is no room."""
+    if not received.sequence_number >> PARTITION_SHIFT:
+        return payload
+    bound = sent_through(payload, received.payload)
+    return bound if len(bound) <= link.max_message_bytes else payload
 
 
 async def _send_and_take(
@@ -177,7 +189,7 @@ class AzureMover(AzureReceiver):
                 await self._link.drop()
 
         ends = self._host, self._source
-        await _move(wire, payloads, entity, take, drop, ends=ends, timeout_seconds=timeout_seconds)
+        await _move(wire, received, payloads, entity, take, drop, ends=ends, timeout_seconds=timeout_seconds)
 
     def _in_hand(self, received: Sequence[Received]) -> tuple[TransactedWire, dict[int, Delivery], dict[int, UUID]]:
         """The open connection, and by place what settles each message there: its delivery, or its lock token, by which
@@ -257,12 +269,23 @@ class AzureScheduledMover:
         self._source = source
         self._link = Link(lambda: RequestingWire(make_sdk(), make_sender))
         self._on_close = on_close
+        self._first_on: RequestingWire | None = None
+
+    async def _wire(self, *, timeout_seconds: float) -> RequestingWire:
+        """The connection, on which the link to `$management` of the source is the first after the coordinator's: the
+        service sends through the entity of that one."""
+        wire = await self._link.get(timeout_seconds=timeout_seconds)
+        if self._first_on is not wire:
+            nothing = {"from-sequence-number": wire.integer(MAX_SEQUENCE_NUMBER, "long"), "message-count": 1}
+            await wire.request(PEEK, nothing, timeout_seconds=timeout_seconds)
+            self._first_on = wire
+        return wire
 
     async def max_message_bytes(self, entity: str) -> int:
         tried = f"open a link to {entity} on {self._host}"
         with translating(tried, entity, within_seconds=_PROBE_SECONDS):
             async with asyncio.timeout(_PROBE_SECONDS):
-                wire = await self._link.get(timeout_seconds=_PROBE_SECONDS)
+                wire = await self._wire(timeout_seconds=_PROBE_SECONDS)
                 return (await wire.sending_to(entity)).max_message_bytes
 
     async def move(
@@ -270,7 +293,7 @@ class AzureScheduledMover:
     ) -> None:
         tried = f"connect to {self._source} on {self._host}"
         with translating(tried, self._source, within_seconds=timeout_seconds):
-            wire = await self._link.get(timeout_seconds=timeout_seconds)
+            wire = await self._wire(timeout_seconds=timeout_seconds)
 
         async def take(transaction: bytes) -> None:
             await self._cancel(wire, transaction, [one.sequence_number for one in received], timeout_seconds)
@@ -280,7 +303,7 @@ class AzureScheduledMover:
                 await self._link.drop()
 
         ends = self._host, self._source
-        await _move(wire, payloads, entity, take, drop, ends=ends, timeout_seconds=timeout_seconds)
+        await _move(wire, received, payloads, entity, take, drop, ends=ends, timeout_seconds=timeout_seconds)
 
     async def _cancel(
         self, wire: RequestingWire, transaction: bytes, numbers: Sequence[int], timeout_seconds: float

@@ -84,7 +84,7 @@ _DRAIN_SECONDS = 1.0
 _FLOW_SECONDS = 5.0
 """What a receive may take beyond its wait to tell the service about credit: only a stalled connection needs it."""
 _MAX_PEEK = 250
-_PEEK = b"com.microsoft:peek-message"
+PEEK = b"com.microsoft:peek-message"
 _NO_SESSION_WAITS = "com.microsoft:timeout"
 """How the service refuses a link for the next available session; its silence is a time-out of ours."""
 _RECEIVE_DEFERRED = b"com.microsoft:receive-by-sequence-number"
@@ -275,7 +275,7 @@ class AzureReceiver:
                     "from-sequence-number": wire.integer(start, "long"),
                     "message-count": min(max_messages, _MAX_PEEK),
                 }
-                answer = await self._request(wire, _PEEK, body)
+                answer = await self._request(wire, PEEK, body)
                 entries = answer.value[b"messages"] if answer.status == 200 else []
                 return [to_received(bytes(one[b"message"]), self._source) for one in entries]
 

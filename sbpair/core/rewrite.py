@@ -195,6 +195,7 @@ _REMOVED = frozenset(_ALIASES)
 _REMOVED_FROM_DEAD_LETTERS = _REMOVED | {name.encode() for name in DEAD_LETTER_PROPERTIES}
 ENQUEUED_TIME = "x-opt-enqueued-time"
 PARTITION_KEY = "x-opt-partition-key"
+VIA_PARTITION_KEY = "x-opt-via-partition-key"
 SCHEDULED = "x-opt-scheduled-enqueue-time"
 
 NEVER_MS = 253_402_214_400_000
@@ -354,6 +355,20 @@ def without_tied_key(payload: bytes) -> bytes:
     """The message without a partition key that is equal to its session id."""
     message = EncodedMessage(payload)
     _take_tied_key(message, message.field(Section.PROPERTIES, PropertyField.GROUP_ID))
+    return message.result()
+
+
+def sent_through(payload: bytes, source: bytes) -> bytes:
+    """`payload` as a transaction sends it through the partition of `source`, a message of a partitioned entity: with
+    its session id or partition key as transaction partition key, unless it has one ("TransactionPartitionKey",
+    reference of ServiceBusMessage). Unchanged where the source has no key."""
+    taken, message = EncodedMessage(source), EncodedMessage(payload)
+    key = key_text(taken.field(Section.PROPERTIES, PropertyField.GROUP_ID)) or key_text(
+        taken.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
+    )
+    if key is None or message.entry(Section.MESSAGE_ANNOTATIONS, VIA_PARTITION_KEY) is not None:
+        return payload
+    message.edit_map(Section.MESSAGE_ANNOTATIONS, (), {Symbol(VIA_PARTITION_KEY): key})
     return message.result()
 
 

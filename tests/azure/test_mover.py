@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from sbpair.amqp.sections import Section
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.azure.mover import AzureMover
 from sbpair.azure.receiver import Receipt
+from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import (
     ArgumentRefusedError,
     ConnectionLostError,
@@ -20,6 +22,7 @@ from sbpair.core.message import Disposition, Received, State
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.emulator.entities import EntityStatus, QueueDescription
 from sbpair.emulator.server import Emulator, NamespaceConfig
+from sbpair.engine.trace import Trace
 from sbpair.service import Tier
 from tests.azure.support import message
 from tests.contract.conftest import access_to
@@ -168,6 +171,38 @@ async def test_scheduled_messages_go_and_are_cancelled_together(
     there = await messaging.receiver(target).peek(10)
     assert [as_sent(one.payload).payload for one in there] == payloads
     assert {one.state for one in there} == {State.SCHEDULED}
+
+
+async def test_scheduled_messages_are_sent_through_the_entity_where_they_lie(
+    emulator: Emulator, messaging: AzureMessaging, target: str
+) -> None:
+    """The first link after the coordinator's says through which entity the service sends."""
+    trace = emulator.namespace("primary").trace = Trace()
+    mover = messaging.scheduled_mover("orders")
+    found = await scheduled(messaging, "orders", 1)
+    await mover.move(found, [found[0].payload], target, timeout_seconds=CALL_SECONDS)
+    attached = [str(frame) for frame in trace.frames if " attach " in str(frame)]
+    coordinator = next(place for place, text in enumerate(attached) if "coordinator" in text)
+    of_entities = [text for text in attached[coordinator + 1 :] if "orders" in text or target in text]
+    assert "orders/$management" in of_entities[0], of_entities
+    assert any(target in text for text in of_entities)
+
+
+async def test_messages_of_a_partitioned_queue_are_sent_through_their_partition(
+    emulator: Emulator, messaging: AzureMessaging, target: str
+) -> None:
+    emulator.namespace("primary").create_queue("parts", QueueDescription(enable_partitioning=True))
+    mover, plain = messaging.mover("parts"), messaging.mover("orders")
+    payload = compose(body=b"x", message_id="m", partition_key="k")
+    for one in (mover, plain):
+        await messaging.sender(one.source).send([payload], timeout_seconds=CALL_SECONDS)
+        received = await one.receive(1, wait_seconds=CALL_SECONDS)
+        await one.move(received, [as_sent(found.payload).payload for found in received], target, timeout_seconds=60)
+    bound, unbound = [
+        EncodedMessage(found.payload).entry(Section.MESSAGE_ANNOTATIONS, "x-opt-via-partition-key")
+        for found in await messaging.receiver(target).peek(10)
+    ]
+    assert (bound, unbound) == ("k", None)
 
 
 async def test_what_is_scheduled_no_more_keeps_the_others_here_and_is_named_alone(

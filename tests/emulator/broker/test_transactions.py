@@ -1,6 +1,7 @@
 """Transactions over the wire, in the words of each client library, and what a restart finds of them."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Ui
 from sbpair.emulator.broker.messages import State
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.entities import QueueDescription
+from sbpair.emulator.senders import DECLARE_SECONDS
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.testing import stored_message
 from sbpair.engine.auth import ROOT_KEY_NAME
@@ -360,6 +362,28 @@ async def test_what_a_lost_connection_leaves_open_is_rolled_back(emulator: Emula
         assert len(namespace.transactions) == 1
     await seen(lambda: not len(namespace.transactions))
     assert texts(queue) == []
+
+
+async def test_a_declare_is_answered_after_the_client_has_its_request_written(
+    emulator: Emulator, dialect: Dialect
+) -> None:
+    """Not before Microsoft.Azure.Amqp 2.6 has read the state of the delivery; several wait side by side."""
+    async with connected(emulator, dialect) as client:
+        ask = Asking(client)
+        began = time.perf_counter()
+        await ask.declare()
+        assert time.perf_counter() - began >= DECLARE_SECONDS
+        request = build(value=Described(Ulong(0x31), []))
+        with client.at_once():
+            for number in range(200, 230):
+                client.send(TRANSFER, [Uint(COORDINATOR_HANDLE), Uint(number), b"t", Uint(0), False, False], request)
+        answers = [await client.until(DISPOSITION) for _ in range(30)]
+        assert [one.field(1) for one in answers] == list(range(200, 230))
+        client.send(TRANSFER, [Uint(COORDINATOR_HANDLE), Uint(300), b"t", Uint(0), False, False], request)
+        client.send(DETACH, [Uint(COORDINATOR_HANDLE), True])
+        await client.until(DETACH)  # whose transaction is gone before its answer is due
+        await asyncio.sleep(2 * DECLARE_SECONDS)
+        assert len(emulator.namespace("primary").transactions) == 0
 
 
 async def test_closing_the_coordinator_rolls_back(emulator: Emulator, dialect: Dialect) -> None:
