@@ -18,7 +18,8 @@ folders carry the same words on every floor: transfer (drain, syphon), failover 
     connect.py          Azure adapters under a pair, for the command line and for `open_pairing`
     { render            tables, JSON, monitoring formats, HTML, progress
       settings }        sbpair.yaml, environment, what wins and where a value came from
-    pipeline            the Spark jobs; the only room with PySpark
+    { pipeline          the Spark jobs; the only room with PySpark
+      gateway }         a door for clients of any language: sends through runtime.failover, all else to the primary
     operations          the verbs of the command line as calls: open ends and a request in, a result out
     runtime             asyncio: carries out what the machines of core decide
     { azure             the only room that knows the SDKs; wire.py alone touches their private parts

@@ -103,6 +103,8 @@ class Connection:
     """One client's connection to one namespace. `claims` are what its tokens allow, by lower-case entity path; `budget`
     is what it may hold and compute."""
 
+    product = "sbpair emulator"
+
     def __init__(
         self,
         namespace: NamespaceView,
@@ -431,7 +433,7 @@ class Connection:
             self._beat(max(idle / 2000.0, 0.05))
 
     def _open_fields(self) -> list[Any]:
-        product = {Symbol("product"): "sbpair emulator"}
+        product = {Symbol("product"): self.product}
         idle = Uint(int(IDLE_TIMEOUT_SECONDS * 1000))
         return [
             f"{self.namespace.name}_{self.id}",
@@ -456,7 +458,10 @@ class Connection:
         if not self.budget.has_right and len(self._sessions) >= MAX_SESSIONS_BEFORE_TOKEN:
             self.close("amqp:resource-limit-exceeded", "The connection has too many sessions without a token.")
             return
-        self._sessions[channel] = Session(self, channel, fields)
+        self._sessions[channel] = self._make_session(channel, fields)
+
+    def _make_session(self, channel: int, begin: Fields) -> Session:
+        return Session(self, channel, begin)
 
     def _on_close(self) -> None:
         self._end_sessions()

@@ -6,6 +6,7 @@ import importlib
 import os
 import select
 import socket
+import ssl
 import struct
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterable
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from sbpair.engine import websocket
 from sbpair.engine.budgets import Memory, Turns
+from sbpair.engine.connection import Connection, Transport
 from sbpair.engine.faults import ActiveFault, FaultKind
 from sbpair.engine.link import AttachService, NamespaceView
 from sbpair.engine.origins import OwnNames, is_loopback
-from sbpair.engine.tls import TlsFiles
 from sbpair.engine.wire import Wire, WireOwner, WireProtocol, cut
 
 if TYPE_CHECKING:
@@ -143,6 +144,13 @@ _BACKLOG: Final = 512
 _ACCEPT_PAUSE_SECONDS: Final = 0.05
 
 
+class ServerTls(Protocol):
+    """What the server side of TLS is made from."""
+
+    def server_context(self) -> ssl.SSLContext:
+        """Called in a thread of its own."""
+
+
 class RunnerFactory(Protocol):
     """Makes the administration's web server, with a middleware in front of it."""
 
@@ -231,7 +239,7 @@ class Port:
         self,
         namespace: NamespaceView,
         service: AttachService,
-        tls: TlsFiles,
+        tls: ServerTls,
         make_runner: RunnerFactory,
         host: str = "127.0.0.1",
         number: int = 0,
@@ -240,9 +248,11 @@ class Port:
         patience_seconds: float = PATIENCE_SECONDS,
         memory: Memory | None = None,
         turns: Turns | None = None,
+        connection: type[Connection] = Connection,
+        in_clear: bool = True,
     ) -> None:
         """`names`: what HTTP clients may call this port beyond localhost and its addresses. `memory` and `turns` are
-        shared with the other ports of an emulator."""
+        shared with the other ports of an emulator. `connection` serves AMQP; `in_clear`: without TLS as well."""
         self.memory = Memory() if memory is None else memory
         self.turns = Turns() if turns is None else turns
         self._requests = FirstRequests(patience_seconds)
@@ -251,7 +261,9 @@ class Port:
         self.host = host
         self.number = number
         self.running = False
-        self.service = service
+        self._service = service
+        self._connection = connection
+        self._in_clear = in_clear
         self._tls = tls
         self._names = OwnNames(names)
         self._make_runner = make_runner
@@ -375,6 +387,8 @@ class Port:
             client.close()
         elif first == TLS_HANDSHAKE:
             await self._shake_hands(client)
+        elif not self._in_clear:
+            reset(client)
         else:
             with contextlib.suppress(OSError):
                 await loop.connect_accepted_socket(lambda: FirstBytes(self), client)
@@ -451,6 +465,10 @@ class Port:
         while faults.silent():
             self._changed.clear()
             await self._changed.wait()
+
+    def connect(self, transport: Transport) -> Connection:
+        """Serve AMQP over a transport."""
+        return self._connection(self.namespace, self._service, transport, memory=self.memory, turns=self.turns)
 
     def adopt(self, wire: Wire) -> None:
         """A wire belongs to this port until its connection is lost."""

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from sbpair.engine.budgets import Memory, Turns
-from sbpair.engine.connection import Connection
-from sbpair.engine.link import AttachService, NamespaceView
+from sbpair.engine.connection import Connection, Transport
+from sbpair.engine.link import NamespaceView
 
 _TIMER_BIAS_SECONDS: Final = 0.0005
 _MOST_DELAYED_BYTES: Final = 1024 * 1024
@@ -101,7 +100,7 @@ class Wire:
         self._inward = Line(self._arrive)
         self._outward = Line(self._depart)
         self._reading_paused = False
-        self.connection = Connection(owner.namespace, owner.service, self, memory=owner.memory, turns=owner.turns)
+        self.connection = owner.connect(self)
 
     # -- what the connection calls
 
@@ -190,12 +189,7 @@ class WireOwner(Protocol):
 
     @property
     def namespace(self) -> NamespaceView: ...
-    @property
-    def service(self) -> AttachService: ...
-    @property
-    def memory(self) -> Memory: ...
-    @property
-    def turns(self) -> Turns: ...
+    def connect(self, transport: Transport) -> Connection: ...
     def adopt(self, wire: Wire) -> None: ...
     def release(self, wire: Wire) -> None: ...
 

@@ -314,6 +314,15 @@ class FailoverSender:
         """To be taken before an attempt and handed to `take_over` with its error."""
         return self._failover.ticket
 
+    @property
+    def max_message_bytes(self) -> int | None:
+        """What the primary's link takes; None: not known yet."""
+        return self._failover.rules.max_message_bytes
+
+    def counts(self, error: ServiceError) -> bool:
+        """A failure that the policy has to hear of, or that another try may cure; else it is the message's own."""
+        return self._failover.worth_retrying(error)
+
     def note_limit(self, max_message_bytes: int) -> None:
         """The primary's link takes messages up to this size."""
         self._failover.rules.max_message_bytes = max_message_bytes

@@ -1,0 +1,122 @@
+"""Transfers on their way through: the few fields that matter are read, handle and delivery-id are put anew, and all
+else stays as it is (AMQP 1.0 §2.7.5). The payload is never looked at here."""
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from sbpair.amqp.codec import skip
+from sbpair.amqp.types import AmqpDecodeError
+from sbpair.engine.frames import encode_uint
+
+_TRANSFER: Final = b"\x00\x53\x14"
+_UINT = Struct(">I")
+_NULL: Final = 0x40
+
+
+class Head(NamedTuple):
+    """A transfer as far as it concerns somebody on the way. `rest` are the fields from the delivery-tag on."""
+
+    handle: int
+    delivery_id: int | None
+    tag: bytes
+    message_format: int
+    settled: bool
+    more: bool
+    aborted: bool
+    in_transaction: bool
+    fields: int
+    rest: bytes
+    payload_start: int
+
+
+def read_head(body: bytes) -> Head | None:
+    """The transfer that a frame's body begins with; None for one that is spelled in an unusual way.
+
+    Raises:
+        AmqpDecodeError: no transfer.
+    """
+    if body[:3] != _TRANSFER:
+        return None
+    try:
+        return _read(body)
+    except IndexError:
+        raise AmqpDecodeError("the transfer ends in the middle of a field") from None
+
+
+def _read(body: bytes) -> Head | None:
+    if body[3] == 0xC0:
+        end, count, at = 5 + body[4], body[5], 6
+    elif body[3] == 0xD0:
+        end, count, at = 8 + int.from_bytes(body[4:8]), int.from_bytes(body[8:12]), 12
+    else:
+        return None
+    if end > len(body) or count < 2:
+        return None
+    handle, at = _uint(body, at)
+    delivery_id, at = _uint(body, at)
+    if handle is None:
+        raise AmqpDecodeError("a transfer has a handle")
+    rest = body[at:end]
+    tag, message_format = b"", 0
+    settled = more = aborted = in_transaction = False
+    if count > 2:
+        tag, at = _binary(body, at)
+    if count > 3:
+        found, at = _uint(body, at)
+        message_format = found or 0
+    if count > 4:
+        settled, at = _flag(body, at)
+    if count > 5:
+        more, at = _flag(body, at)
+    if count > 7:
+        at = skip(body, at)
+        in_transaction = body[at] != _NULL
+        at = skip(body, at)
+    if count > 9:
+        _, at = _flag(body, at)
+        aborted, at = _flag(body, at)
+    return Head(handle, delivery_id, tag, message_format, settled, more, aborted, in_transaction, count, rest, end)
+
+
+def put_head(head: Head, handle: int, delivery_id: int | None) -> bytes:
+    """The same transfer with another handle and delivery-id."""
+    number = b"\x40" if delivery_id is None else encode_uint(delivery_id)
+    fields = encode_uint(handle) + number + head.rest
+    if len(fields) < 255:
+        return b"\x00\x53\x14\xc0" + bytes((len(fields) + 1, head.fields)) + fields
+    return b"\x00\x53\x14\xd0" + _UINT.pack(len(fields) + 4) + _UINT.pack(head.fields) + fields
+
+
+def _uint(body: bytes, at: int) -> tuple[int | None, int]:
+    code = body[at]
+    if code == 0x52:
+        return body[at + 1], at + 2
+    if code == 0x43:
+        return 0, at + 1
+    if code == 0x70:
+        return int.from_bytes(body[at + 1 : at + 5]), at + 5
+    if code == _NULL:
+        return None, at + 1
+    raise AmqpDecodeError(f"a number of a transfer is not of type {code:#x}")
+
+
+def _binary(body: bytes, at: int) -> tuple[bytes, int]:
+    code = body[at]
+    if code == 0xA0:
+        end = at + 2 + body[at + 1]
+        return body[at + 2 : end], end
+    if code == 0xB0:
+        end = at + 5 + int.from_bytes(body[at + 1 : at + 5])
+        return body[at + 5 : end], end
+    if code == _NULL:
+        return b"", at + 1
+    raise AmqpDecodeError(f"a delivery-tag is not of type {code:#x}")
+
+
+def _flag(body: bytes, at: int) -> tuple[bool, int]:
+    code = body[at]
+    if code == 0x56:
+        return body[at + 1] == 1, at + 2
+    if code in (0x41, 0x42, _NULL):
+        return code == 0x41, at + 1
+    raise AmqpDecodeError(f"a flag of a transfer is not of type {code:#x}")

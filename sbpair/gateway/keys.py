@@ -1,0 +1,142 @@
+"""Keys that only the gateway knows: names, rights, and the queues and topics they are for.
+
+A file of keys is YAML, a list under `keys`:
+
+    keys:
+      - name: checkout
+        key: {file: /run/secrets/checkout}      or {env: NAME}, or the key itself
+        rights: [send]
+        entities: [orders, "invoices/*"]        by default all
+
+It is read again when it has changed; links that stand on a key that is gone are detached.
+"""
+
+import os
+import re
+import secrets
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from sbpair.core.errors import ConfigurationError
+from sbpair.core.redact import quoted
+from sbpair.engine.auth import ALL_RIGHTS, Signer
+
+NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,256}")
+_RIGHTS: Final = {right.lower(): right for right in ALL_RIGHTS}
+_BELOW: Final = re.compile(r"/(?:subscriptions/|\$)", re.IGNORECASE)
+"""What follows is a part of the entity: subscriptions, dead letters, `$management`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key. `entities` are patterns (`*` for any characters), compared in lower case."""
+
+    name: str
+    primary_key: str = field(repr=False)
+    rights: frozenset[str] = frozenset({"Send", "Listen"})
+    entities: tuple[str, ...] = ("*",)
+    secondary_key: str = field(default="", repr=False)
+
+    def is_for(self, path: str) -> bool:
+        """Whether an address is one of its entities, or a part of one; the namespace's own address is nobody's."""
+        entity = _BELOW.split(path.lower().strip("/"), maxsplit=1)[0]
+        return any(fnmatchcase(entity, pattern.lower()) for pattern in self.entities)
+
+
+def random_key() -> str:
+    """32 random bytes, as the service's keys have."""
+    return b64encode(secrets.token_bytes(32)).decode()
+
+
+def parse_key(text: str) -> Key:
+    """`NAME=send,listen[@pattern,pattern]`, as an option has it, with a random key.
+
+    Raises:
+        ConfigurationError: not of that form.
+    """
+    name, separator, rest = text.partition("=")
+    rights, _, patterns = rest.partition("@")
+    if not separator:
+        raise ConfigurationError(f"A key is NAME=RIGHTS, such as checkout=send, not {quoted(text)}.")
+    return _key(name, random_key(), rights.split(","), patterns.split(",") if patterns else ["*"])
+
+
+def read_keys(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Key, ...]:
+    """The keys of a file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is not what it should be. No key is repeated in the message.
+    """
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = found["keys"]
+        keys = tuple(_of_entry(entry, environ) for entry in entries)
+    except OSError as error:
+        raise ConfigurationError(f"The file of keys {path} cannot be read: {error.strerror or error}") from error
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError):
+        raise ConfigurationError(
+            f"The file of keys {path} is not a list under `keys:`.", hint="See: sbpair help gateway"
+        ) from None
+    if len({key.name for key in keys}) < len(keys) or not keys:
+        raise ConfigurationError(f"The file of keys {path} has no key, or two of one name.")
+    return keys
+
+
+def _of_entry(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Key:
+    unknown = set(entry) - {"name", "key", "rights", "entities"}
+    if unknown:
+        raise ConfigurationError(f"A key has no {quoted(sorted(map(str, unknown))[0])}.")
+    return _key(
+        str(entry["name"]),
+        _secret(entry["key"], environ),
+        list(entry.get("rights", ["send", "listen"])),
+        list(entry.get("entities", ["*"])),
+    )
+
+
+def _secret(given: Any, environ: Mapping[str, str]) -> str:
+    if isinstance(given, str):
+        return given
+    if "file" in given:
+        return Path(given["file"]).read_text(encoding="utf-8").strip()
+    return environ.get(str(given["env"]), "")
+
+
+def _key(name: str, value: str, rights: Sequence[str], entities: Sequence[str]) -> Key:
+    chosen = frozenset(_RIGHTS.get(str(right).strip().lower(), "") for right in rights)
+    if not NAME.fullmatch(name) or "" in chosen:
+        raise ConfigurationError(
+            f"The key {quoted(name)} needs a plain name, and rights among send, listen and manage."
+        )
+    if len(value) < 16:
+        raise ConfigurationError(f"The key {quoted(name)} is missing, or shorter than 16 characters.")
+    if not all(isinstance(one, str) and one for one in entities) or not entities:
+        raise ConfigurationError(f"The key {quoted(name)} is for no entity: give patterns, or leave them out for all.")
+    return Key(name, value, ALL_RIGHTS if "Manage" in chosen else chosen, tuple(entities))
+
+
+class KeyRing:
+    """The keys in force. `watchers` are told when they change."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self.keys = tuple(keys)
+        self.watchers: set[Callable[[], None]] = set()
+
+    def signers(self, path: str) -> list[Signer]:
+        """The keys that may vouch for an address; all of them for the namespace itself."""
+        return [Signer(key) for key in self.keys if not path or key.is_for(path)]
+
+    def replace(self, keys: Sequence[Key]) -> bool:
+        """Other keys are in force from now on; whether anything changed."""
+        if tuple(keys) == self.keys:
+            return False
+        self.keys = tuple(keys)
+        for watcher in tuple(self.watchers):
+            watcher()
+        return True

@@ -1,0 +1,317 @@
+"""Links that send, served by the failover machine while the primary is away, and the transactions of such links.
+
+A message is confirmed when the primary or the backlog has it, and refused with the condition that the service would
+give. Messages of one session go one after another; the others of a link begin in their order, some at a time.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from sbpair.amqp.sections import Section, read, read_span, scan
+from sbpair.amqp.types import AmqpError, Described
+from sbpair.azure.errors import WireError
+from sbpair.core.errors import Category, InterruptedWorkError, MessageError, SbpairError, ServiceError, UsageError
+from sbpair.core.failover.machine import ROUTES, Route, State
+from sbpair.core.failover.sending import Budget, refuse_reserved
+from sbpair.engine import errors
+from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
+from sbpair.engine.performatives import (
+    DECLARE,
+    DISCHARGE,
+    Fields,
+    accepted,
+    code_of,
+    declared,
+    in_transaction,
+    rejected,
+    transaction_of,
+)
+from sbpair.runtime.failover.sender import FailoverSender, session_of
+
+BATCH_FORMAT: Final = 0x80013700
+CREDIT: Final = 100
+OVERLAP: Final = 10
+SMALLEST_LIMIT_BYTES: Final = 256 * 1024
+"""Of a message, in the smaller tiers; where the primary's own limit is not known."""
+MAX_TRANSACTION_BYTES: Final = 1024 * 1024
+MAX_TRANSACTIONS: Final = 100
+_CONDITIONS: Final = {
+    Category.TIMEOUT: errors.TIMEOUT,
+    Category.CONNECTION: errors.TIMEOUT,
+    Category.DETACHED: errors.TIMEOUT,
+    Category.INTERNAL: errors.INTERNAL_ERROR,
+    Category.BUSY: errors.SERVER_BUSY,
+    Category.DISABLED: errors.DISABLED,
+    Category.QUOTA: errors.QUOTA,
+    Category.UNAUTHORIZED: errors.UNAUTHORIZED,
+    Category.NOT_FOUND: errors.NOT_FOUND,
+    Category.TOO_LARGE: errors.SIZE_EXCEEDED,
+    Category.ARGUMENT: errors.ARGUMENT_ERROR,
+}
+
+
+def refusal(error: SbpairError) -> Described:
+    """The outcome of a message that was not accepted, in the service's own condition."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, WireError) and cause.condition:
+            return rejected(cause.condition, cause.description)
+        cause = cause.__cause__
+    if isinstance(error, ServiceError):
+        return rejected(_CONDITIONS.get(error.category, errors.INTERNAL_ERROR), error.message)
+    if isinstance(error, MessageError | UsageError):
+        return rejected(errors.ARGUMENT_ERROR, error.message)
+    return rejected(errors.TIMEOUT if isinstance(error, InterruptedWorkError) else errors.INTERNAL_ERROR, error.message)
+
+
+class SendsHouse(Protocol):
+    """What the sends of a link need of the gateway."""
+
+    send_seconds: float
+    """What a message has, on the primary and on the backlog together."""
+
+    @property
+    def holds_sessions(self) -> bool: ...
+    def sender(self, entity: str) -> FailoverSender: ...
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
+    def accepted(self, entity: str, messages: int, diverted: int) -> None: ...
+    def refused(self, entity: str) -> None: ...
+    def now(self) -> float: ...
+
+
+class Sends:
+    """What one link sends, as the failover machine sees it."""
+
+    def __init__(self, house: SendsHouse, entity: str) -> None:
+        self.entity = entity
+        self.sender = house.sender(entity)
+        self._house = house
+        self._noted = False
+        self._slots = asyncio.Semaphore(OVERLAP)
+        self._last: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def diverts(self) -> bool:
+        """Whether the primary does not get messages just as they are now."""
+        return ROUTES[self.sender.state] is Route.BACKLOG or self._house.holds_sessions
+
+    def counts(self, error: ServiceError) -> bool:
+        return self.sender.counts(error)
+
+    def note_limit(self, max_message_bytes: int) -> None:
+        self.sender.note_limit(max_message_bytes)
+
+    def taken(self, messages: int = 1) -> None:
+        """The primary has taken a message that passed."""
+        if not self._noted or self.sender.state is not State.HEALTHY:
+            self._noted = True
+            self.sender.note_sent()
+        self._house.accepted(self.entity, messages, 0)
+
+    async def opening_failed(self, error: ServiceError) -> bool:
+        """The primary did not take the link: whether it is to be served here. Raises `error` if its client is told."""
+        budget = Budget.of(self._house.send_seconds, partitioned=False, now=self._house.now())
+        return await self.sender.take_over(None, error, self.sender.ticket, budget) is not None
+
+    def take(
+        self,
+        delivery: IncomingDelivery,
+        error: ServiceError | None = None,
+        ticket: int = 0,
+        told: Described | None = None,
+    ) -> None:
+        """Send a whole message and settle it. `error`: the primary's; `told`: its words for the client."""
+        delivery.link.connection.budget.hold(len(delivery.payload))
+        try:
+            messages = messages_of(delivery.payload, delivery.message_format)
+        except AmqpError as failure:
+            self._settle(delivery, rejected(errors.DECODE_ERROR, str(failure)))
+            return
+
+        async def send() -> int:
+            seconds = self._house.send_seconds
+            if error is None or (error.retryable and error.category not in (Category.BUSY, Category.TIMEOUT)):
+                return (await self.sender.send(messages, timeout_seconds=seconds)).diverted
+            budget = Budget.of(seconds, partitioned=False, now=self._house.now())
+            taken = await self.sender.take_over(messages, error, ticket, budget)
+            return (taken or await self.sender.send(messages, timeout_seconds=seconds)).diverted
+
+        async def one() -> None:
+            try:
+                diverted = await send()
+            except SbpairError as failure:
+                self._house.refused(self.entity)
+                self._settle(delivery, told if told is not None and failure is error else refusal(failure))
+            else:
+                self._house.accepted(self.entity, len(messages), diverted)
+                self._settle(delivery, accepted())
+
+        self.in_turn(session_of(messages), one)
+
+    def in_turn(self, session: str | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do it after what the same session has sent before."""
+        before = None if session is None else self._last.get(session)
+
+        async def run() -> None:
+            if before is not None:
+                await asyncio.wait({before})
+            async with self._slots:
+                await work()
+            if session is not None and self._last.get(session) is task:
+                del self._last[session]
+
+        task = self._house.spawn(run())
+        if session is not None:
+            self._last[session] = task
+
+    @staticmethod
+    def _settle(delivery: IncomingDelivery, outcome: Described) -> None:
+        delivery.link.connection.budget.release(len(delivery.payload))
+        delivery.link.disposition(delivery, outcome)
+
+    def close(self) -> None:
+        """The link is gone; its backlog queue is the next one's."""
+        self.sender.give_queue_back()
+
+
+def messages_of(payload: bytes, message_format: int) -> list[bytes]:
+    """The messages of a transfer: itself, or those of a batch.
+
+    Raises:
+        AmqpError: not what it should be.
+    """
+    spans = scan(payload)
+    if message_format != BATCH_FORMAT:
+        return [payload]
+    found = [read_span(payload, span) for span in spans if span.section == Section.DATA]
+    if not found:
+        raise AmqpError("A batch must hold its messages in data sections.")
+    return found
+
+
+class ServedSender(LinkHandler):
+    """A link that sends, and is answered here."""
+
+    def __init__(self, link: Link, sends: Sends) -> None:
+        self._link = link
+        self._sends = sends
+
+    def open(self) -> None:
+        """Accept the attach in the place of the primary."""
+        self._link.open(max_message_size=self._sends.sender.max_message_bytes or SMALLEST_LIMIT_BYTES, credit=CREDIT)
+
+    def begin(self) -> None:
+        """Go on with a link that the primary had."""
+        link = self._link
+        link.granted = link._credit = CREDIT
+        link.session.write_flow(link)
+
+    def on_transfer(self, delivery: IncomingDelivery) -> None:
+        within = transaction_of(delivery.state)
+        if within is None:
+            self._sends.take(delivery)
+            return
+        found = Transactions.of(self._link).get(within[0])
+        if found is None:
+            self._link.disposition(delivery, rejected("amqp:transaction:unknown-id", "The transaction is not open."))
+        else:
+            self._link.disposition(delivery, found.hold(self._sends, delivery))
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self._sends.close()
+
+
+class Transaction:
+    """Messages that are sent at the commit, all of them to one queue or topic."""
+
+    def __init__(self, number: bytes) -> None:
+        self.number = number
+        self.sends: Sends | None = None
+        self.messages: list[bytes] = []
+        self._refused: Described | None = None
+
+    def hold(self, sends: Sends, delivery: IncomingDelivery) -> Described:
+        """Keep a message until the commit; its provisional outcome."""
+        try:
+            if self.sends is not None and self.sends.entity.lower() != sends.entity.lower():
+                raise UsageError("While the primary is away a transaction sends to one queue or topic only.")
+            messages = messages_of(delivery.payload, delivery.message_format)
+            for message in messages:
+                refuse_reserved(message, sends.entity)
+            if sum(map(len, self.messages)) + len(delivery.payload) > MAX_TRANSACTION_BYTES:
+                raise UsageError(f"While the primary is away a transaction has {MAX_TRANSACTION_BYTES} bytes at most.")
+        except AmqpError as failure:
+            self._refused = rejected(errors.DECODE_ERROR, str(failure))
+        except SbpairError as failure:
+            self._refused = refusal(failure)
+        else:
+            self.sends = sends
+            self.messages += messages
+            return in_transaction(self.number, accepted())
+        return in_transaction(self.number, self._refused)
+
+    async def commit(self) -> Described:
+        """Send what was held; the outcome of the discharge."""
+        if self._refused is not None:
+            return self._refused
+        if self.sends is None:
+            return accepted()
+        try:
+            await self.sends.sender.send(self.messages)
+        except SbpairError as failure:
+            return rejected("amqp:transaction:rollback", failure.message)
+        return accepted()
+
+
+class Transactions(LinkHandler):
+    """The coordinator of one connection while the primary is away (AMQP 1.0 §4.5)."""
+
+    def __init__(self, link: Link, house: SendsHouse) -> None:
+        self._link = link
+        self._house = house
+        self._open: dict[bytes, Transaction] = {}
+
+    @staticmethod
+    def of(link: Link) -> dict[object, Transaction]:
+        """The open transactions of the link's connection."""
+        handlers = [other.handler for other in link.session.links.values()]
+        return {key: one for found in handlers if isinstance(found, Transactions) for key, one in found._open.items()}
+
+    def open(self) -> None:
+        self._link.open(max_message_size=1024, credit=CREDIT)
+
+    def on_transfer(self, delivery: IncomingDelivery) -> None:
+        try:
+            request = read(delivery.payload, scan(delivery.payload), Section.VALUE)
+        except AmqpError as error:
+            self._link.disposition(delivery, rejected(errors.DECODE_ERROR, str(error)))
+            return
+        code = code_of(request.descriptor) if isinstance(request, Described) else None
+        if code == DECLARE and len(self._open) < MAX_TRANSACTIONS:
+            number = uuid.uuid4().bytes
+            self._open[number] = Transaction(number)
+            self._link.disposition(delivery, declared(number))
+        elif code == DISCHARGE and isinstance(request.value, list):
+            self._discharge(delivery, Fields(request.value))
+        else:
+            text = "The coordinator takes declare and discharge, of some transactions at a time."
+            self._link.disposition(delivery, rejected(errors.NOT_ALLOWED, text))
+
+    def _discharge(self, delivery: IncomingDelivery, fields: Fields) -> None:
+        found = self._open.pop(fields.binary(0) or b"", None)
+        if found is None:
+            unknown = rejected("amqp:transaction:unknown-id", "The transaction is not open.")
+            self._link.disposition(delivery, unknown)
+        elif fields.flag(1):
+            self._link.disposition(delivery, accepted())
+        else:
+
+            async def commit() -> None:
+                self._link.disposition(delivery, await found.commit())
+
+            self._house.spawn(commit())
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self._open.clear()

@@ -1,0 +1,86 @@
+"""A gateway before the two embedded namespaces of the drop-in clients' tests, on a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sbpair.core.pairing import Pair
+from sbpair.engine.tls import TlsFiles
+from sbpair.gateway.keys import Key
+from sbpair.gateway.server import Gateway, open_gateway
+from tests.clients.conftest import World, world
+
+__all__ = ["world"]
+
+SEND_SECONDS = 8.0
+KEYS = (
+    Key("app", "a-key-that-only-the-gateway-knows", frozenset({"Send", "Listen"})),
+    Key("sender", "a-key-that-sends-and-nothing-else", frozenset({"Send"}), ("orders",)),
+    Key("admin", "a-key-that-may-change-everything!", frozenset({"Send", "Listen", "Manage"})),
+)
+
+
+class Running:
+    """A gateway on its own event loop."""
+
+    def __init__(self, pair: Pair, tls: TlsFiles, keys: Sequence[Key], host: str) -> None:
+        self.tls = tls
+        self.gateway: Gateway
+        self.loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self._pair, self._keys, self._host = pair, keys, host
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._main)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:
+            self._failure = error
+            self._ready.set()
+            raise
+
+    async def _run(self) -> None:
+        self._stop = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
+        async with open_gateway(
+            self._pair, self._keys, self.tls, host=self._host, send_seconds=SEND_SECONDS
+        ) as self.gateway:
+            self._ready.set()
+            await self._stop.wait()
+
+    def text(self, key: str = "app", *, plain: bool = True) -> str:
+        """A connection string."""
+        return self.gateway.connection_string(key, plain=plain)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+
+@contextmanager
+def gateway_of(pair: Pair, folder: Path, keys: Sequence[Key] = KEYS, host: str = "127.0.0.1") -> Iterator[Running]:
+    running = Running(pair, TlsFiles(folder / "tls"), keys, host)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture
+def gateway(world: World, tmp_path: Path) -> Iterator[Running]:
+    """With no failover interval: the first failure diverts."""
+    with gateway_of(world.pair(), tmp_path) as running:
+        yield running

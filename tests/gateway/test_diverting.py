@@ -1,0 +1,133 @@
+"""The primary goes: sends go on, and everything accepted is somewhere."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import azure.servicebus as sdk
+import azure.servicebus.aio as sdk_aio
+import pytest
+from azure.servicebus.exceptions import ServiceBusError
+
+from sbpair.core.failover.machine import State
+from sbpair.runtime.failover.pairing import EntityState
+from tests.clients.conftest import World, wait_until
+from tests.gateway.conftest import Running
+from tests.gateway.test_passing import client_of
+
+
+def state_of(gateway: Running, entity: str = "orders") -> State | None:
+    async def entities_now() -> tuple[EntityState, ...]:
+        return gateway.gateway.house.pairing.state().entities
+
+    entities = asyncio.run_coroutine_threadsafe(entities_now(), gateway.loop).result()
+    return next((one.state for one in entities if one.entity == entity), None)
+
+
+def test_a_link_goes_on_when_the_primary_goes(world: World, gateway: Running) -> None:
+    """The same sender, before, during and after; without a retry of the SDK."""
+    with client_of(gateway, retry_total=0) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(sdk.ServiceBusMessage("before"))
+        world.dark()
+        sender.send_messages(sdk.ServiceBusMessage("during"))
+        sender.send_messages([sdk.ServiceBusMessage("a"), sdk.ServiceBusMessage("b")])
+        assert sorted(world.backlog()) == ["a", "b", "during"]
+        world.light()
+        wait_until(lambda: state_of(gateway) is State.HEALTHY)
+        sender.send_messages(sdk.ServiceBusMessage("after"))
+    assert world.bodies("orders") == ["before", "after"]
+    assert world.drain() == 3
+    assert sorted(world.bodies("orders")) == ["a", "after", "b", "before", "during"]
+
+
+def test_a_new_client_finds_the_backlog(world: World, gateway: Running) -> None:
+    world.dark()
+    with client_of(gateway, retry_total=0) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(sdk.ServiceBusMessage("one", session_id="s", time_to_live=timedelta(hours=1)))
+        later = datetime.now(UTC) + timedelta(hours=1)
+        sender.send_messages(sdk.ServiceBusMessage("two", scheduled_enqueue_time_utc=later))
+        sender.send_messages(sdk.ServiceBusMessage("three", partition_key="key"))
+    (message,) = (
+        m
+        for index in range(3)
+        for m in world.raw(f"contoso/x-servicebus-transfer/{index}", "fabrikam")
+        if str(m) == "one"
+    )
+    assert message.application_properties is not None
+    assert message.application_properties[b"x-ms-path"] == b"orders"
+    assert message.application_properties[b"x-ms-sessionid"] == b"s"
+    assert sorted(world.backlog()) == ["one", "three", "two"]
+
+
+async def test_many_at_once_while_it_goes(world: World, gateway: Running) -> None:
+    """Every message that was accepted is at the primary or in the backlog, those of a session in order."""
+    accepted: list[str] = []
+    client = sdk_aio.ServiceBusClient.from_connection_string(gateway.text())
+    async with client:
+
+        async def send(session: str) -> None:
+            async with client.get_queue_sender("orders") as sender:
+                for number in range(40):
+                    await sender.send_messages(sdk.ServiceBusMessage(f"{session}{number}", session_id=session))
+                    accepted.append(f"{session}{number}")
+
+        sending = [asyncio.create_task(send(session)) for session in "abcd"]
+        while len(accepted) < 40:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(world.dark)
+        await asyncio.gather(*sending)
+    await asyncio.to_thread(world.light)
+    assert len(accepted) == 160
+    await asyncio.to_thread(world.drain)
+    got: dict[str, list[int]] = {}
+    for body in await asyncio.to_thread(world.bodies, "orders"):
+        got.setdefault(body[0], []).append(int(body[1:]))
+    assert {session: sorted(set(numbers)) for session, numbers in got.items()} == {s: list(range(40)) for s in "abcd"}
+    for numbers in got.values():
+        first = list(dict.fromkeys(numbers))
+        assert first == sorted(first)
+
+
+def test_receivers_see_what_they_would_see(world: World, gateway: Running) -> None:
+    with client_of(gateway, retry_total=0) as client:
+        world.dark()
+        with pytest.raises(ServiceBusError), client.get_queue_receiver("orders") as receiver:
+            receiver.receive_messages(1, max_wait_time=2)
+        world.light()
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages(sdk.ServiceBusMessage("back"))
+    with client_of(gateway) as client, client.get_queue_receiver("orders") as receiver:
+        assert [str(message) for message in receiver.receive_messages(1, max_wait_time=30)] == ["back"]
+
+
+def test_a_message_that_cannot_be_diverted_is_refused(world: World, gateway: Running) -> None:
+    world.dark()
+    with client_of(gateway, retry_total=0) as client, client.get_queue_sender("orders") as sender:
+        with pytest.raises(ServiceBusError) as caught:
+            sender.send_messages(sdk.ServiceBusMessage("x", application_properties={"x-ms-path": "elsewhere"}))
+        assert "x-ms-path" in str(caught.value)
+        sender.send_messages(sdk.ServiceBusMessage("fine"))
+    assert world.backlog() == ["fine"]
+
+
+def test_neither_side_takes_it(world: World, gateway: Running) -> None:
+    """The client is told, and nothing is counted as accepted."""
+    world.dark()
+    world.emulator.stop("fabrikam")
+    with (
+        client_of(gateway, retry_total=0) as client,
+        pytest.raises(ServiceBusError),
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(sdk.ServiceBusMessage("nowhere"))
+    assert gateway.gateway.house.counts.accepted == 0
+
+
+@pytest.mark.parametrize("fault", ["silent", "fail:op=send,condition=amqp:internal-error", "detach:op=send"])
+def test_other_ways_to_fail(world: World, gateway: Running, fault: str) -> None:
+    """No answer, an error of the service's own, and a link that is detached: each with the message under way."""
+    with client_of(gateway, retry_total=0) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(sdk.ServiceBusMessage("before"))
+        number = world.emulator.faults("contoso").add(fault)
+        sender.send_messages(sdk.ServiceBusMessage("during"))
+        world.emulator.faults("contoso").remove(number)
+    assert "during" in world.backlog()
