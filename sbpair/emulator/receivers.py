@@ -82,6 +82,7 @@ class Receiver(LinkHandler):
     def __init__(self, entity: MessageEntity, mailbox: Mailbox, link: Link, transactions: Transactions) -> None:
         self.settled = link.snd_settle_mode == _SETTLED_BY_SENDER
         self.session_id: str | None = None
+        self._session: Session | None = None
         self._entity = entity
         self._mailbox = mailbox
         self._link = link
@@ -121,6 +122,7 @@ class Receiver(LinkHandler):
     def granted(self, session: Session) -> None:
         """A session is locked for us: answer the attach with its id, spelled as it was asked for, and its lock time."""
         self._stop_waiting()
+        self._session = session
         self.session_id = session.id if self.session_id is None else self.session_id
         self._link.open(
             properties={LOCKED_UNTIL_PROPERTY: ticks(session.locked_until)},
@@ -293,7 +295,10 @@ class Receiver(LinkHandler):
         try:
             return self._apply(token, state)
         except BrokerError as error:
-            return rejected(error.condition, error.description)
+            condition, session = error.condition, self._session
+            if condition == errors.MESSAGE_LOCK_LOST and session is not None and session.holder is not self:
+                condition = self._entity.namespace.laws.settled_after_session_lost
+            return rejected(condition, error.description)
 
     def _apply(self, token: uuid.UUID, state: Described | None) -> Described:
         code = outcome_code(state)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from sbpair.emulator.laws.law import Law, tested
+from sbpair.emulator.laws.law import Law, tested, unknown
+from sbpair.engine import errors
 from sbpair.service import ascii_session_key, session_key
 
 
@@ -18,6 +19,14 @@ class Sessions:
         lax=str,
         other=ascii_session_key,
         differs="letters beyond ASCII as well, of which nothing is known (`other`: letters of ASCII alone)",
+    )
+    settled_after_session_lost = Law[str](
+        "Once the lock of a session has run out, a settlement over its link is refused as message-lock-lost.",
+        unknown("none for the moment before the link is detached; afterwards the clients say session-lock-lost"),
+        "receivers.py Receiver._settle",
+        strict=errors.MESSAGE_LOCK_LOST,
+        other=errors.SESSION_LOCK_LOST,
+        differs="so for 2 seconds, after which the link is detached with session-lock-lost",
     )
     next_session_timeout_seconds = Law[float](
         "A receiver of the next available session waits 60 seconds unless it says how long.",

@@ -2,15 +2,22 @@
 
 import pytest
 
+from sbpair.amqp.sections import PropertyField, build
 from sbpair.amqp.types import Uint
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.broker.transactions import TIMED_OUT
+from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.laws import Laws
 from sbpair.emulator.receivers import waiting_seconds
 from sbpair.emulator.requests.peek import peek_message
 from sbpair.emulator.requests.sessions import set_session_state
+from sbpair.emulator.server import Emulator, NamespaceConfig
+from sbpair.engine.clock import ManualClock
 from sbpair.engine.errors import BrokerError, EntityError
+from sbpair.engine.performatives import DISPOSITION, TRANSFER, accepted
 from sbpair.service import NEVER_SECONDS, Tier
+from tests.emulator.engine.dialects import AZURE_SERVICEBUS
+from tests.emulator.engine.test_dialogues import lease_session, logged_in
 from tests.emulator.laws.test_refusals import request
 from tests.emulator.spender import Spender
 
@@ -46,6 +53,27 @@ async def test_the_state_of_a_premium_session_may_be_large(make_bench):
     bench.accept(queue, "s")
     request(bench, "orders", set_session_state, session_id="s", session_state=b"x" * (2 << 20))
     assert len(queue.main.sessions.get("s").state) == 2 << 20
+
+
+@pytest.mark.law("settled-after-session-lost")
+@pytest.mark.parametrize(
+    ("form", "condition"),
+    [("strict", "com.microsoft:message-lock-lost"), ("other", "com.microsoft:session-lock-lost")],
+)
+async def test_what_a_settlement_is_told_whose_session_lock_has_run_out(form, condition):
+    clock = ManualClock()
+    configs = [NamespaceConfig("primary", laws={"settled-after-session-lost": form})]
+    async with Emulator(configs, clock=clock, seed=1) as emulator:
+        queue = emulator.namespace("primary").create_queue("orders", QueueDescription(requires_session=True))
+        queue.send(build(properties={PropertyField.GROUP_ID: "blue"}, data=b"x"))
+        async with logged_in(emulator, AZURE_SERVICEBUS, "orders") as client:
+            lease_session(client, "orders")
+            delivery = await client.until(TRANSFER)
+            clock.advance(61)
+            client.settle(delivery.field(1), None, accepted())
+            refused = (await client.until(DISPOSITION)).field(4)
+            assert refused.value[0].value[0] == condition
+        assert queue.counts().active == 1
 
 
 @pytest.mark.law("large-message-counts-twice")
