@@ -36,6 +36,47 @@ folders carry the same words on every floor: transfer (drain, syphon), failover 
     lines.py            values of a file that know the lines they stand in
     version.py          the version
 
+The words, one for each act and thing; a name or a sentence takes these:
+
+    pair              a primary and a secondary namespace
+    backlog queue     a queue of the secondary that holds what the primary did not take
+    divert            send to a backlog queue instead of the primary
+    fail over, back   begin, and end, to divert
+    drain             return what backlog queues hold to the primary, once
+    syphon            drain continuously
+    move, copy        from an entity to another, with or without taking it away
+    resend, resubmit  to its destination again; dead letters
+    restore           send what files hold
+    purge, edit       delete messages; change them where they lie
+    evacuate          move everything that a namespace holds
+    peek, browse      look at messages without taking them, one page or all pages
+    send, ping        a message of an application; the documented probe of an entity
+    provision         create what a pair lacks
+    cleanup           delete what no pair needs
+    discover          find backlog queues, and the pairs that they belong to
+    audit, finding    check a pair; what a check says
+    doctor            examine what a command would need
+    status            what a backlog holds now
+    snapshot, plan    all that was read of a pair at a time; steps that are shown, then applied
+    dry run           everything but the act
+    ends, sides       open namespaces: source and target; primary and secondary of a pair
+    request, result   what a verb is to do; what it has done until it ended
+    observer, event   what is notified on the way; what it gets
+    ledger            the file that records each message that was sent or settled
+    archive           files that keep whole messages
+    journal           where consumers of active/active agree
+    lock, settle      a receiver's right to a message; complete, release, abandon, defer or dead-letter it
+    release           give a message back without raising its delivery count
+    lane              a session of a destination: what has an order
+    gap               a message that comes first and is not in our hands
+    hold, park        wait with a message in hand; with its lock alone
+    abandon           give up a destination for this run
+    fate              what becomes of a message
+    pace, rate        how fast it goes; how fast it may go
+    patience          how long failures are tried again
+    fault             a failure that an embedded namespace is asked to make
+    law               a rule of the service, with its source
+
 The public names below are imported when they are first used.
 """
 

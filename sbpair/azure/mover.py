@@ -201,8 +201,8 @@ class AzureMover(AzureReceiver):
         wire = self._link.current
         deliveries: dict[int, Delivery] = {}
         tokens: dict[int, UUID] = {}
-        for place, one in enumerate(received):
-            receipt = one.receipt
+        for place, message in enumerate(received):
+            receipt = message.receipt
             if not isinstance(receipt, Receipt):
                 continue
             if receipt.delivery is not None and receipt.wire is wire:

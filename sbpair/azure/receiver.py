@@ -457,18 +457,18 @@ def _by_wire(received: Sequence[Received]) -> tuple[dict[ReceiverWire, dict[int,
     found: dict[ReceiverWire, dict[int, Received]] = {}
     others: list[Received] = []
     last: ReceiverWire | None = None
-    for one in received:
-        receipt = one.receipt
+    for message in received:
+        receipt = message.receipt
         if last is None or not isinstance(receipt, Receipt) or receipt.wire is not last or receipt.delivery is None:
             wire, delivery = _on_link(receipt)
             if wire is None or delivery is None:
-                others.append(one)
+                others.append(message)
                 continue
             last, there = wire, found.setdefault(wire, {})
         else:
             delivery = receipt.delivery
-        if there.setdefault(delivery.delivery_id, one) is not one:
-            others.append(one)  # the peer has given two the same number, and each has to get an answer
+        if there.setdefault(delivery.delivery_id, message) is not message:
+            others.append(message)  # the peer has given two the same number, and each has to get an answer
     return found, others
 
 

@@ -138,12 +138,12 @@ def compare(place: str, expected: dict[str, str], arrived: list[Received]) -> Pr
 def _out_of_order(arrived: Iterable[tuple[str, Received]]) -> Iterable[str]:
     """Messages of a session that came after a later one; ids grow in the order of sending."""
     last: dict[str, str] = {}
-    for name, one in arrived:
-        if one.session_id is None:
+    for name, message in arrived:
+        if message.session_id is None:
             continue
-        if name < last.get(one.session_id, ""):
+        if name < last.get(message.session_id, ""):
             yield name
-        last[one.session_id] = max(name, last.get(one.session_id, ""))
+        last[message.session_id] = max(name, last.get(message.session_id, ""))
 
 
 SCHEDULE_SECONDS = 10.0

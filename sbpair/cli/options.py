@@ -149,23 +149,23 @@ class OptionSet:
     def words(self) -> list[str]:
         """The options that were given, as the command to continue with repeats them: all but those that are `ONCE`."""
         found = []
-        for one in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
+        for declared in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, declared.name)
             if isinstance(value, OptionSet):
                 found += value.words()
-            elif value not in (one.default, None, (), []):
-                found += _as_words(one.name, get_args(one.type)[1:], value)
+            elif value not in (declared.default, None, (), []):
+                found += _as_words(declared.name, get_args(declared.type)[1:], value)
         return found
 
     @classmethod
     def parameters(cls) -> Iterator[inspect.Parameter]:
         """The options, as parameters of a command."""
-        for one in fields(cls):  # type: ignore[arg-type]
-            if _is_set(one.type):
-                yield from one.type.parameters()
+        for declared in fields(cls):  # type: ignore[arg-type]
+            if _is_set(declared.type):
+                yield from declared.type.parameters()
             else:
                 yield inspect.Parameter(
-                    one.name, inspect.Parameter.KEYWORD_ONLY, annotation=one.type, default=one.default
+                    declared.name, inspect.Parameter.KEYWORD_ONLY, annotation=declared.type, default=declared.default
                 )
 
     @classmethod
@@ -197,14 +197,14 @@ def _given(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]) -
     """Arguments and options of a command as its line goes on with them."""
     arguments: list[str] = []
     options: list[str] = []
-    for one in parameters:
-        value, metadata = values[one.name], get_args(one.annotation)[1:]
-        if value in (one.default, None, (), []):
+    for parameter in parameters:
+        value, metadata = values[parameter.name], get_args(parameter.annotation)[1:]
+        if value in (parameter.default, None, (), []):
             continue
         if any(isinstance(said, ArgumentInfo) for said in metadata):
             arguments += map(str, value) if isinstance(value, list | tuple) else [str(value)]
         else:
-            options += _as_words(one.name, metadata, value)
+            options += _as_words(parameter.name, metadata, value)
     return [*arguments, *options]
 
 

@@ -69,11 +69,11 @@ def groups_of(files: Sequence[ArchiveFile]) -> list[Group]:
 
 def _up_to_target(files: Sequence[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
     part: list[ArchiveFile] = []
-    for one in files:
-        if part and sum(other.bytes for other in part) + one.bytes > TARGET_BYTES:
+    for file in files:
+        if part and sum(other.bytes for other in part) + file.bytes > TARGET_BYTES:
             yield part
             part = []
-        part.append(one)
+        part.append(file)
     if part:
         yield part
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
 
 
-WHOLE_LOOK_SECONDS = FOLLOW_LIST_SECONDS
+WHOLE_POLL_SECONDS = FOLLOW_LIST_SECONDS
 """After this time the next look is a whole one."""
 
 
@@ -144,7 +144,7 @@ class _Looks:
         self.was_whole = True
         plan = plan_archive(self._request, manifest)
         self._sources = plan.sources
-        self._next_whole = time.monotonic() + WHOLE_LOOK_SECONDS
+        self._next_whole = time.monotonic() + WHOLE_POLL_SECONDS
         return plan
 
 

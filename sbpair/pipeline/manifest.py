@@ -338,10 +338,10 @@ def refuse_overlap(covered: Sequence[Covered], known: int) -> Any:
 
     def check(manifest: Manifest) -> None:
         since = [one for commit in manifest.commits if commit.number > known for one in commit.covered]
-        for one in covered:
+        for piece in covered:
             for other in since:
-                same = one.pair == other.pair and one.span.same_place(other.span)
-                if same and other.first <= one.last and one.first <= other.last:
+                same = piece.pair == other.pair and piece.span.same_place(other.span)
+                if same and other.first <= piece.last and piece.first <= other.last:
                     raise ArchiveError(
                         f"Another archiver has added messages {other.first} to {other.last} of {other.queue}.",
                         hint="Nothing was added twice; run the command again for what is still missing.",

@@ -48,14 +48,14 @@ def uncovered(wanted: Span, covered: Iterable[Span]) -> list[Span]:
     """What of `wanted` no span of `covered` has."""
     missing: list[Span] = []
     first = wanted.first
-    for one in sorted((one for one in covered if one.same_place(wanted)), key=lambda one: one.first):
-        if one.last < first:
+    for span in sorted((span for span in covered if span.same_place(wanted)), key=lambda span: span.first):
+        if span.last < first:
             continue
-        if one.first > wanted.last:
+        if span.first > wanted.last:
             break
-        if one.first > first:
-            missing.append(replace(wanted, first=first, last=one.first - 1))
-        first = one.last + 1
+        if span.first > first:
+            missing.append(replace(wanted, first=first, last=span.first - 1))
+        first = span.last + 1
     if first <= wanted.last:
         missing.append(replace(wanted, first=first))
     return missing

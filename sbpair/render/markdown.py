@@ -52,10 +52,10 @@ def _blocks(section: Section) -> Iterator[str]:
                 else:
                     yield _line(paragraph)
         case Findings():
-            for one in section.findings:
-                yield f"### {_line(one.label)} {_line(one.code)}: {_line(one.title)}"
-                yield "\n".join(f"- {_line(subject)}: {_line(what)}" for subject, what in one.places)
-                if one.steps:
-                    yield "\n".join(f"{place}. {_line(step)}" for place, step in enumerate(one.steps, 1))
+            for finding in section.findings:
+                yield f"### {_line(finding.label)} {_line(finding.code)}: {_line(finding.title)}"
+                yield "\n".join(f"- {_line(subject)}: {_line(what)}" for subject, what in finding.places)
+                if finding.steps:
+                    yield "\n".join(f"{place}. {_line(step)}" for place, step in enumerate(finding.steps, 1))
     if isinstance(section, Bars | Lines) and section.note:
         yield _line(section.note)

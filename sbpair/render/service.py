@@ -236,11 +236,11 @@ class ServiceMetrics:
 
     def _of_totals(self) -> Iterator[Metric]:
         """The counters of a drain, but for those that are told by queue and destination already."""
-        for one in numbers():
-            if one.name in self.totals.numbers and one.name not in TOLD_IN_PARTS:
-                name, value = one.metadata["metric"].removeprefix("sbpair_"), self.totals.numbers[one.name]
+        for number in numbers():
+            if number.name in self.totals.numbers and number.name not in SHOWN_IN_PARTS:
+                name, value = number.metadata["metric"].removeprefix("sbpair_"), self.totals.numbers[number.name]
                 labels = (("pair", self._pair),)
-                yield Metric(f"sbpair_syphon_{name}_total", one.metadata["what"], value, labels, counter=True)
+                yield Metric(f"sbpair_syphon_{name}_total", number.metadata["what"], value, labels, counter=True)
 
     def _gauges(self) -> Iterator[Metric]:
         yield self._gauge("start_timestamp_seconds", "When the service started.", round(self._began, 3))
@@ -272,7 +272,7 @@ class ServiceMetrics:
         return Metric(f"sbpair_syphon_{name}", text, value, (("pair", self._pair), *labels.items()))
 
 
-TOLD_IN_PARTS = ("forwarded", "forwarded_bytes", "dead_lettered")
+SHOWN_IN_PARTS = ("forwarded", "forwarded_bytes", "dead_lettered")
 """Counters of a drain that are told by queue and destination or reason."""
 _FROM_TO = ("queue", "entity")
 _WHY = ("queue", "reason")

@@ -250,10 +250,10 @@ def values_of(
         UsageError: a property without a name or a value, a duration or time that is none.
     """
     named: dict[str, str] = {}
-    for one in properties:
-        name, equals, value = one.partition("=")
+    for text in properties:
+        name, equals, value = text.partition("=")
         if not name or not equals:
-            raise UsageError(f"--property is NAME=VALUE, not {quoted(one)}.")
+            raise UsageError(f"--property is NAME=VALUE, not {quoted(text)}.")
         named[name] = value
     duration_option(ttl)
     try:

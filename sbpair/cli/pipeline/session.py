@@ -180,10 +180,10 @@ def spark_session(
 
 def _properties(conf: list[str] | None) -> dict[str, str]:
     properties = {}
-    for one in conf or ():
-        key, equals, value = one.partition("=")
+    for text in conf or ():
+        key, equals, value = text.partition("=")
         if not equals or not key.startswith("spark."):
-            raise UsageError(f"--conf is spark.KEY=VALUE, not {one.partition('=')[0]!r}.")
+            raise UsageError(f"--conf is spark.KEY=VALUE, not {text.partition('=')[0]!r}.")
         properties[key] = value
     return properties
 

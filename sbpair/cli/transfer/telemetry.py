@@ -60,12 +60,12 @@ class Instruments:
         """Take the samples again."""
         found: dict[str, list[Any]] = {}
         made: list[Metric] = []
-        for one in self._metrics.samples():
-            name = instrument_name(one)
+        for sample in self._metrics.samples():
+            name = instrument_name(sample)
             if name not in found and name not in self._last:
-                made.append(one)
-            attributes = {_ATTRIBUTES[label]: value for label, value in one.labels}
-            found.setdefault(name, []).append(self._observation(one.value, attributes))
+                made.append(sample)
+            attributes = {_ATTRIBUTES[label]: value for label, value in sample.labels}
+            found.setdefault(name, []).append(self._observation(sample.value, attributes))
         self._last = {name: [] for name in self._last} | found
         for one in made:
             self._make(one)

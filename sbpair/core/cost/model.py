@@ -477,14 +477,14 @@ def _basic(
 
 
 def _premium(workload: Workload, sides: dict[Side, Billed], prices: PriceTable) -> Iterator[Charge]:
-    for side, one in sides.items():
-        if one.tier is Tier.PREMIUM:
+    for side, facts in sides.items():
+        if facts.tier is Tier.PREMIUM:
             yield from charge(
                 Meter.PREMIUM_UNIT,
-                one.messaging_units * workload.month.hours,
+                facts.messaging_units * workload.month.hours,
                 prices,
-                account=one.account,
-                label=f"{counted(one.messaging_units, 'messaging unit')} of the {side}; operations included",
+                account=facts.account,
+                label=f"{counted(facts.messaging_units, 'messaging unit')} of the {side}; operations included",
                 source=_PRICING,
             )
 

@@ -181,16 +181,16 @@ def proposed_pairs(
     labels = {namespace_label(host): host for host in known}
     pairs: dict[str, Any] = {}
     for namespace in namespaces:
-        for one in namespace.transfer:
-            if one.pair is not None or not one.backlog_queues:
+        for transfer in namespace.transfer:
+            if transfer.pair is not None or not transfer.backlog_queues:
                 continue
-            name = _free_name(one.primary, namespace.namespace, names)
+            name = _free_name(transfer.primary, namespace.namespace, names)
             names.add(name)
-            host = labels.get(one.primary.lower()) or _same_cloud(one.primary, namespace.host)
+            host = labels.get(transfer.primary.lower()) or _same_cloud(transfer.primary, namespace.host)
             pairs[name] = {
                 "primary": dict(known.get(host, {"namespace": host})),
                 "secondary": dict(known.get(namespace.host.lower(), {"namespace": namespace.host})),
-                "backlog_queues": one.backlog_queues,
+                "backlog_queues": transfer.backlog_queues,
             }
     return pairs
 
@@ -209,17 +209,17 @@ def _same_cloud(label: str, host: str) -> str:
 def sentences(discovery: Discovery) -> Iterator[str]:
     """What an operator should know about it, the worst first."""
     for namespace in discovery.namespaces:
-        for one in namespace.transfer:
-            if one.pair is None and one.holds_messages:
-                yield f"{namespace.namespace} holds messages of {one.primary}, and no configured pair covers them."
-            elif one.pair is None:
-                yield f"{namespace.namespace} has backlog queues of {one.primary}, and no configured pair covers them."
+        for transfer in namespace.transfer:
+            if transfer.pair is None and transfer.holds_messages:
+                yield f"{namespace.namespace} holds messages of {transfer.primary}, and no configured pair covers them."
+            elif transfer.pair is None:
+                yield f"{namespace.namespace} has backlog queues of {transfer.primary}; no configured pair covers them."
     for namespace in discovery.namespaces:
-        for one in namespace.transfer:
-            if one.configured_queues is not None and one.backlog_queues > one.configured_queues:
+        for transfer in namespace.transfer:
+            if transfer.configured_queues is not None and transfer.backlog_queues > transfer.configured_queues:
                 yield (
-                    f"The pair {one.pair} counts on {counted(one.configured_queues, 'backlog queue')}, and "
-                    f"{one.indexes} exist: set `backlog_queues: {one.backlog_queues}`."
+                    f"The pair {transfer.pair} counts on {counted(transfer.configured_queues, 'backlog queue')}, and "
+                    f"{transfer.indexes} exist: set `backlog_queues: {transfer.backlog_queues}`."
                 )
     for namespace in discovery.namespaces:
         if namespace.detail is not None:

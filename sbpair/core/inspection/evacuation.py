@@ -291,21 +291,24 @@ def plan_moves(
     """What is moved from each entity of the namespace `label`, and what is not. `steps` by path in lower case."""
     moves: list[MailboxMove] = []
     left: list[LeftThere] = []
-    for one in source:
-        counts = one.counts
+    for mailbox in source:
+        counts = mailbox.counts
         if on_the_way := counts.transfer + counts.transfer_dead_letter:
-            left.append(LeftThere(one.path, on_the_way, "on their way to where the entity forwards"))
-        step = steps.get(one.path.lower())
+            left.append(LeftThere(mailbox.path, on_the_way, "on their way to where the entity forwards"))
+        step = steps.get(mailbox.path.lower())
         for dead_letter, number in ((False, counts.active + counts.scheduled), (True, counts.dead_letter)):
-            if dead_letter and one.kind is EntityKind.TOPIC:
+            if dead_letter and mailbox.kind is EntityKind.TOPIC:
                 continue  # what is scheduled is all that it holds
-            why = _why_left(one, step, dead_letter, dead_letters)
+            why = _why_left(mailbox, step, dead_letter, dead_letters)
             if why is None:
-                to = _destination(one, label, dead_letter, dead_letters)
-                held, sessions = to.lower() != one.path.lower(), one.settings.requires_session and not dead_letter
-                moves.append(MailboxMove(one.path, dead_letter, to, held, number, sessions))
+                to = _destination(mailbox, label, dead_letter, dead_letters)
+                held, sessions = (
+                    to.lower() != mailbox.path.lower(),
+                    mailbox.settings.requires_session and not dead_letter,
+                )
+                moves.append(MailboxMove(mailbox.path, dead_letter, to, held, number, sessions))
             elif number:
-                left.append(LeftThere(dead_letter_path(one.path) if dead_letter else one.path, number, why))
+                left.append(LeftThere(dead_letter_path(mailbox.path) if dead_letter else mailbox.path, number, why))
     return tuple(moves), tuple(left)
 
 

@@ -384,11 +384,11 @@ class Tally:
     def note(self, moment: Moment, *happened: Accepted | Settled | Item) -> None:
         """Every counter of that moment looks at what happened."""
         counts, names = _counting(moment)
-        for one in happened:
+        for event in happened:
             for name, number_of in counts:
-                self.numbers[name] += number_of(one)
+                self.numbers[name] += number_of(event)
             for name, names_of in names:
-                self.names[name].update(names_of(one))
+                self.names[name].update(names_of(event))
         if self._beyond is not None:
             self._beyond.note(moment, *happened)
 
@@ -453,9 +453,9 @@ def parts_together(parts: Sequence[DrainReport], *, seconds: float) -> DrainRepo
 
 def _sums(runs: Sequence[DrainReport]) -> dict[str, Any]:
     totals: dict[str, Any] = {one.name: sum(getattr(run, one.name) for run in runs) for one in fields_of(Kind.COUNT)}
-    for one in fields_of(Kind.BY_NAME):
+    for declared in fields_of(Kind.BY_NAME):
         count: Counter[str] = Counter()
         for run in runs:
-            count.update(dict(getattr(run, one.name)))
-        totals[one.name] = in_order(count)
+            count.update(dict(getattr(run, declared.name)))
+        totals[declared.name] = in_order(count)
     return totals

@@ -50,9 +50,9 @@ def put_messages(entity: Queue | Topic | Subscription, listed: object, where: st
         return
     if not isinstance(listed, list):
         raise SeedError(f"{where}: a list of messages is expected")
-    for index, one in enumerate(listed):
+    for index, described in enumerate(listed):
         place, line = f"{where}[{index}]", line_of(listed, index)
-        fields = mapping_of(one, place, line)
+        fields = mapping_of(described, place, line)
         only(fields, _KNOWN, place)
         count = fields.get("count", 1)
         if type(count) is not int or not 0 <= count <= MOST_MESSAGES:

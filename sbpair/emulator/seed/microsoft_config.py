@@ -135,9 +135,9 @@ def _named(
     if not isinstance(listed, list):
         raise SeedError(f"{where}: a list is expected")
     found = []
-    for index, one in enumerate(listed):
+    for index, described in enumerate(listed):
         line = line_of(listed, index)
-        body = _object(one, f"{where}[{index}]", line)
+        body = _object(described, f"{where}[{index}]", line)
         name = body.get("Name")
         if not isinstance(name, str) or not name:
             raise SeedError(f"{where}[{index}]: `Name` is missing", line)

@@ -301,13 +301,13 @@ def queue_paths(pair: Pair, wanted: Sequence[str], connection: Connection) -> tu
     if not wanted or any(one.isdecimal() and int(one) >= len(own) for one in wanted):
         indexed |= {index_of(path): path for path in connection.backlog_queues(pair)}
     chosen = []
-    for one in wanted:
-        if not one.isdecimal():
-            chosen.append(check_entity_path(one))
-        elif int(one) in indexed:
-            chosen.append(indexed[int(one)])
+    for text in wanted:
+        if not text.isdecimal():
+            chosen.append(check_entity_path(text))
+        elif int(text) in indexed:
+            chosen.append(indexed[int(text)])
         else:
-            raise UsageError(f"Pair {pair.name!r} has backlog queues 0 to {max(indexed)}; there is no {one}.")
+            raise UsageError(f"Pair {pair.name!r} has backlog queues 0 to {max(indexed)}; there is no {text}.")
     return tuple(dict.fromkeys(chosen)) or tuple(indexed.values())
 
 

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 LOCAL_MASTER = "local[*,4]"
 """Every core of this machine; a task that fails is tried four times in all, as on a cluster."""
-KEPT_LOGS = 20
+MOST_LOGS = 20
 _GATEWAY = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 _DIRECT = ("local", "spark://")
 
@@ -397,7 +397,7 @@ def _new_log(directory: Path | None) -> Path:
     folder = directory or cache_directory() / "logs"
     try:
         make_private_folder(folder)
-        for old in sorted(folder.glob("spark-*.log"), key=lambda path: path.stat().st_mtime)[:-KEPT_LOGS]:
+        for old in sorted(folder.glob("spark-*.log"), key=lambda path: path.stat().st_mtime)[:-MOST_LOGS]:
             old.unlink(missing_ok=True)
         log = folder / f"spark-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}.log"
         write_private(log, b"")

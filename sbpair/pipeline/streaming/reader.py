@@ -42,7 +42,7 @@ from sbpair.pipeline.streaming.offsets import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LOOK_AGAIN_SECONDS = 60.0
+POLL_AGAIN_SECONDS = 60.0
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -132,7 +132,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The queues; those of a backlog are searched again every while, since senders may have made more."""
         now = time.monotonic()
         if now >= self._look_again_at:
-            self._found, self._look_again_at = self.options.sources(self._connected()), now + LOOK_AGAIN_SECONDS
+            self._found, self._look_again_at = self.options.sources(self._connected()), now + POLL_AGAIN_SECONDS
         return self._found
 
     def _unread(self, offset: Offset) -> list[Span]:

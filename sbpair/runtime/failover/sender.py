@@ -184,7 +184,7 @@ class _Unreached:
     until: float
     """Monotonic seconds; a message that comes before is not tried."""
 
-    def anew(self) -> ServiceError:
+    def again(self) -> ServiceError:
         """The error for a message that was not tried."""
         error = copy.copy(self.error)
         error.__traceback__ = None
@@ -581,7 +581,7 @@ class _PatientSender:
                 wait.afterwards = "tried again"
             began = self._clock.monotonic()
             if self._unreached is not None and not self._sender.answered and began < self._unreached.until:
-                raise self._unreached.anew()
+                raise self._unreached.again()
             _current.set(wait)
             return await self._send_until(item, timeout_seconds, began, began + retry_seconds, stop)
 

@@ -324,12 +324,12 @@ class _Reader:
             if seen.number >= MOST_BROWSED_MESSAGES:
                 seen.complete = False
                 break
-            for one in page:
+            for message in page:
                 seen.number += 1
-                seen.deferred += one.state is State.DEFERRED
-                seen.scheduled += one.state is State.SCHEDULED
-                if one.enqueued_at is not None:
-                    seen.oldest = one.enqueued_at if seen.oldest is None else min(seen.oldest, one.enqueued_at)
+                seen.deferred += message.state is State.DEFERRED
+                seen.scheduled += message.state is State.SCHEDULED
+                if message.enqueued_at is not None:
+                    seen.oldest = message.enqueued_at if seen.oldest is None else min(seen.oldest, message.enqueued_at)
         return seen
 
 

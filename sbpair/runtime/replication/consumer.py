@@ -44,7 +44,7 @@ ACCEPT_WAIT_SECONDS = 5.0
 ASK_AGAIN_SECONDS = 0.1
 """Before the next session is asked for when none waited; the service has looked for one for long."""
 CONFIRM_SECONDS = 10.0
-LOOK_AGAIN_SECONDS = 2.0
+POLL_AGAIN_SECONDS = 2.0
 LEAVING_SECONDS = 30.0
 """Bound of winding up after a stop, on top of the handlers' grace."""
 
@@ -303,7 +303,7 @@ class _Consumer:
             if until is None:
                 self._end("idle")
                 return
-            now, pause = self._now(), LOOK_AGAIN_SECONDS
+            now, pause = self._now(), POLL_AGAIN_SECONDS
             if remaining.next_at is not None:
                 pause = max(0.2, min(remaining.next_at - now, until - self._clock.monotonic()))
             messages = remaining.second_copies + (remaining.scheduled or 0)

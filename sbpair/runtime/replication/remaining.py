@@ -64,11 +64,11 @@ async def look(
         try:
             async with aclosing(pages_once(receiver, page_seconds=page_seconds)) as pages:
                 async for page in pages:
-                    for one in page:
-                        key = (session_key(one.session_id or ""), one.message_id or "")
-                        if one.state is State.SCHEDULED:
+                    for message in page:
+                        key = (session_key(message.session_id or ""), message.message_id or "")
+                        if message.state is State.SCHEDULED:
                             later[key] += 1
-                            if (at := describe(one.payload).scheduled_at) is not None:
+                            if (at := describe(message.payload).scheduled_at) is not None:
                                 times.append(at)
                         elif key in finished:
                             active.add(key)

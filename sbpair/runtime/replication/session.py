@@ -187,17 +187,17 @@ class SessionWorker:
     async def _take_in(self, received: list[Received]) -> None:
         if len(self._outcomes) > MOST_OUTCOMES:
             self._outcomes.clear()  # they are read again where they matter
-        for one in received:
-            if not one.message_id:
+        for message in received:
+            if not message.message_id:
                 text = "Without a MessageId its two copies are not known to be one."
-                await self._settle(one, Disposition.DEAD_LETTER, "dead-lettered", NO_ID, text)
+                await self._settle(message, Disposition.DEAD_LETTER, "dead-lettered", NO_ID, text)
                 continue
             try:
-                stamp = stamp_of(one.payload)
+                stamp = stamp_of(message.payload)
             except MalformedMessageError as error:
-                await self._settle(one, Disposition.DEAD_LETTER, "dead-lettered", error.reason, error.description)
+                await self._settle(message, Disposition.DEAD_LETTER, "dead-lettered", error.reason, error.description)
                 continue
-            self._held[Copy(one.message_id, one.sequence_number, stamp)] = one
+            self._held[Copy(message.message_id, message.sequence_number, stamp)] = message
 
     async def _settle(
         self, received: Received, disposition: Disposition, result: str, reason: str = "", description: str = ""

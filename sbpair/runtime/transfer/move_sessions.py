@@ -31,7 +31,7 @@ SESSIONS_AT_ONCE = 8
 SESSION_IN_FLIGHT_MESSAGES = 250
 SESSION_IDLE_SECONDS = 0.2
 """How long a receive waits before a session counts as idle; a browse then says whether it is empty."""
-LOOK_AGAIN_SECONDS = 2.0
+POLL_AGAIN_SECONDS = 2.0
 """How often sessions are looked for that have got messages: nothing tells of them."""
 
 
@@ -65,7 +65,7 @@ class SessionMove:
                     break
                 sentence = waits_for_more(self._job.clock.now().timestamp() + quiet)
                 wait.detail = lambda sentence=sentence: sentence
-                await cancel_on(self._job.stop, self._job.clock.sleep(min(LOOK_AGAIN_SECONDS, quiet)))
+                await cancel_on(self._job.stop, self._job.clock.sleep(min(POLL_AGAIN_SECONDS, quiet)))
                 before, look = look.going, await self._look_for_sessions()
                 if look.going - before:
                     wait.detail = None

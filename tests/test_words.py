@@ -1,0 +1,155 @@
+"""One word for one act and thing: the table in the package's docstring, and words that no name and no sentence takes.
+
+An exception is what is left from before, and may only shrink.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sbpair
+
+ROOT = Path(sbpair.__file__).parent
+MOST_WORDS = 50
+
+NOT_IN_NAMES = frozenset(
+    [
+        "abandoning",
+        "anew",
+        "audience",
+        "chronicle",
+        "kept",
+        "likes",
+        "look",
+        "meant",
+        "one",
+        "overlapped",
+        "stoppable",
+        "told",
+        "unless",
+        "wish",
+    ]
+)
+"""Pronouns and metaphors: a name says which thing, in the words of AMQP, Service Bus, asyncio, anyio and Spark."""
+LEFT_IN_NAMES = {
+    # Words of the protocols, and of Python's: `aud` of a token, an option of `ping`, a line of text.
+    *("engine/auth.py:SERVICE_BUS_AUDIENCE", "engine/auth.py:audience", "operations/ping.py:by_look_up"),
+    *("core/failover/measured.py:LOOK_UP", "runtime/failover/backlog.py:ONE_KEY"),
+    *(f"emulator/laws/partitions.py:{act}_one_partition" for act in ("deferred", "peek", "settle", "transaction")),
+    *("core/replication/ownership.py:LookUp", "core/inspection/audit/findings.py:in_one_line"),
+    *("clients/failover.py:Chronicle", "clients/failover.py:Audience", "runtime/failover/pairing.py:audience"),
+    *("cli/cost/shown.py:one_estimate", "cli/replication/send.py:one_side", "pipeline/replication/report.py:one_side"),
+    *("cli/transfer/options.py:one_namespace", "emulator/broker/intake.py:in_one_transfer"),
+    *("operations/drain.py:of_one_process", "core/transfer/resend.py:meant"),
+    *("amqp/sections.py:kept", "core/failover/sending.py:kept", "core/transfer/restored.py:kept_in"),
+    *("engine/budgets.py:kept_bytes", "engine/link.py:kept_bytes", "pipeline/importing.py:kept_in"),
+    *("runtime/failover/backlog.py:KeptQueue", "runtime/failover/backlog.py:kept"),
+    *("core/inspection/audit/findings.py:look", "pipeline/reconcile.py:look"),
+    *("pipeline/waiting.py:look", "runtime/replication/remaining.py:look"),
+}
+NOT_IN_SENTENCES = re.compile(r"\b(?:whoever|so many|anew|for good)\b", re.IGNORECASE)
+MOST_SHARED = 72
+"""Class names that two rooms have; it may only shrink."""
+MOST_LINES_OF_ONE = 3
+"""A loop over more lines says what it goes over."""
+
+
+def files() -> Iterator[tuple[str, str]]:
+    for file in sorted(ROOT.rglob("*.py")):
+        yield file.relative_to(ROOT).as_posix(), file.read_text("utf-8")
+
+
+def public_names(tree: ast.AST) -> Iterator[str]:
+    """Classes, functions, their parameters and fields that other modules may use; what functions hold is their own."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if node.name.startswith("_"):
+                continue
+            yield node.name
+            if isinstance(node, ast.ClassDef):
+                yield from public_names(node)
+            else:
+                yield from (given.arg for given in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            yield from (target.id for target in targets if isinstance(target, ast.Name) and target.id[0] != "_")
+
+
+def parts(name: str) -> set[str]:
+    return {part.lower() for part in re.split(r"_|(?<=[a-z])(?=[A-Z])", name)}
+
+
+def forbidden_names(source: str) -> set[str]:
+    return {name for name in public_names(ast.parse(source)) if parts(name) & NOT_IN_NAMES}
+
+
+def long_loops_over_one(source: str) -> list[int]:
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.For | ast.AsyncFor)
+        and any(isinstance(name, ast.Name) and name.id == "one" for name in ast.walk(node.target))
+        and (node.end_lineno or node.lineno) - node.lineno > MOST_LINES_OF_ONE
+    ]
+
+
+def test_the_table_of_words_is_short_and_each_stands_once() -> None:
+    assert sbpair.__doc__ is not None
+    table = sbpair.__doc__.split("The words,")[1].split("The public names")[0]
+    words = re.findall(r"^    (\S.*?)  +\S", table, re.MULTILINE)
+    single = [word for cell in words for word in cell.split(", ")]
+    assert 30 < len(words) <= MOST_WORDS
+    assert len(set(single)) == len(single)
+    verbs = {name for name in __import__("sbpair.operations").operations.__all__ if name.islower() and "_" not in name}
+    assert verbs - {"empty"} <= {word for cell in single for word in cell.split()}, "each verb is explained"
+
+
+def test_no_public_name_has_a_forbidden_word() -> None:
+    found = {f"{path}:{name}" for path, source in files() for name in forbidden_names(source)}
+    assert found - LEFT_IN_NAMES == set(), "say which thing it is"
+    assert LEFT_IN_NAMES - found == set(), "these exceptions are needed no more"
+
+
+def test_no_docstring_comment_or_help_has_a_forbidden_word() -> None:
+    places = (*files(), *((page.name, page.read_text("utf-8")) for page in ROOT.glob("cli/pages/*.md")))
+    found = {f"{path}: {match[0]}" for path, text in places for match in NOT_IN_SENTENCES.finditer(text)}
+    assert found == set()
+
+
+def test_no_long_loop_is_over_one() -> None:
+    assert [(path, line) for path, source in files() for line in long_loops_over_one(source)] == []
+
+
+def test_no_more_class_names_stand_for_two_things() -> None:
+    rooms = defaultdict(set)
+    for path, source in files():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                rooms[node.name].add(path.split("/")[0])
+    shared = sorted(name for name, where in rooms.items() if len(where) > 1)
+    assert len(shared) <= MOST_SHARED, f"a class of this name stands in another room: {shared}"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def told(): ...", {"told"}),
+        ("class Likes:\n    kept_here: int", {"Likes", "kept_here"}),
+        ("def run(wish): ...", {"wish"}),
+        ("def _run(wish):\n    one = 1", set()),
+        ("def money(phone): ...", set()),
+        ("ONE_TIME = 1", {"ONE_TIME"}),
+    ],
+)
+def test_names_are_found_where_others_see_them(source: str, found: set[str]) -> None:
+    assert forbidden_names(source) == found
+
+
+def test_loops_over_one_are_found_by_their_length() -> None:
+    body = "\n    ".join(["print(one)"] * 4)
+    assert long_loops_over_one(f"for one in ():\n    {body}") == [1]
+    assert long_loops_over_one("for one in ():\n    print(one)") == []
