@@ -13,6 +13,7 @@ from sbpair.core.inspection.audit import CHECKS, AuditReport, Finding, Severity,
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import to_plain
+from tests.core.replication.test_replication import on_both_sides
 from tests.core.snapshots import NOW, a_namespace, a_pair, a_queue, a_snapshot, healthy, host, path
 
 HOUR = 3600.0
@@ -429,3 +430,37 @@ def test_findings_that_differ_in_what_to_do_say_where_the_rest_is_told() -> None
 )
 def test_a_remedy_in_one_line_can_be_pasted(remedy: str, line: str) -> None:
     assert in_one_line(remedy) == line
+
+
+_ORDERS = QueueSeen(QueueFacts("orders", QueueSettings()))
+_UNREAD = tuple(Unread(what, "unauthorized", "lacks Manage", "denied") for what in ("queues", "topics"))
+_ROOT_KEY = {"auth": AuthMethod.CONNECTION_STRING.value, "key_name": "RootManageSharedAccessKey"}
+_MANY = tuple(a_queue(f"p{number}", enable_partitioning=True) for number in range(100))
+_CHINA = NamespaceAccess("contoso", "contoso.servicebus.chinacloudapi.cn")
+WORLDS: dict[str, tuple[Snapshot, list[Pair]]] = {
+    **{code: (healthy(more=(a_queue(path(1), **changes),)), []) for code, changes, _, _ in BACKLOG_CASES},
+    **{code: (snapshot, []) for code, snapshot, _ in NAMESPACE_CASES},
+    "SBP001": (healthy(without=(path(1),)), []),
+    "SBP002": (healthy(more=(a_queue(path(3)),)), []),
+    "SBP003": (healthy(without=(path(1),)), []),
+    "SBP005": (with_primary(healthy(), queues=(_ORDERS, a_queue(path(0)))), []),
+    "SBP006": (healthy(more=(a_queue(path(0, "adatum")),)), []),
+    "SBP014": (healthy(more=_MANY), []),
+    "SBP015": (with_primary(healthy(), queues=(_ORDERS, a_queue(path(0, "fabrikam")))), []),
+    "SBP018": (with_primary(healthy(), queues=()), []),
+    "SBP019": (with_primary(healthy(), queues=(QueueSeen(replace(_ORDERS.facts, size_in_bytes=1 << 30)),)), []),
+    "SBP020": (with_primary(healthy(), queues=(), topics=(TopicFacts("Orders", status=EntityStatus.DISABLED),)), []),
+    "SBP022": (of_primary(tier=Tier.BASIC), []),
+    "SBP023": (healthy(), [another("china", _CHINA, a_pair().secondary)]),
+    "SBP024": (with_secondary(healthy(), queues=None, topics=None, unread=_UNREAD), []),
+    "SBP025": (with_secondary(healthy(), **_ROOT_KEY), []),
+    "SBP027": (on_both_sides(requires_session=False), []),
+}
+"""What each check is for. A new check needs its own."""
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
+def test_every_check_has_a_world_that_raises_it(check: Any) -> None:
+    assert check.code in WORLDS, "add what this check finds"
+    snapshot, others = WORLDS[check.code]
+    assert found(run(snapshot, snapshot.pair.to_pair(), others=others), check.code) != []

@@ -1,7 +1,9 @@
 """Fault rules: their texts, which operations they hit, and what they do to connections and links."""
 
 import asyncio
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -279,3 +281,24 @@ async def test_a_delay_of_one_entity_leaves_the_others_alone(connect: Any, names
     far.attach(0, "far", sends=True)
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(far.until(FLOW), 0.1)
+
+
+INJECTED = re.compile(r"""\b(?:add|inject|break_\w+|fault\w*)\(\s*(?:\w+,\s*)?f?["']([a-z-]+)[:"']""")
+"""A rule where it is given to a namespace; a text that is only parsed proves nothing of its effect."""
+
+
+def injected(source: str) -> set[str]:
+    return set(INJECTED.findall(source))
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_every_kind_is_injected_by_a_test(kind: FaultKind) -> None:
+    tests = Path(__file__).parents[2]
+    assert any(kind in injected(file.read_text("utf-8")) for file in tests.rglob("test_*.py")), (
+        "a test injects it and sees what it does"
+    )
+
+
+def test_a_text_that_is_only_parsed_is_not_injected() -> None:
+    assert injected('faults.add("dark")\ninject(server, f"drop:count={n}")') == {"dark", "drop"}
+    assert injected('parse_text("dark")\nTEXTS = ("drop:every=2",)') == set()
