@@ -1,4 +1,4 @@
-"""The lossless wire: the one file that touches private parts of azure-servicebus (7.15 and later releases of 7).
+"""The lossless wire: the one file that touches private parts of azure-servicebus (7.14 and later releases of 7).
 
 The SDK makes the connection: DNS, TLS or WebSocket, SASL, claims, token refresh, the attach of the link, the request
 and response of `$management`. Then this file takes over what crosses the connection, by attributes of these instances
@@ -16,25 +16,31 @@ only; nothing is patched for other users of the SDK in the process:
   as fast as credit allows, confirmed in any order.
 
 `self_test` proves on synthetic bytes that these hooks still take; a release that moved them is refused with a clear
-message instead of altering messages, whatever its number. Those before 7.15 fail it: they read past the end of frames
-whose last fields are left out.
+message instead of altering messages, whatever its number. What only some features stand on is asked for by FEATURES:
+where it is missing they are, each with a sentence, and the rest works.
 """
 
 import asyncio
 import copy
+import inspect
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from enum import StrEnum
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from azure.core.credentials import AzureNamedKeyCredential
+
+from sbpair.amqp.sections import PropertyField, Section
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate
 from sbpair.concurrency import end
+from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import (
     AuthenticationFailedError,
     Category,
@@ -62,6 +68,8 @@ _GOODBYE_SECONDS = 2.0
 _ATTACHED = 3
 _MAJOR_RELEASE = "7."
 _TRANSFER, _HANDLE, _DELIVERY_ID, _DELIVERY_TAG, _SETTLED, _MORE, _ABORTED, _PAYLOAD = 20, 0, 1, 2, 4, 5, 9, 11
+_FIELDS_OF = {16: 10, 17: 8, 18: 14, 19: 11, 20: 11, 21: 6, 22: 3, 23: 1, 24: 1}
+"""Fields of each performative (AMQP 1.0 §2.7): before 7.15 the SDK reads past the end where the last are left out."""
 _MAX_SERIAL = 1 << 32
 _DECLARED, _COORDINATOR, _TRANSACTIONAL, _COORDINATOR_CREDIT = "declared", 0x30, 0x34, 1000
 _UNSETTLED, _FIRST = 0, 0
@@ -377,16 +385,14 @@ class Wire:
 
     def integer(self, value: int, width: str) -> Any:
         """An integer for a management body in the width the service wants: `long`, `uint` or `int`."""
-        kind = self._sdk._amqp_transport
-        made = {"long": kind.AMQP_LONG_VALUE, "uint": kind.AMQP_UINT_VALUE, "int": kind.AMQP_INT_VALUE}
-        return made[width](value)
+        return _typed(width, value)
 
     def timestamp(self, milliseconds: int) -> Any:
         """A time for a management body, in milliseconds since 1970."""
-        return self._sdk._amqp_transport.AMQP_TIMESTAMP_VALUE(milliseconds)
+        return _typed("timestamp", milliseconds)
 
     def array(self, items: Sequence[Any]) -> Any:
-        return self._sdk._amqp_transport.AMQP_ARRAY_VALUE(list(items))
+        return _typed("array", list(items))
 
     async def close(self) -> None:
         """Detach, wait for the peer to have seen everything sent so far, disconnect; bounded, never raises."""
@@ -426,14 +432,28 @@ class Wire:
         self._sdk._running = False
 
 
+_CONNECTION_OPTIONS = (
+    "custom_endpoint_address", "connection_verify", "ssl_context", "transport_type", "http_proxy", "socket_timeout",
+    "use_tls",
+)  # fmt: skip
+
+
 class ManagementWire(Wire):
     """A connection without a link, for requests to `$management` alone: browsing needs no receiver, and an entity
     with sessions refuses one that names no session."""
 
     def _make_client(self, authentication: Any) -> None:
-        sdk = self._sdk
-        sdk._handler = sdk._amqp_transport.create_mgmt_client_async(
-            config=sdk._config,
+        if (lack := lacks(Feature.BROWSING)) is not None:
+            raise WireError("amqp:not-implemented", lack)
+        from azure.servicebus._pyamqp import aio
+
+        make: Any = aio.AMQPClientAsync
+        sdk, config = self._sdk, self._sdk._config
+        sdk._handler = make(
+            config.hostname,
+            **{name: getattr(config, name) for name in _CONNECTION_OPTIONS},
+            network_trace=config.logging_enable,
+            keep_alive_interval=config.keep_alive,
             auth=authentication,
             properties=sdk._properties,
             retry_policy=sdk._error_policy,
@@ -863,6 +883,8 @@ class _Transacting(Wire):
         return self._coordinator
 
     def _take_over(self, client: Any) -> None:
+        if (lack := lacks(Feature.TRANSACTIONS)) is not None:
+            raise WireError("amqp:not-implemented", lack)
         session = client._session = client._connection.create_session(
             incoming_window=client._incoming_window, outgoing_window=client._outgoing_window
         )
@@ -1028,6 +1050,7 @@ def _read_frame(body: memoryview) -> tuple[int, list[Any]]:
 
     end = frames.performative_end(body)
     code, fields = decode_frame(body[:end])
+    fields += [None] * (_FIELDS_OF.get(code, 0) - len(fields))
     if code == _TRANSFER:
         fields[_PAYLOAD:] = [body[end:]]
     return code, fields
@@ -1128,7 +1151,7 @@ def _plain(error: Exception) -> Exception:
 def _keep_status(authenticator: Any) -> None:
     """Have the SDK keep the status of a refused token also where the peer names a condition beside it. It drops both
     then, and an entity that does not exist could not be told from a wrong key."""
-    if authenticator is None:
+    if authenticator is None or lacks(Feature.REFUSALS) is not None:
         return
     complete: Any = type(authenticator)._on_execute_operation_complete  # not that of one it was copied from
 
@@ -1147,6 +1170,13 @@ def _part_dispositions(session: Any) -> None:
                 await link._incoming_disposition(frame)
 
     session._incoming_disposition = incoming
+
+
+def _typed(kind: str, value: Any) -> Any:
+    """A value with its AMQP type, in the form in which the SDK encodes it."""
+    from azure.servicebus._pyamqp.types import AMQPTypes
+
+    return {"TYPE": getattr(AMQPTypes, kind), "VALUE": value}
 
 
 def _as_answer(status: Any, response: Any, description: Any, **_: Any) -> Answer:
@@ -1210,13 +1240,10 @@ def _test_release(version: str) -> None:
 
 
 def _test_private_names() -> None:
-    from azure.servicebus import ServiceBusSender as SyncSender
     from azure.servicebus._pyamqp.aio import ReceiveClientAsync, SendClientAsync
-    from azure.servicebus._pyamqp.aio._cbs_async import CBSAuthenticator
     from azure.servicebus._pyamqp.aio._connection_async import Connection
     from azure.servicebus._pyamqp.aio._session_async import Session
     from azure.servicebus._pyamqp.aio._transport_async import AsyncTransport
-    from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
     from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
     from azure.servicebus.aio._async_utils import create_authentication
 
@@ -1225,23 +1252,23 @@ def _test_private_names() -> None:
         (ServiceBusReceiver, ("_create_handler", "_mgmt_request_response")),
         (SendClientAsync, ("open_async", "client_ready_async", "close_async")),
         (ReceiveClientAsync, ("open_async", "client_ready_async", "close_async")),
-        (SyncSender, ("_do_retryable_operation", "_open", "_check_live")),
-        (ServiceBusSender, ("_do_retryable_operation", "_open", "_check_live")),
-        (PyamqpTransport, ("encode_message", "to_outgoing_amqp_message")),
-        (CBSAuthenticator, ("handle_token", "_on_execute_operation_complete")),
-        (Session, ("create_sender_link", "_outgoing_transfer")),
-        (Connection, ("create_session",)),
+        (Session, ("create_sender_link", "create_receiver_link")),
         (Connection, ("listen", "_process_incoming_frame", "_can_read", "_get_remote_timeout")),
         (AsyncTransport, ("write",)),
     ]
+    _want(wanted)
+    if not callable(create_authentication):
+        raise AttributeError("it has no create_authentication")
+
+
+def _want(wanted: Sequence[tuple[Any, tuple[str, ...]]]) -> None:
     missing = [f"{owner.__name__}.{name}" for owner, names in wanted for name in names if not hasattr(owner, name)]
-    if missing or not callable(create_authentication):
+    if missing:
         raise AttributeError(f"it has no {', '.join(missing)}")
 
 
 async def _test_hooks() -> None:
     """A transfer with a char in it and a settlement, through the SDK's frame decoder and session, into the hooks."""
-    from azure.servicebus._pyamqp._decode import decode_frame
     from azure.servicebus._pyamqp.aio import _session_async
 
     make_session: Any = _session_async.Session
@@ -1256,14 +1283,14 @@ async def _test_hooks() -> None:
     poison = b"\x00\x53\x77\x73\x00\x00\x00\x41"
     data, _ = frames.transfer_frames(0, 7, 5, b"tag!", frames.MESSAGE_FORMAT, poison, 4096)
     for _, body in frames.FrameBuffer().feed(data):
-        performative, fields = decode_frame(body)
+        performative, fields = _read_frame(body)
         if performative != _TRANSFER or fields[_HANDLE] != 7 or fields[_SETTLED]:
             raise ValueError("its frame decoder reads a transfer differently")
         await session._incoming_transfer(fields)
     if [(one.payload, one.delivery_id, one.tag) for one in receiver.arrived] != [(poison, 5, b"tag!")]:
         raise ValueError("a received payload does not arrive as it was sent")
     _test_short_way(session, receiver, link, body)
-    await _test_settlement(session, receiver, decode_frame)
+    await _test_settlement(session, receiver)
 
 
 def _test_short_way(session: Any, receiver: ReceiverWire, link: Any, body: memoryview) -> None:
@@ -1279,9 +1306,9 @@ def _test_short_way(session: Any, receiver: ReceiverWire, link: Any, body: memor
     receiver._connection = None
 
 
-async def _test_settlement(session: Any, receiver: ReceiverWire, decode_frame: Any) -> None:
+async def _test_settlement(session: Any, receiver: ReceiverWire) -> None:
     confirmed = receiver.settle(receiver.arrived[0], frames.ACCEPTED, "accepted")
-    _, fields = decode_frame(frames.FrameBuffer().feed(receiver._compose())[0][1])
+    _, fields = _read_frame(frames.FrameBuffer().feed(receiver._compose())[0][1])
     fields[0] = False
     fields[3] = True
     await session._incoming_disposition(fields)
@@ -1302,6 +1329,89 @@ def _run(test: Coroutine[Any, Any, None]) -> None:
         return
     test.close()
     raise ValueError("it waits for the network where it did not before")
+
+
+# What only some features stand on.
+
+
+class Feature(StrEnum):
+    """What works without the lossless passage, or on top of it. The value is the sentence for where it is missing."""
+
+    FAILOVER = "the drop-in clients send without failover"
+    TIME_LIMITS = "a drop-in client that connects to a silent primary may take longer than the timeout of its call"
+    TRANSACTIONS = "messages move without transactions"
+    BROWSING = "messages are browsed only where a link can be opened"
+    REFUSALS = "an entity that does not exist may be reported as a refused key"
+
+
+@cache
+def lacks(feature: Feature) -> str | None:
+    """What the installed azure-servicebus cannot do, and why, as a sentence; None: it can. Tried once per process."""
+    from azure.servicebus import __version__
+
+    try:
+        _TESTS[feature]()
+    except (AttributeError, ImportError, TypeError, KeyError, IndexError, ValueError) as error:
+        return f"With azure-servicebus {__version__} {feature}: {error}."
+    return None
+
+
+def missing_features() -> tuple[str, ...]:
+    """A sentence for each feature that the installed azure-servicebus has no parts for."""
+    return tuple(lack for feature in Feature if (lack := lacks(feature)) is not None)
+
+
+def _test_senders() -> None:
+    """The senders that the drop-in clients stand before, and a message on its way through the SDK's encoding."""
+    from azure.servicebus import ServiceBusMessage, ServiceBusSender
+    from azure.servicebus.aio import ServiceBusSender as AsyncSender
+
+    _want([(one, ("_do_retryable_operation", "_open", "_check_live")) for one in (ServiceBusSender, AsyncSender)])
+    sender = ServiceBusSender("host", AzureNamedKeyCredential("name", "key"), queue_name="q")
+    for name in ("_handler", "_running", "_max_message_size_on_link", "_max_batch_size_on_link", "_amqp_transport"):
+        getattr(sender, name)
+    batch = empty_batch(sender, None)
+    batch.add_message(ServiceBusMessage(b"body", message_id="id"))
+    for encoded in (encode_outgoing(ServiceBusMessage(b"body", message_id="id")), encode_outgoing(batch)):
+        if len(encoded) != 1 or EncodedMessage(encoded[0]).field(Section.PROPERTIES, PropertyField.MESSAGE_ID) != "id":
+            raise ValueError("its messages are encoded differently")
+
+
+def _test_time_limits() -> None:
+    from azure.servicebus import ServiceBusSender
+
+    if not _opens_within(ServiceBusSender):
+        raise ValueError("its senders open without a time limit")
+
+
+def _test_transactions() -> None:
+    from azure.servicebus._pyamqp.aio._connection_async import Connection
+    from azure.servicebus._pyamqp.aio._session_async import Session
+
+    _want([(Session, ("begin", "_outgoing_transfer")), (Connection, ("create_session",))])
+    if _coordinator_target()._code != _COORDINATOR or _transactional_state(b"1").transaction_id != b"1":
+        raise ValueError("its states are made differently")
+
+
+def _test_browsing() -> None:
+    from azure.servicebus._pyamqp.aio import AMQPClientAsync
+
+    _want([(AMQPClientAsync, ("open_async", "client_ready_async", "close_async", "mgmt_request_async"))])
+
+
+def _test_refusals() -> None:
+    from azure.servicebus._pyamqp.aio._cbs_async import CBSAuthenticator
+
+    _want([(CBSAuthenticator, ("handle_token", "_on_execute_operation_complete"))])
+
+
+_TESTS: dict[Feature, Callable[[], None]] = {
+    Feature.FAILOVER: _test_senders,
+    Feature.TIME_LIMITS: _test_time_limits,
+    Feature.TRANSACTIONS: _test_transactions,
+    Feature.BROWSING: _test_browsing,
+    Feature.REFUSALS: _test_refusals,
+}
 
 
 # The inside of the SDK's own senders, for the clients that stand in for them (sbpair.clients).
@@ -1356,6 +1466,9 @@ def knows_limits(sender: Any) -> int:
 
 def open_within(sender: Any, seconds: float) -> None:
     """Open the sender's link as its context manager does, but in a bounded time. Raises what the SDK raises."""
+    if not _opens_within(sender):
+        sender._do_retryable_operation(sender._open)
+        return
     sender._do_retryable_operation(
         sender._open, timeout=seconds, operation_requires_timeout=True, apply_try_timeout=True
     )
@@ -1363,9 +1476,27 @@ def open_within(sender: Any, seconds: float) -> None:
 
 async def open_within_async(sender: Any, seconds: float) -> None:
     """The same for an asynchronous sender."""
+    if not _opens_within(sender):
+        await _open_bounded(sender, seconds)
+        return
     await sender._do_retryable_operation(
         sender._open, timeout=seconds, operation_requires_timeout=True, apply_try_timeout=True
     )
+
+
+def _opens_within(sender: Any) -> bool:
+    """The SDK's sender, or its class, takes a time limit for opening its link (7.15 does)."""
+    return "timeout" in inspect.signature(sender._open).parameters
+
+
+async def _open_bounded(sender: Any, seconds: float) -> None:
+    from azure.servicebus.exceptions import OperationTimeoutError
+
+    try:
+        async with asyncio.timeout(seconds):
+            await sender._do_retryable_operation(sender._open)
+    except TimeoutError as error:
+        raise OperationTimeoutError(message=f"The link was not open within {seconds:.1f} seconds.") from error
 
 
 def empty_batch(sender: Any, max_size_in_bytes: int | None) -> Any:

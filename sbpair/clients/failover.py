@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sbpair.azure.wire import secrets_of
+from sbpair.azure.wire import Feature, lacks, secrets_of
 from sbpair.clients.background import Background
-from sbpair.core.errors import MessageError, SbpairError, ServiceError
+from sbpair.core.errors import IncompatibleSdkError, MessageError, SbpairError, ServiceError
 from sbpair.core.events import Event, FailedBack, FailedOver, NotReady, PairingNoticed, SideFaulted, SideRestored
 from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import ROUTES, Route, State
@@ -246,6 +246,21 @@ class Failover:
         finally:
             await admin.close()
 
+    def cannot_divert(self) -> bool:
+        """The installed azure-servicebus has no place for the failover: its own senders are used, and that is said.
+
+        Raises:
+            IncompatibleSdkError: so it is, and the client was made with verify='require'.
+        """
+        if (lack := lacks(Feature.FAILOVER)) is None:
+            return False
+        if self.unverified:
+            raise IncompatibleSdkError(lack)
+        if not self._verifying:
+            self._verifying = True
+            _Both(Chronicle(self.pair.name), self._audience).notify(NotReady(time.time(), (lack,)))
+        return True
+
     def begin_verifying(self) -> None:
         """See in the background, once per client, whether an outage would find what it needs."""
         options = self.pair.options
@@ -266,7 +281,7 @@ class Failover:
         """The last verification found that messages could be diverted. Without one it is begun."""
         if (found := self.verification) is None and self.pair.options.verify != Verify.OFF:
             self.begin_verifying()
-        return found is not None and found.ready
+        return found is not None and found.ready and lacks(Feature.FAILOVER) is None
 
     def _entities_in_use(self) -> list[str]:
         """Those of the pair, and those that a sender was made for."""

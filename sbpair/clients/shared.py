@@ -112,6 +112,8 @@ class ClientWithFailover(Generic[S]):
         return self._failover.verification
 
     def _with_failover(self, sender: Any) -> S:
+        if self._failover.cannot_divert():
+            return cast("S", sender)
         self._failover.begin_verifying()
         return cast("S", self._sender_class._from_sdk(sender, self._failover))
 

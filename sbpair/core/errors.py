@@ -401,7 +401,7 @@ class SameNamespaceError(PairingError):
 
 class IncompatibleSdkError(SbpairError):
     code = "incompatible-sdk"
-    hint = "Install a release that fits: pip install 'azure-servicebus>=7.15,<8'"
+    hint = "Install a release that fits: pip install 'azure-servicebus>=7.14,<8'"
 
 
 class InterruptedWorkError(SbpairError):

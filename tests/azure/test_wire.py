@@ -2,14 +2,18 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 
+import azure.servicebus
 import pytest
+from azure.servicebus._pyamqp.aio import AMQPClientAsync
 from azure.servicebus._pyamqp.aio._cbs_async import CBSAuthenticator
 from azure.servicebus._pyamqp.aio._connection_async import Connection
 from azure.servicebus._pyamqp.aio._receiver_async import ReceiverLink
 from azure.servicebus._pyamqp.aio._sender_async import SenderLink
 from azure.servicebus._pyamqp.aio._session_async import Session
 from azure.servicebus._pyamqp.constants import ManagementExecuteOperationResult
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 from sbpair.azure import wire
 from sbpair.azure.errors import WireError
@@ -82,6 +86,45 @@ def _refuse_hooks(self: object, name: str, value: object) -> None:
     if name.startswith("_incoming"):
         raise AttributeError(f"{name} cannot be hooked")
     object.__setattr__(self, name, value)
+
+
+@pytest.fixture
+def untried() -> Iterator[None]:
+    """What was found out about features counts for one test."""
+    wire.lacks.cache_clear()
+    yield
+    wire.lacks.cache_clear()
+
+
+@pytest.mark.usefixtures("untried")
+def test_the_installed_sdk_has_all_that_features_stand_on() -> None:
+    release = tuple(int(part) for part in azure.servicebus.__version__.split(".")[:2])
+    assert [sentence for sentence in wire.missing_features() if release >= (7, 15)] == []
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize(
+    ("owner", "name", "feature"),
+    [
+        (azure.servicebus.ServiceBusSender, "_do_retryable_operation", wire.Feature.FAILOVER),
+        (PyamqpTransport, "encode_message", wire.Feature.FAILOVER),
+        (Connection, "create_session", wire.Feature.TRANSACTIONS),
+        (Session, "_outgoing_transfer", wire.Feature.TRANSACTIONS),
+        (AMQPClientAsync, "mgmt_request_async", wire.Feature.BROWSING),
+        (CBSAuthenticator, "_on_execute_operation_complete", wire.Feature.REFUSALS),
+    ],
+)
+def test_what_is_missing_costs_its_feature_with_a_sentence_and_the_rest_works(
+    owner: type, name: str, feature: wire.Feature, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = next(one for one in owner.__mro__ if name in vars(one))
+    monkeypatch.delattr(parts, name)
+    monkeypatch.setattr(wire, "_tested", False)
+    wire.self_test()
+    lack = wire.lacks(feature)
+    assert lack is not None
+    assert lack.startswith(f"With azure-servicebus {azure.servicebus.__version__} {feature}: ")
+    assert lack in wire.missing_features()
 
 
 async def test_a_refused_self_test_is_tried_again_next_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,17 @@
 """An application learns before an outage whether its failover exists."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from azure.servicebus import ServiceBusMessage, exceptions
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 
 import sbpair.aio
-from sbpair import ServiceBusClient, open_pairing
-from sbpair.core.errors import PairingError
+from sbpair import ServiceBusClient, ServiceBusSender, open_pairing
+from sbpair.azure.wire import lacks
+from sbpair.core.errors import IncompatibleSdkError, PairingError
 from sbpair.core.failover.coupling import Condition
 from sbpair.emulator import EmulatorThread, NamespaceConfig
 from sbpair.emulator.namespace import new_auth_rule
@@ -91,6 +94,30 @@ def test_without_verification_readiness_is_not_claimed(world: World) -> None:
         assert not client.is_ready()
         client.verify()
         assert client.is_ready()
+
+
+@pytest.fixture
+def without_failover(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A release of the SDK that has not what encodes messages for the backlog."""
+    monkeypatch.delattr(PyamqpTransport, "encode_message")
+    lacks.cache_clear()
+    yield
+    lacks.cache_clear()
+
+
+@pytest.mark.usefixtures("without_failover")
+def test_a_release_without_the_parts_costs_the_failover_and_says_so(world: World) -> None:
+    with a_client(world, "warn") as client:
+        with client.get_queue_sender("orders") as sender:
+            assert not isinstance(sender, ServiceBusSender)
+            sender.send_messages(ServiceBusMessage("1"))
+        client.get_queue_sender("orders").close()
+        assert not client.is_ready()
+    (event,) = world.of(NotReady)
+    assert "send without failover" in str(event)
+    with a_client(world, "require") as client, pytest.raises(IncompatibleSdkError, match="send without failover"):
+        client.get_queue_sender("orders")
+    assert world.bodies("orders") == ["1"]
 
 
 def test_one_missing_queue_is_a_problem_and_no_obstacle(world: World) -> None:

@@ -144,7 +144,7 @@ def machine() -> Iterator[Diagnosis]:
     """Rows about this machine; nothing is contacted."""
     yield _python()
     yield from _packages()
-    yield _self_test()
+    yield from _self_tests()
     yield from _spark()
 
 
@@ -163,15 +163,20 @@ def _packages() -> Iterator[Diagnosis]:
             yield Diagnosis(VERSIONS, name, Verdict.ERROR, "not installed", "pip install --force-reinstall sbpair")
 
 
-def _self_test() -> Diagnosis:
-    """The lossless passage stands on insides of the SDK; they prove themselves on synthetic bytes."""
-    from sbpair.azure.wire import self_test
+def _self_tests() -> Iterator[Diagnosis]:
+    """The lossless passage stands on insides of the SDK; they prove themselves on synthetic bytes. So do single
+    features."""
+    from sbpair.azure.wire import missing_features, self_test
 
+    test, subject = "sdk self-test", "azure-servicebus"
     try:
         self_test()
     except IncompatibleSdkError as error:
-        return Diagnosis("sdk self-test", "azure-servicebus", Verdict.ERROR, error.message, error.hint)
-    return Diagnosis("sdk self-test", "azure-servicebus", Verdict.OK, "bytes pass unchanged")
+        yield Diagnosis(test, subject, Verdict.ERROR, error.message, error.hint)
+    else:
+        yield Diagnosis(test, subject, Verdict.OK, "bytes pass unchanged")
+    for sentence in missing_features():
+        yield Diagnosis(test, subject, Verdict.WARNING, sentence, IncompatibleSdkError.hint)
 
 
 def _spark() -> Iterator[Diagnosis]:
