@@ -20,8 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from aiohttp import WSMsgType
+
 from sbpair.amqp.sections import build, read, scan
-from sbpair.amqp.types import AmqpError, Symbol, Uint
+from sbpair.amqp.types import AmqpError, Described, Symbol, Uint, Ulong
 from sbpair.azure.errors import WireError
 from sbpair.azure.frames import FrameBuffer, performative_end
 from sbpair.cli.failover.records import InputFormat, to_payload
@@ -34,15 +36,34 @@ from sbpair.core.summary import plain
 from sbpair.core.transfer.restored import Unsendable
 from sbpair.core.transfer.verdict import Classifier
 from sbpair.emulator.admin.calls import Call
+from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError, plant
 from sbpair.emulator.seed.microsoft_config import is_microsoft_config, seed_of
-from sbpair.engine.auth import AuthError, authenticate, make_bearer_token, make_sas_token
+from sbpair.engine.auth import ALL_RIGHTS, AuthError, Claims, authenticate, make_bearer_token, make_sas_token
+from sbpair.engine.budgets import Memory
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.connection import Connection
 from sbpair.engine.errors import EntityError
 from sbpair.engine.frames import FramingError
-from sbpair.engine.performatives import ATTACH, BEGIN, DISPOSITION, FLOW, OPEN, TRANSFER, perform
+from sbpair.engine.performatives import (
+    ATTACH,
+    BEGIN,
+    COORDINATOR,
+    DECLARE,
+    DISCHARGE,
+    DISPOSITION,
+    FLOW,
+    OPEN,
+    SOURCE,
+    TARGET,
+    TRANSACTIONAL_STATE,
+    TRANSFER,
+    accepted,
+    perform,
+    rejected,
+    released,
+)
 from sbpair.operations.restore import read_archives
 from sbpair.pipeline.manifest import Commit
 from sbpair.runtime.replication.handlers import Delivery, environment_of
@@ -344,6 +365,105 @@ def dialogue(random_: random.Random) -> None:
         connection.lost()
 
 
+def _frames(*bodies: bytes) -> bytes:
+    return b"".join((len(body) + 8).to_bytes(4) + b"\x02\x00\x00\x00" + body for body in bodies)
+
+
+_OPENED = b"AMQP\x00\x01\x00\x00" + _frames(
+    perform(OPEN, ["c", "h"]),
+    perform(BEGIN, [None, Uint(0), Uint(100), Uint(100)]),
+    perform(
+        ATTACH, ["c", Uint(0), False, None, None, None, Described(Ulong(COORDINATOR), [None]), None, None, Uint(0)]
+    ),
+    perform(ATTACH, ["s", Uint(1), False, None, None, None, Described(Ulong(TARGET), ["orders"]), None, None, Uint(0)]),
+    perform(ATTACH, ["r", Uint(2), True, None, None, Described(Ulong(SOURCE), ["orders"]), None]),
+    perform(FLOW, [Uint(1), Uint(9), Uint(0), Uint(9), Uint(2), Uint(0), Uint(5)]),
+)
+"""A client with a coordinator, a sender and a receiver, to which the messages that lie there have been delivered."""
+
+
+def transactions(random_: random.Random) -> None:
+    """Sends, settlements and discharges within a transaction; whatever becomes of them, nothing is held afterwards."""
+    namespace = Namespace("contoso", clock=ManualClock())
+    queue = namespace.create_queue("orders")
+    for _ in range(3):
+        queue.send(_MESSAGE)
+    memory = Memory()
+    connection = Connection(namespace, Endpoints(namespace), _Nowhere(), memory=memory)
+    try:
+        connection.add_claims(Claims("", ALL_RIGHTS, 4e9))
+        connection.receive(_OPENED)
+        for number in range(2):
+            declare = build(value=Described(Ulong(DECLARE), []))
+            connection.receive(_frames(perform(TRANSFER, [Uint(0), Uint(number), b"t", Uint(0), False]) + declare))
+        open_ones = list(namespace.transactions._open) or [b"none"]  # a busy machine ends the slice before
+
+        def within(outcome: Described | None) -> Described:
+            return Described(Ulong(TRANSACTIONAL_STATE), [random_.choice((*open_ones, b"none")), outcome])
+
+        def asked(number: int) -> bytes:
+            kind = random_.randrange(4)
+            if kind == 0:
+                state = within(None)
+                return perform(TRANSFER, [Uint(1), Uint(number), b"t", Uint(0), False, False, None, state]) + _MESSAGE
+            if kind == 1:
+                outcome = random_.choice((accepted(), rejected(), released()))
+                first, last = random_.randrange(4), random_.randrange(4)
+                return perform(DISPOSITION, [True, Uint(first), Uint(last), random_.random() < 0.3, within(outcome)])
+            ends = [random_.choice(open_ones), random_.random() < 0.3]
+            request = Described(Ulong(DISCHARGE), ends) if kind == 2 else Described(Ulong(DECLARE), [])
+            return perform(TRANSFER, [Uint(0), Uint(number), b"t", Uint(0), False]) + build(value=request)
+
+        data = _frames(*(asked(number) for number in range(2, random_.randint(3, 10))))
+        if random_.random() < 0.7:
+            data = damaged(random_, data)
+        cut = random_.randrange(len(data) + 1)
+        connection.receive(data[:cut])
+        connection.receive(data[cut:])
+    except (AmqpError, FramingError):
+        pass
+    finally:
+        connection.lost()
+        left = len(namespace.transactions), connection.budget.held_bytes, memory.used_bytes
+        namespace.close()
+    assert left == (0, 0, 0), left
+
+
+def _web_frame(opcode: int, data: bytes, *, last: bool = True) -> bytes:
+    """One frame of a client, masked with zeros (RFC 6455, 5.2)."""
+    size = bytes((0x80 | len(data),)) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2)
+    return bytes((opcode | (0x80 if last else 0),)) + size + bytes(4) + data
+
+
+def websocket(random_: random.Random) -> None:
+    """AMQP in WebSocket messages, cut anywhere, with damaged frames of either kind."""
+    from aiohttp._websocket.reader import WebSocketDataQueue
+    from aiohttp.base_protocol import BaseProtocol
+    from aiohttp.http_websocket import WebSocketError, WebSocketReader
+
+    from tests.emulator.engine.conftest import PlainNamespace, Service
+
+    loop = asyncio.get_event_loop()
+    queue = WebSocketDataQueue(BaseProtocol(loop), 1 << 20, loop=loop)
+    reader = WebSocketReader(queue, 1 << 20, False, False)
+    connection = Connection(PlainNamespace(), Service(), _Nowhere())
+    amqp = damaged(random_, _DIALOGUE) if random_.random() < 0.5 else _DIALOGUE
+    cut = random_.randrange(len(amqp) + 1)
+    frames = [_web_frame(2, amqp[:cut], last=random_.random() < 0.7), _web_frame(random_.choice((0, 2)), amqp[cut:])]
+    frames.insert(random_.randrange(3), _web_frame(random_.choice((1, 8, 9, 10)), b"\x03\xe8" + random_.randbytes(4)))
+    data = b"".join(frames)
+    try:
+        reader.feed_data(damaged(random_, data) if random_.random() < 0.7 else data)
+        while queue._buffer:
+            message = queue._buffer.popleft()[0]
+            if message.type is WSMsgType.BINARY:
+                connection.receive(message.data)
+    except (AmqpError, FramingError, WebSocketError):
+        return
+    finally:
+        connection.lost()
+
+
 _TOKENS = (
     make_bearer_token(4102444800, oid="me").encode(),
     make_sas_token("sb://h/orders", "root", "key", 4102444800).encode(),
@@ -439,6 +559,8 @@ def targets_in(folder: Path) -> dict[str, Case]:
         "old_ledger_line": lambda random_: old_ledger_line(random_, folder / "replayed.jsonl"),
         "variables": variables,
         "dialogue": dialogue,
+        "transactions": transactions,
+        "websocket": websocket,
         "token": token,
         "http_body": http_body,
         "configuration": lambda random_: configuration(random_, folder / "sbpair.yaml"),
