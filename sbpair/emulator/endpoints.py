@@ -5,6 +5,7 @@ Refused, in this order: an address that leads nowhere (`amqp:not-found`), a miss
 (`com.microsoft:entity-disabled`).
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sbpair.amqp.types import Ulong
@@ -17,7 +18,6 @@ from sbpair.emulator.broker.transactions import TransactionGroup, Transactions
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.receivers import (
     PEEK_MODE_PROPERTY,
-    SESSION_FILTER,
     Browser,
     Receiver,
     requested_session,
@@ -54,6 +54,7 @@ class Endpoints:
         try:
             location = _locate(self._namespace, link)
             _check_rights(link, location)
+            _check_entity_type(link, location)
             group = link.session.transaction_group
             if group is not None and not (link.client_sends or location.management):
                 group.check_receiver(location.entity.top_path)
@@ -105,6 +106,26 @@ def _check_rights(link: Link, location: Location) -> None:
         )
 
 
+def _check_entity_type(link: Link, location: Location) -> None:
+    """Refuse a link whose client takes the entity for one of another kind.
+
+    Source: azure-service-bus-java, ClientValidationTests, against the service: a queue client on a topic or a
+    subscription, a topic client on a queue, a subscription client on a queue.
+    """
+    named = link.properties.get("com.microsoft:entity-type")
+    kind = _ENTITY_TYPES.get(named) if isinstance(named, int) and not isinstance(named, bool) else None
+    if not location.entity.namespace.laws.entity_type or kind is None or location.management:
+        return
+    if not isinstance(location.entity, kind):
+        raise BrokerError(
+            errors.NOT_ALLOWED, f"The messaging entity '{link.address}' is not of the type {kind.__name__}."
+        )
+
+
+_ENTITY_TYPES: Mapping[int, type] = {0: Queue, 1: Topic, 2: Subscription}
+"""As Microsoft's clients number them in `com.microsoft:entity-type`; the others are of other services."""
+
+
 def _check_requests(location: Location) -> None:
     """Requests, a browse among them, are sent: an entity that takes nothing takes no request either.
 
@@ -146,13 +167,13 @@ def _attach_receiver(link: Link, location: Location, transactions: Transactions)
         browser = Browser(entity, mailbox, link)
         browser.start()
         return browser
-    wished = SESSION_FILTER in link.filters
-    if mailbox.sessions is None and wished:
+    requested = requested_session(link.filters, entity.namespace.laws.max_id_characters)
+    if mailbox.sessions is None and requested is not None:
         raise BrokerError(
             errors.NOT_ALLOWED,
             "A sessionful message receiver cannot be created on an entity that does not require sessions.",
         )
-    if mailbox.sessions is not None and not wished:
+    if mailbox.sessions is not None and requested is None:
         raise BrokerError(
             errors.NOT_ALLOWED,
             "It is not possible for an entity that requires sessions to create a non-sessionful message receiver.",
@@ -162,10 +183,10 @@ def _attach_receiver(link: Link, location: Location, transactions: Transactions)
         present = sum(isinstance(one, Receiver) for one in entity.links)
         throttling.check_receivers(present, link.address)
     entity.touch()
-    receiver = Receiver(entity, mailbox, link, transactions)
-    longest = entity.namespace.laws.max_id_characters
-    session_id = requested_session(link.filters[SESSION_FILTER], longest) if wished else None
-    receiver.start(session_id, wished=wished)
+    if requested is not None and not requested.is_exclusive and not entity.namespace.laws.non_exclusive_sessions:
+        raise BrokerError(errors.NOT_IMPLEMENTED, "Sessions that are not exclusive take a Premium namespace.")
+    receiver = Receiver(entity, mailbox, link, transactions, requested)
+    receiver.start()
     return receiver
 
 

@@ -150,5 +150,12 @@ class Counts:
         return self.active + self.dead_letter + self.scheduled + self.transfer + self.transfer_dead_letter
 
 
+def target_path(target: str) -> str:
+    """The entity's path out of a forwarding target, which may be a bare name or a URL of the namespace."""
+    _, separator, rest = target.partition("://")
+    path = rest.partition("/")[2] if separator else target
+    return path.strip("/")
+
+
 DEFAULT_RULE_NAME = "$Default"
 ROOT_KEY_NAME = "RootManageSharedAccessKey"

@@ -97,11 +97,6 @@ NOT_EMULATED: tuple[tuple[str, str], ...] = (
         "clients sets or shows one",
     ),
     (
-        "The scheme of a forwarding target (`https://HOST/QUEUE`)",
-        "read back as sb://; the service keeps what was given",
-    ),
-    ("A second sender to `$cbs` on one connection", "opened; the service refuses it"),
-    (
         "A message's own time to live beyond 49.7 days",
         "expiry goes by the header's ttl; creation-time and absolute-expiry-time are carried, not read",
     ),

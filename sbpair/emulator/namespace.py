@@ -24,6 +24,7 @@ from sbpair.emulator.entities import (
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
+    target_path,
 )
 from sbpair.emulator.filters import Rule
 from sbpair.emulator.keys import KeySource, random_keys
@@ -103,6 +104,8 @@ class Namespace:
         self.endpoint = ""
         self.host = "localhost"
         self.port = 0
+        self.service_address: str | None = None
+        """Where it listens on the service's own port, if no other namespace can have that."""
         self.public_host: str | None = None
         """The host name that its server certificate was asked for, if there is one."""
         self.messaging_units = premium_partitions if tier is Tier.PREMIUM else 0
@@ -137,6 +140,11 @@ class Namespace:
     @tier.setter
     def tier(self, tier: Tier) -> None:
         self.laws = Laws(tier, self.laws.bent)
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What connections are offered if they ask: JMS 2.0, which Premium has, with its delivery delay."""
+        return ("DELAYED_DELIVERY",) if self.laws.delivery_delay else ()
 
     @property
     def partition_count(self) -> int:
@@ -472,7 +480,8 @@ class Namespace:
             raise quota_exceeded(f"The namespace holds its maximum of {most} partitioned queues and topics.")
 
     def _forwarding(self, description: _Forwarding) -> _Forwarding:
-        """Forwarding targets as bare paths that exist. The entity itself is one: the hop limit ends the circle."""
+        """Forwarding targets that exist; the entity itself is one: the hop limit ends the circle. Bare paths, but for
+        one given as https://, which reads back as it was given (azure-sdk-for-go, TestAdminClient_Queue_Forwarding)."""
         forward_to = self._target(description.forward_to)
         dead_letters_to = self._target(description.forward_dead_lettered_messages_to)
         return replace(description, forward_to=forward_to, forward_dead_lettered_messages_to=dead_letters_to)
@@ -480,12 +489,10 @@ class Namespace:
     def _target(self, target: str | None) -> str | None:
         if not target:
             return None
-        if "://" in target:
-            target = target.split("://", 1)[1].partition("/")[2]
-        target = target.strip("/")
-        if self.find(target) is None:
-            raise bad_request(f"The forwarding destination '{target}' does not exist; create it first.")
-        return target
+        path = target_path(target)
+        if self.find(path) is None:
+            raise bad_request(f"The forwarding destination '{path}' does not exist; create it first.")
+        return target if target.startswith("https://") and self.laws.forwarding_scheme else path
 
     def _existing_queue(self, path: str) -> Queue:
         queue = self.get_queue(path)

@@ -7,6 +7,8 @@ deliveries with an empty tag. Locks of a plain queue outlive the link; a session
 """
 
 import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sbpair.amqp.codec import encode
@@ -43,13 +45,41 @@ from sbpair.service import PARTITION_COUNT
 # Asking for a session at attach: the source filter `com.microsoft:session-filter`, null for the next available one.
 
 SESSION_FILTER = "com.microsoft:session-filter"
+NON_EXCLUSIVE_FILTER = "com.microsoft:non-exclusive-session-filter"
 LOCKED_UNTIL_PROPERTY = "com.microsoft:locked-until-utc"
 _TIMEOUT_PROPERTY = "com.microsoft:timeout"
 _TICKS_TO_1970 = 621_355_968_000_000_000
 
 
-def requested_session(value: object, longest: int) -> str | None:
-    """The session asked for, None for the next available; BrokerError for anything that is no session id."""
+@dataclass(frozen=True, slots=True)
+class RequestedSession:
+    """The session a receiver asks for, None for the next available, by the filter of this name."""
+
+    filter: str
+    session_id: str | None
+    is_exclusive: bool = True
+    token: uuid.UUID | None = None
+    """Of the lock of a session that is not exclusive: a receiver that has it takes the session over from its holder."""
+
+
+def requested_session(filters: Mapping[str, Any], longest: int) -> RequestedSession | None:
+    """What a link's filters ask for, None for no session; BrokerError for anything that is no session id, or no token.
+
+    Sessions that are not exclusive: Azure.Messaging.ServiceBus 7.21, "Taking over a non-exclusive session".
+    """
+    if SESSION_FILTER in filters:
+        return RequestedSession(SESSION_FILTER, _session_id(filters[SESSION_FILTER], longest))
+    name = next((name for name in filters if name.removesuffix(":list") == NON_EXCLUSIVE_FILTER), None)
+    if name is None:
+        return None
+    asked = Fields(filters[name] if isinstance(filters[name], list) else [])
+    token = asked.get(1)
+    if token is not None and (not isinstance(token, uuid.UUID) or asked.get(0) is None):
+        raise BrokerError(errors.INVALID_FIELD, "The lock token must be a uuid, and the session id be given with it.")
+    return RequestedSession(name, _session_id(asked.get(0), longest), is_exclusive=False, token=token)
+
+
+def _session_id(value: object, longest: int) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
@@ -79,10 +109,19 @@ _SETTLED_BY_SENDER = 1
 class Receiver(LinkHandler):
     """The handler of one receiving link, and a consumer of its mailbox."""
 
-    def __init__(self, entity: MessageEntity, mailbox: Mailbox, link: Link, transactions: Transactions) -> None:
+    def __init__(
+        self,
+        entity: MessageEntity,
+        mailbox: Mailbox,
+        link: Link,
+        transactions: Transactions,
+        requested: RequestedSession | None = None,
+    ) -> None:
         self.settled = link.snd_settle_mode == _SETTLED_BY_SENDER
         self.session_id: str | None = None
         self._session: Session | None = None
+        self.shares_session = requested is not None and not requested.is_exclusive
+        self._requested = requested
         self._entity = entity
         self._mailbox = mailbox
         self._link = link
@@ -95,22 +134,22 @@ class Receiver(LinkHandler):
 
     # -- attaching
 
-    def start(self, session_id: str | None, *, wished: bool) -> None:
+    def start(self) -> None:
         """Open the link: at once, or once a session is ours. Raises BrokerError when the session cannot be had."""
-        sessions = self._mailbox.sessions
-        if sessions is None or not wished:
+        sessions, requested = self._mailbox.sessions, self._requested
+        if sessions is None or requested is None:
             # Without a largest size: a client would refuse what the entity takes, as soon as it is larger than the
             # tier's default (Premium) or grows over it by the broker's stamps.
             self._link.open()
             return
-        if session_id is not None:
+        if requested.session_id is not None:
             try:
-                self._mailbox.check_session(session_id)
-                session = sessions.hold(session_id, self)
+                self._mailbox.check_session(requested.session_id)
+                session = sessions.hold(requested.session_id, self, requested.token)
             except BrokerError:
                 self._entity.links.pop(self, None)
                 raise
-            self.session_id = session_id
+            self.session_id = requested.session_id
             self.granted(session)
             return
         self._mailbox.expire_due()
@@ -124,9 +163,10 @@ class Receiver(LinkHandler):
         self._stop_waiting()
         self._session = session
         self.session_id = session.id if self.session_id is None else self.session_id
+        answer: object = [self.session_id, session.token] if self.shares_session else self.session_id
         self._link.open(
             properties={LOCKED_UNTIL_PROPERTY: ticks(session.locked_until)},
-            filter_replies={SESSION_FILTER: self.session_id},
+            filter_replies={SESSION_FILTER if self._requested is None else self._requested.filter: answer},
         )
 
     def _gave_up(self) -> None:

@@ -149,6 +149,8 @@ class Emulator:
                 await port.start()
                 EMBEDDED_NAMES[_address(port)] = namespace.name
             namespace.host, namespace.port = ports[0].host, ports[0].number
+            if namespace.port == AMQPS_PORT and namespace.host not in _REACHABLE:
+                namespace.service_address = _shown_host(namespace.host)
             namespace.endpoint = self.endpoint(namespace.name)
         if name is None:
             if not self._aliases:

@@ -42,17 +42,30 @@ class CbsNode:
     def __init__(self, connection: TokenHolder) -> None:
         self.connection = connection
         self._receivers: list[_Receiver] = []
+        self._sending_to: set[str] = set()
 
-    def attach(self, link: Link) -> "_Sender | _Receiver":
+    def attach(self, link: Link) -> LinkHandler:
+        """Open a link, unless it is the second to send to this address on the connection: Go's client takes the
+        refusal for the sign that a link of its own was left open, and connects again (azure-sdk-for-go,
+        TestAMQPLinksCBSLinkStillOpen)."""
+        if link.client_sends and link.address.lower() in self._sending_to:
+            link.reject(
+                errors.NOT_ALLOWED, f"A link that sends to '{link.address}' is open on this connection already."
+            )
+            return LinkHandler()
         link.open(max_message_size=MAX_REQUEST_BYTES)
         if link.client_sends:
-            return _Sender(self)
+            return _Sender(self, link)
         receiver = _Receiver(self, link)
         self._receivers.append(receiver)
         return receiver
 
     def forget(self, receiver: "_Receiver") -> None:
         self._receivers.remove(receiver)
+
+    def sends_to(self, address: str, *, now: bool) -> None:
+        """A client's sender to this address has been opened, or is gone."""
+        (self._sending_to.add if now else self._sending_to.discard)(address.lower())
 
     def answering(self, delivery: IncomingDelivery) -> Iterator[None]:
         """Handle one request, in two steps: read it, and judge it."""
@@ -105,11 +118,16 @@ class CbsNode:
 class _Sender(LinkHandler):
     """The link on which the client asks."""
 
-    def __init__(self, node: CbsNode) -> None:
+    def __init__(self, node: CbsNode, link: Link) -> None:
         self._node = node
+        self._address = link.address
+        node.sends_to(self._address, now=True)
 
     def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None]:
         return self._node.answering(delivery)
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self._node.sends_to(self._address, now=False)
 
 
 class _Receiver(LinkHandler):

@@ -76,6 +76,8 @@ CLOSE_GRACE_SECONDS: Final = 5.0
 FLUSH_BYTES: Final = 256 * 1024
 """So much is not kept until the end of the turn: the transport has to get the chance to say that it is full."""
 
+_SYMBOL_8: Final = 0xA3
+
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 
@@ -424,7 +426,10 @@ class Connection:
         frame_size, idle = fields.number(2), fields.number(4)
         self._opened = True
         self.remote_max_frame_size = 0xFFFFFFFF if frame_size is None else max(frame_size, MIN_MAX_FRAME_SIZE)
-        self.outbox.frame(0, perform(OPEN, self._open_fields()))
+        wanted = fields.get(8)
+        asked = wanted.items if isinstance(wanted, Array) else (wanted,)
+        offered = tuple(Symbol(name) for name in self.namespace.capabilities if name in asked)
+        self.outbox.frame(0, perform(OPEN, self._open_fields(Array(_SYMBOL_8, offered) if offered else None)))
         if frame_size is not None and frame_size < MIN_MAX_FRAME_SIZE:
             self.close("amqp:invalid-field", f"max-frame-size must be at least {MIN_MAX_FRAME_SIZE}")
         elif self.namespace.throttling is not None and not self.namespace.throttling.connected(self.id):
@@ -432,7 +437,7 @@ class Connection:
         elif idle:
             self._beat(max(idle / 2000.0, 0.05))
 
-    def _open_fields(self) -> list[Any]:
+    def _open_fields(self, offered: Array | None) -> list[Any]:
         product = {Symbol("product"): self.product}
         idle = Uint(int(IDLE_TIMEOUT_SECONDS * 1000))
         return [
@@ -443,7 +448,7 @@ class Connection:
             idle,
             None,
             None,
-            None,
+            offered,
             None,
             product,
         ]

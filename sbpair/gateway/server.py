@@ -58,6 +58,7 @@ class House:
     entra_rights: Mapping[str, Rights] = {}  # nobody changes it
     trace = None
     throttling = None
+    capabilities: tuple[str, ...] = ()
 
     def __init__(self, pair: Pair, pairing: PairedNamespaces, ring: KeyRing, send_seconds: float) -> None:
         self.name = pair.primary.label

@@ -296,7 +296,10 @@ class Context:
 
 
 def host_of(namespace: Namespace, call: Call) -> str:
-    """Host and port of a namespace: the host the client used, and the port the namespace listens on."""
+    """Host and port of a namespace: the host the client used, and the port the namespace listens on. On the service's
+    own port each namespace has an address of its own, and that is its whole endpoint, as its start prints it."""
+    if namespace.service_address is not None:
+        return namespace.service_address
     name, separator, port = call.host.rpartition(":")
     # A port mapping or a proxy may send a Host without a port, and an IPv6 address has colons of its own.
     host = name if separator and port.isdecimal() and not call.host.endswith("]") else call.host

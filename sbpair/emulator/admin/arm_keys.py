@@ -169,7 +169,9 @@ def _missing(name: str) -> Exception:
 
 def _connection_string(host: str, name: str, key: str, entity_path: str) -> str:
     entity = f";EntityPath={entity_path}" if entity_path else ""
-    return f"Endpoint=sb://{host}/;SharedAccessKeyName={name};SharedAccessKey={key}{entity};UseDevelopmentEmulator=true"
+    # Without a port it is the service's own, where clients need no hint that this is no service.
+    emulator = ";UseDevelopmentEmulator=true" if host.rpartition(":")[2].isdecimal() else ""
+    return f"Endpoint=sb://{host}/;SharedAccessKeyName={name};SharedAccessKey={key}{entity}{emulator}"
 
 
 def listed(values: Iterable[Mapping[str, object]]) -> Reply:

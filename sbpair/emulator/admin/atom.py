@@ -43,6 +43,7 @@ from sbpair.emulator.entities import (
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
+    target_path,
 )
 from sbpair.emulator.filters import Rule
 from sbpair.emulator.namespace import Namespace
@@ -391,6 +392,7 @@ class AtomApi:
         for header, target in targets.items():
             if target is None:
                 continue
+            target = target_path(target)
             token = call.headers.get(header) or call.headers.get("authorization", "")
             rights = token_rights(self._namespace, replace(call, headers={"authorization": token}), target)
             if not rights & {MANAGE, SEND}:

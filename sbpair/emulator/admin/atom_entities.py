@@ -104,7 +104,7 @@ def _runtime(description: Description, runtime: Runtime) -> dict[str, Node]:
         "CreatedAt": format_time(runtime.created_at),
         "UpdatedAt": format_time(runtime.updated_at),
         "AccessedAt": NEVER if runtime.accessed_at is None else format_time(runtime.accessed_at),
-        "EntityAvailabilityStatus": "Available",
+        "EntityAvailabilityStatus": "Limited" if runtime.is_limited else "Available",
     }
     if not isinstance(description, TopicDescription):
         facts["MessageCount"] = counts.total

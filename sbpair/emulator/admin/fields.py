@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from sbpair import service
+from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
@@ -18,6 +19,7 @@ from sbpair.emulator.entities import (
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
+    target_path,
 )
 from sbpair.engine.errors import EntityError, bad_request
 from sbpair.service import TICKS_PER_SECOND, EntityStatus
@@ -203,7 +205,7 @@ def setting_from_text(field: Field, text: str) -> object:
         Kind.BOOLEAN: _boolean,
         Kind.STATUS: _status,
         Kind.TEXT: lambda _field, given: given or None,
-        Kind.ENTITY: lambda _field, given: entity_path(given) or None,
+        Kind.ENTITY: lambda _field, given: given if target_path(given) else None,
     }
     return readers[field.kind](field, text)
 
@@ -222,6 +224,8 @@ def setting_to_json(field: Field, value: object) -> object:
     """The JSON value of a setting; None where nothing is set."""
     if field.kind is Kind.DURATION:
         return format_duration(value if isinstance(value, float | int) else None)
+    if field.kind is Kind.ENTITY and value is not None:
+        return target_path(str(value))
     return str(value) if isinstance(value, EntityStatus) else value
 
 
@@ -232,15 +236,8 @@ def setting_to_text(field: Field, value: object, forward_base: str) -> str | Non
     if value is None:
         return None
     if field.kind is Kind.ENTITY:
-        return f"{forward_base}{value}"
+        return str(value) if "://" in str(value) else f"{forward_base}{value}"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def entity_path(target: str) -> str:
-    """The entity's path out of a forwarding target, which may be a bare name or a URL of the namespace."""
-    _, separator, rest = target.partition("://")
-    path = rest.partition("/")[2] if separator else target
-    return path.strip("/")
 
 
 def _duration(field: Field, text: str) -> float | None:
@@ -293,6 +290,8 @@ class Runtime:
     updated_at: float
     accessed_at: float | None
     counts: Counts
+    is_limited: bool = False
+    """Whether a partition is away."""
     subscription_count: int = 0
     sql_filter_count: int = 0
     correlation_filter_count: int = 0
@@ -301,13 +300,18 @@ class Runtime:
 def queue_runtime(queue: Queue, zero_counts: bool = False) -> Runtime:
     """A queue's facts; with `zero_counts` every count is 0, as a throttled service may report it."""
     counts = NO_MESSAGES if zero_counts else queue.counts()
-    return Runtime(queue.created_at, queue.updated_at, queue.used_at, counts)
+    return Runtime(queue.created_at, queue.updated_at, queue.used_at, counts, _is_limited(queue))
 
 
 def subscription_runtime(subscription: Subscription, zero_counts: bool = False) -> Runtime:
     """A subscription's facts."""
     counts = NO_MESSAGES if zero_counts else subscription.counts()
-    return Runtime(subscription.created_at, subscription.updated_at, subscription.used_at, counts)
+    limited = _is_limited(subscription)
+    return Runtime(subscription.created_at, subscription.updated_at, subscription.used_at, counts, limited)
+
+
+def _is_limited(entity: MessageEntity) -> bool:
+    return entity.is_partitioned and bool(entity.closed_partitions)
 
 
 def topic_runtime(topic: Topic, zero_counts: bool = False) -> Runtime:
@@ -319,6 +323,7 @@ def topic_runtime(topic: Topic, zero_counts: bool = False) -> Runtime:
         topic.updated_at,
         topic.used_at,
         NO_MESSAGES if zero_counts else topic.counts(),
+        topic.description.enable_partitioning and bool(topic.namespace.closed_partitions(topic.path)),
         subscription_count=len(topic.subscriptions),
         sql_filter_count=len(filters) - correlation_filters,
         correlation_filter_count=correlation_filters,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, TRANSFER_DEAD_LETTER, Mailbox, MailboxNamespace, Quota
 from sbpair.emulator.broker.messages import Message, State
-from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
+from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription, target_path
 from sbpair.emulator.limits import MAX_FORWARDING_HOPS
 from sbpair.engine import errors
 from sbpair.engine.budgets import finish
@@ -131,7 +131,7 @@ class Transfers:
     def _trying(self, message: Message, target: str) -> Generator[None, None, bool]:
         """True when the message has found a place, there or in a sub-queue here."""
         entity = self._entity
-        destination = entity.namespace.find(target)
+        destination = entity.namespace.find(target_path(target))
         if destination is None:
             entity.dead_letter(
                 message, "DestinationNotFound", f"'{target}' does not exist.", place=TRANSFER_DEAD_LETTER

@@ -33,6 +33,8 @@ ENQUEUE_SEQUENCE_NUMBER = Symbol("x-opt-enqueue-sequence-number")
 MESSAGE_STATE = Symbol("x-opt-message-state")
 DEAD_LETTER_SOURCE = Symbol("x-opt-deadletter-source")
 SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
+DELIVERY_TIME = Symbol("x-opt-delivery-time")
+"""What a JMS client sets for its delivery delay, where the connection offers it."""
 PARTITION_KEY = Symbol("x-opt-partition-key")
 VIA_PARTITION_KEY = Symbol("x-opt-via-partition-key")
 _BROKER_ANNOTATIONS = (
@@ -289,7 +291,7 @@ def parse(payload: bytes, laws: Laws) -> Message:
         for section in _EDITED_LATER:
             sections.read(payload, spans, section)
         footer = next((span for span in spans if span.section is Section.FOOTER), None)
-        if footer is not None:
+        if footer is not None and laws.footer_keys_are_symbols:
             # Java writes the keys of a footer as strings and reads symbols: the service gives symbols back.
             keyed = sections.with_symbol_keys(payload[footer.value_start : footer.end])
             payload = payload[: footer.value_start] + keyed + payload[footer.end :]
@@ -351,7 +353,7 @@ def read_head(payload: bytes, spans: tuple[Span, ...], longest: int = _LONGEST_I
         _text(annotations.get(VIA_PARTITION_KEY), "TransactionPartitionKey", longest),
         _plain_text(sections.field(properties, PropertyField.CONTENT_TYPE)),
         ttl / 1000 if isinstance(ttl, int) and not isinstance(ttl, bool) else None,
-        _instant(annotations.get(SCHEDULED_TIME)),
+        _instant(annotations.get(SCHEDULED_TIME) or annotations.get(DELIVERY_TIME)),
     )
 
 

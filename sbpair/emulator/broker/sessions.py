@@ -183,6 +183,8 @@ class Session:
         self.ready = ReadyLine()
         self.state: bytes | None = None
         self.holder: Consumer | None = None
+        self.token: uuid.UUID | None = None
+        """Of its lock, if the holder shares it: a receiver that shows it takes the session over."""
         self.locked_until = 0.0
         self.locks: dict[uuid.UUID, Lock] = {}
         self.changed_at = 0.0
@@ -236,10 +238,17 @@ class Sessions:
             session = self._sessions[key] = Session(session_id, key)
         return session
 
-    def hold(self, session_id: str, holder: Consumer) -> Session:
-        """Lock the named session for one holder, or BrokerError session-cannot-be-locked."""
+    def hold(self, session_id: str, holder: Consumer, token: uuid.UUID | None = None) -> Session:
+        """Lock the named session for one holder, or BrokerError session-cannot-be-locked. With the token of the lock
+        that another shares, it is taken over: messages under lock stay so, and the other loses its link."""
         session = self.ensure(session_id)
-        if session.holder is not None:
+        if token is not None and session.token == token and (before := session.holder) is not None:
+            session.holder = holder
+            self._lock(session)
+            before.detach(errors.SESSION_LOCK_LOST, f"The session '{session_id}' has been taken over.")
+            return session
+        if session.holder is not None or token is not None:
+            self.discard_if_unneeded(session)
             raise BrokerError(
                 errors.SESSION_CANNOT_BE_LOCKED,
                 f"The requested session '{session_id}' cannot be accepted. It may be locked by another receiver.",
@@ -310,7 +319,7 @@ class Sessions:
         if session.timer is not None:
             session.timer.cancel()
             session.timer = None
-        session.holder = None
+        session.holder = session.token = None
 
     def freed(self, session: Session) -> None:
         """The session's messages are in line again: it is available, or not needed any more."""
@@ -337,6 +346,7 @@ class Sessions:
     def _grant(self, session: Session, holder: Consumer) -> None:
         self._available.pop(session.key, None)
         session.holder = holder
+        session.token = uuid.uuid4() if getattr(holder, "shares_session", False) else None
         self._lock(session)
 
     def shorten(self, session: Session, seconds: float) -> None:

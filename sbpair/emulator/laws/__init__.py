@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from sbpair.emulator.laws.entities import Entities
 from sbpair.emulator.laws.law import Evidence, Form, Law
+from sbpair.emulator.laws.links import LinkRules
 from sbpair.emulator.laws.partitions import Partitions
 from sbpair.emulator.laws.quotas import Quotas
 from sbpair.emulator.laws.sessions import Sessions
@@ -22,7 +23,7 @@ from sbpair.service import Tier
 __all__ = ["BOOK", "Evidence", "Form", "Law", "Laws", "law_named"]
 
 
-class Laws(Sizes, Quotas, Entities, Partitions, Sessions, Transactions):
+class Laws(Sizes, Quotas, Entities, Partitions, Sessions, LinkRules, Transactions):
     """The laws of one namespace: every law of the book as an attribute, with the value in force.
 
     `bent` says by name which are not kept strictly: "lax", or "other" for the other form that the rule may have.

@@ -2,6 +2,8 @@
 
 import uuid
 
+import pytest
+
 from sbpair.amqp.codec import encode
 from sbpair.amqp.sections import Section, build
 from sbpair.amqp.types import Byte, Char, Decimal128, Described, Float, Long, Symbol, Timestamp, Ubyte, Uint
@@ -89,6 +91,7 @@ async def test_dead_lettering_adds_properties_and_keeps_the_rest(bench, sections
     assert sections_of(dead.render())[Section.MESSAGE_ANNOTATIONS][Symbol("x-opt-deadletter-source")] == "orders"
 
 
+@pytest.mark.law("sections-in-any-order", "footer-keys-are-symbols")
 def test_a_footer_before_the_body_stays_there_and_its_keys_become_symbols(sections_of):
     """rhea writes it there; Java writes keys that are strings, and reads none but symbols."""
     footer, body = build(footer={"crc": "a"}), build(data=b"x")

@@ -55,6 +55,7 @@ class PlainNamespace:
     key_watchers: set[Callable[[], None]] = field(default_factory=set)
     trace: Trace | None = None
     throttling: Throttling | None = None
+    capabilities: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.faults = Faults(self.clock, seed=7)

@@ -82,7 +82,7 @@ async def test_a_session_that_comes_after_the_credit_is_served(emulator: Emulato
     queue = emulator.namespace("primary").create_queue("orders", QueueDescription(requires_session=True))
     async with logged_in(emulator, dialect, "orders") as client:
         lease_session(client, "orders")
-        await client.sender("$cbs", 30)  # an answer to something sent later: the attach has been seen
+        await client.sender("$cbs/another", 30)  # an answer to something sent later: the attach has been seen
         queue.send(build(properties={PropertyField.GROUP_ID: "blue"}, data=b"first"))
         granted = await client.until(ATTACH)
         assert granted.field(5).value[7] == {"com.microsoft:session-filter": "blue"}

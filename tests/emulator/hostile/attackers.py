@@ -284,7 +284,7 @@ class Attacker:
                 client = await self.connect()
                 clients.append(client)
                 for handle in range(20):
-                    await client.sender("$cbs", handle)
+                    await client.sender(f"$cbs/{handle}", handle)
                 for number in range(2_000):
                     client.transfer(number % 20, part, number % 20, more=True)
                     await client.writer.drain()

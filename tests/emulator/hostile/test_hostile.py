@@ -201,7 +201,7 @@ async def test_a_message_that_never_ends_is_held_no_further_than_its_limit(emula
         async with connected(emulator) as client:
             await client.session()
             for handle in range(20):
-                await client.sender("$cbs", handle)
+                await client.sender(f"$cbs/{handle}", handle)
             for handle in range(20):
                 for _ in range(40):
                     client.transfer(handle, part, handle, more=True)
