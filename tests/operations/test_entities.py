@@ -12,7 +12,7 @@ import pytest
 import sbpair
 from sbpair.connect import open_ends
 from sbpair.core.errors import EntityNotFoundError, InterruptedWorkError, SbpairError, UsageError
-from sbpair.core.events import Event, Forwarded
+from sbpair.core.events import Event, Forwarded, Polled
 from sbpair.core.message import Disposition
 from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import compose
@@ -35,6 +35,7 @@ from sbpair.operations import (
     purge,
     resubmit,
 )
+from tests.fakes import RecordingObserver
 from tests.operations.conftest import World
 
 
@@ -175,6 +176,18 @@ async def test_a_purge_archives_what_it_deletes(world: World, ends: Ends, tmp_pa
     deleted = await purge(ends, PurgeRequest("orders", None))
     assert (deleted.report.purged, world.waiting("orders")) == (2, 0)
     assert deleted.closing() == "2 messages of orders were deleted."
+
+
+@pytest.mark.parametrize(
+    "wanted", [Selection(), Selection(MessageFilter(where=parse_where("sys.MessageId = 'm150'")))], ids=["all", "few"]
+)
+async def test_what_is_deleted_or_left_is_received_many_at_a_time(world: World, ends: Ends, wanted: Selection) -> None:
+    await sent(ends, "orders", 300)
+    observer = RecordingObserver()
+    done = await purge(ends, PurgeRequest("orders", None, selection=wanted), observer=observer)
+    assert done.report.purged == (1 if wanted.is_set else 300)
+    receives = [event.messages for event in observer.of(Polled) if event.messages]
+    assert len(receives) < 30, "a receive takes a round trip"
 
 
 async def test_an_archive_that_cannot_be_made_keeps_the_messages(world: World, ends: Ends, tmp_path: Path) -> None:

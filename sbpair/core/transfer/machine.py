@@ -141,10 +141,13 @@ class Settlement:
         elif isinstance(verdict, Forward):
             if self.destinations.add(item, verdict):
                 self._holding.came(item, queue)
+            return
         elif isinstance(verdict, Leave):
             custody.leave(item, verdict.because)
         else:
             custody.finish(item, verdict)
+        if not queue.gaps:
+            queue.came += 1  # nobody else has what comes before it: the next receive may ask for many
 
     def expect(self, received: Received, verdict: Verdict, now: float) -> None:
         """A browse of what a receive skipped showed this message: it is locked by another receiver, or was, and comes

@@ -221,8 +221,13 @@ class Settle:
 
     @property
     def completes_only(self) -> bool:
-        """Whether nothing is left to be said of it but that it is done: the ledger has its line since it was sent."""
-        return self.disposition is Disposition.COMPLETE and self.outcome in ("", "forwarded")
+        """Whether it goes with others of its source in one answer."""
+        return self.disposition is Disposition.COMPLETE
+
+    @property
+    def has_line(self) -> bool:
+        """Whether the ledger has its line since it was sent, or needs none."""
+        return self.outcome in ("", "forwarded")
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,16 @@ class Carrier:
         return True
 
     async def complete(self, source: Source, settles: Sequence[Settle]) -> None:
-        """Complete what was forwarded from one source, all of it at once."""
+        """Complete receipts of one source, all at once; what is said of their messages is in the ledger first."""
+        without = [settle for settle in settles if not settle.has_line]
+        try:
+            for outcome in {settle.outcome for settle in without}:
+                await self._record([settle.item for settle in without if settle.outcome == outcome], outcome)
+        except OSError as unwritten:
+            self._break_down(unwritten)
+            for settle in without:
+                self._machine.custody.not_recorded(settle)
+            settles = [settle for settle in settles if settle.has_line]
         by_receipt = {id(settle.received): settle for settle in settles}
         async with aclosing(
             source.receiver.settle_all([settle.received for settle in settles], Disposition.COMPLETE)
@@ -156,7 +165,7 @@ class Carrier:
     async def settle(self, settle: Settle) -> None:
         """Settle a receipt; what is said of its message is in the ledger first."""
         item = settle.item
-        if settle.outcome and settle.outcome != "forwarded":
+        if not settle.has_line:
             try:
                 await self._record([item], settle.outcome, settle.reason)
             except OSError as error:
