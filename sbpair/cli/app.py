@@ -38,6 +38,7 @@ GROUPS = {
         "evacuate": Entry("transfer.evacuate", "evacuate", "Move all entities and messages to another namespace."),
     },
     "Applications": {
+        "gateway": Entry("failover.gateway", "gateway", "Give applications of any language failover, as a service."),
         "send": Entry("failover.send", "send", "Send messages; to the secondary while the primary is down."),
         "ping": Entry("failover.ping", "ping", "Measure how fast each namespace answers, and check your rights."),
         "replicate": Entry(

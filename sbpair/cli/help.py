@@ -29,6 +29,7 @@ class Topic(StrEnum):
     PERMISSIONS = "permissions"
     ENVIRONMENT = "environment"
     FAILOVER = "failover"
+    GATEWAY = "gateway"
     PAIRING = "pairing"
     SPARK = "spark"
     TESTING = "testing"
@@ -109,6 +110,7 @@ PERMISSIONS = (
     ),
     ("evacuate", "any two namespaces", "Manage", "Azure Service Bus Data Owner"),
     ("entity", "any namespace", "Manage; delete also Listen", "Azure Service Bus Data Owner"),
+    ("gateway", "both", "Send; what its applications need on the primary", "Data Sender; Data Receiver, Data Owner"),
     ("send", "both", "Send", "Data Sender"),
     ("ping", "both", "Send on entities, Listen on backlog queues", "Data Sender, Data Receiver"),
     ("ping --control-plane", "both", "Manage", "Azure Service Bus Data Owner"),
@@ -234,7 +236,13 @@ def help_on(
         case [Topic.CONFIG]:
             return CommandResult("help", Text(CONFIG), text=CONFIG, prose=True)
         case [
-            Topic.FAILOVER | Topic.PAIRING | Topic.SPARK | Topic.TESTING | Topic.SECURITY | Topic.MEASUREMENTS as topic
+            Topic.FAILOVER
+            | Topic.GATEWAY
+            | Topic.PAIRING
+            | Topic.SPARK
+            | Topic.TESTING
+            | Topic.SECURITY
+            | Topic.MEASUREMENTS as topic
         ]:
             page = _NOTE.sub("", (Path(__file__).parent / "pages" / f"{topic}.md").read_text(encoding="utf-8"))
             return CommandResult("help", Text(page), text=page, prose=True)

@@ -299,6 +299,16 @@ class Port:
         self.cut_all()
         await self._finish_tasks()
 
+    def take_no_more(self) -> None:
+        """Refuse new connections; those that exist go on."""
+        self.running = False
+        self._reconsider()
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The AMQP connections that exist."""
+        return [wire.connection for wire in self._wires]
+
     async def close(self) -> None:
         """Stop, and give the number back."""
         await self.stop()

@@ -37,6 +37,23 @@ _ADDRESSES: Final = ("127.0.0.1", "::1")
 _NOTE: Final = "checked.json"
 
 
+class CertificateFiles:
+    """A certificate chain and its key that somebody else has made."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self._files = certificate, key
+        self._context: ssl.SSLContext | None = None
+
+    def server_context(self) -> ssl.SSLContext:
+        """What the server side of a TLS connection needs. Raises OSError where the files are not that."""
+        if self._context is None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.load_cert_chain(*self._files)
+            self._context = context
+        return self._context
+
+
 class TlsFiles:
     """The authority's certificate and the server's certificate with its key, as files in one directory."""
 

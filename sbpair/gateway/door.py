@@ -125,6 +125,11 @@ class DoorConnection(Connection):
         super().lost()
         self._let_primary_go()
 
+    @property
+    def is_settled(self) -> bool:
+        """Nothing that the client has sent waits for the primary's answer."""
+        return not any(isinstance(one, DoorSession) and one.outstanding for one in self._sessions.values())
+
     def _let_primary_go(self) -> None:
         if self._looking is not None:
             self._looking.cancel()

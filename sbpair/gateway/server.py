@@ -37,6 +37,7 @@ from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import FailoverSender
 
 LOGGER = logging.getLogger("sbpair.gateway")
+_DRAIN_LOOK_SECONDS: Final = 0.05
 TRANSFER_PREFIX: Final = "/x-servicebus-transfer/"
 
 
@@ -198,11 +199,10 @@ class House:
 class Gateway:
     """An open gateway; made by `open_gateway`."""
 
-    def __init__(self, house: House, port: Port, *, shown_host: str, tls: bool) -> None:
+    def __init__(self, house: House, port: Port, shown_host: str) -> None:
         self.house = house
         self.port = port
         self.shown_host = shown_host
-        self._tls = tls
 
     @property
     def endpoint(self) -> str:
@@ -219,6 +219,27 @@ class Gateway:
         found = next(one for one in self.house.ring.keys if one.name == key)
         text = f"Endpoint=sb://{self.endpoint};SharedAccessKeyName={found.name};SharedAccessKey={found.primary_key}"
         return f"{text};UseDevelopmentEmulator=true" if plain else text
+
+    async def drain(self, grace_seconds: float) -> int:
+        """Take no more clients, and close each connection as soon as nothing of it is unsettled, all of them after
+        `grace_seconds`. How many were closed with something unsettled."""
+        self.house.closing = True
+        self.port.take_no_more()
+        until = self.house.now() + grace_seconds
+        left = self._doors()
+        while left and self.house.now() < until:
+            for door in left:
+                if door.is_settled and not self.house.sending:
+                    door.close("amqp:connection:forced", "The gateway is stopping.")
+            await asyncio.sleep(_DRAIN_LOOK_SECONDS)
+            left = self._doors()
+        for door in left:
+            door.close("amqp:connection:forced", "The gateway is stopping.")
+        await asyncio.sleep(_DRAIN_LOOK_SECONDS)
+        return len(left)
+
+    def _doors(self) -> list[DoorConnection]:
+        return [one for one in self.port.connections if isinstance(one, DoorConnection) and not one.is_closing]
 
 
 @asynccontextmanager
@@ -272,7 +293,7 @@ async def open_gateway(
         )
         await port.start()
         try:
-            yield Gateway(house, port, shown_host=host, tls=True)
+            yield Gateway(house, port, host)
         finally:
             await port.close()
             await house.close()

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 from sbpair.concurrency import end
 from sbpair.core.errors import UsageError
@@ -18,8 +19,15 @@ _TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger("sbpair")
 
 
+class Monitored(Protocol):
+    """A service, as monitoring sees it."""
+
+    def text(self) -> str: ...
+    def troubles(self) -> list[str]: ...
+
+
 @asynccontextmanager
-async def metrics_port(metrics: ServiceMetrics, host: str, port: int) -> AsyncIterator[int]:
+async def metrics_port(metrics: Monitored, host: str, port: int) -> AsyncIterator[int]:
     """Serve the metrics while the context lasts; gives the port (0 asks for any free one).
 
     Raises:
