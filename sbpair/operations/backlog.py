@@ -1,15 +1,17 @@
 """What drain and syphon share: a request for the backlog of a pair, and which queues and ledger it means."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sbpair.core.access import namespace_name, shown_name
-from sbpair.core.backlog import Backlog
+from sbpair.core.backlog import Backlog, FoundBy
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.pairing import Pair
 from sbpair.core.transfer.conclusion import Asked
+from sbpair.core.words import counted
+from sbpair.operations.ends import Sides
 from sbpair.ports import Messaging, NamespaceAdmin
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.backlog import FoundQueues, find_queues, read_backlog
@@ -61,6 +63,28 @@ def chosen_queues(
             )
     paths = only or found.existing
     return paths, {path: facts for path, facts in found.facts.items() if path in paths}
+
+
+async def refuse_reversed(sides: Sides, found: FoundQueues, timeout_seconds: float) -> None:
+    """Stop where the pair is named the wrong way round, instead of advice to create queues on the primary.
+
+    Raises:
+        UsageError: the pair has no backlog queue, and the pair of its sides exchanged has some.
+    """
+    pair = sides.pair
+    if found.existing:
+        return
+    reverse = replace(pair, primary=pair.secondary, secondary=pair.primary)
+    there = await find_queues(
+        reverse, messaging=sides.primary, admin=sides.primary_admin, timeout_seconds=timeout_seconds
+    )
+    if there.found_by is not FoundBy.CONFIGURED and there.existing:
+        here, other, number = shown_name(pair.primary), shown_name(pair.secondary), len(there.existing)
+        are = f"{counted(number, 'queue')} of {other} {'is' if number == 1 else 'are'} on {here}"
+        raise UsageError(
+            f"No backlog queue of {here} exists on {other}, but {are}: the pair is reversed. Nothing was moved.",
+            hint=f"Run: sbpair drain {other}:{here}",
+        )
 
 
 async def what_is_left(

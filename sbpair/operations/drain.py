@@ -11,7 +11,7 @@ from sbpair.concurrency import run_until
 from sbpair.core.errors import UsageError
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import DrainReport
-from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, way_of, what_is_left
+from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, refuse_reversed, way_of, what_is_left
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer
@@ -65,8 +65,8 @@ async def drain(
 
     Raises:
         SbpairError: no backlog queue exists, or the ledger or archive cannot be written.
-        UsageError: a queue of the request does not exist, the ledger is that of other namespaces, or the request asks
-            several processes to keep what only one can keep.
+        UsageError: a queue of the request does not exist, the pair is reversed, the ledger is that of other namespaces,
+            or the request asks several processes to keep what only one can keep.
         ServiceError: no queue at all could be read; the first one's error.
         FilterError: the filter cannot be evaluated for a message, and nothing had moved; otherwise the result says so.
         InterruptedWorkError: `stop` was set before the queues had been found. Nothing was moved.
@@ -82,6 +82,7 @@ async def drain(
         if own := all(is_own(path, pair) for path in only):
             searching = find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
             found = await run_until(stop, searching)
+            await run_until(stop, refuse_reversed(sides, found, seconds))
             paths, facts = chosen_queues(pair, found, only)
             request = replace(request, queues=paths)
         job = DrainJob(

@@ -13,7 +13,7 @@ from sbpair.core.events import Event, Forwarded, Polled, SyphonBegan
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import Key
-from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, way_of, what_is_left
+from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, refuse_reversed, way_of, what_is_left
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import ledger_errors, open_ledger
 from sbpair.ports import Observer
@@ -122,6 +122,7 @@ class _Service:
                     raise
                 where = f"{shown_name(pair.secondary)} had not answered when the time was up"
                 raise OperationTimeoutError(f"{where}. Nothing was moved.") from ended
+            await run_until(self._end, refuse_reversed(sides, found, request.patience_seconds))
             paths, facts = chosen_queues(pair, found, request.queues)
             self.notify(SyphonBegan(self._clock.now().timestamp(), paths))
             job = DrainJob(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sbpair
+from sbpair.connect import open_sides
 from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError
 from sbpair.core.events import BacklogCounted, Event, Forwarded
 from sbpair.core.outcome import Exit
@@ -74,6 +75,15 @@ async def test_what_a_destination_refuses_is_left_until_it_is_changed_or_dead_le
     assert (await drain(sides, replace(request, leave_refused=False))).report.dead_lettered == 2
     later = await drain(sides, replace(request, dry_run=True))
     assert "2 dead letters would stay where they are" in later.closing
+
+
+async def test_a_pair_the_wrong_way_round_is_recognised_and_nothing_is_created(world: World, sides: Sides) -> None:
+    await world.strand(sides, "orders", 3)
+    pair = replace(world.pair, primary=world.pair.secondary, secondary=world.pair.primary)
+    async with open_sides(pair) as turned:
+        with pytest.raises(UsageError, match=r"3 queues of contoso.* are on fabrikam.*the pair is reversed") as refused:
+            await drain(turned, DrainRequest())
+        assert (refused.value.hint or "").startswith("Run: sbpair drain contoso")
 
 
 async def test_only_the_queues_of_the_request_are_drained(world: World, sides: Sides) -> None:
