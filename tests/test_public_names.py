@@ -56,3 +56,29 @@ def test_the_map_names_every_room_and_no_other() -> None:
     named = set(re.findall(r"^    (?:\{ |  )?([a-z]+)(?:\.py|\s|$)", drawn, re.MULTILINE))
     rooms = {path.stem for path in ROOT.iterdir() if (path / "__init__.py").is_file() or path.suffix == ".py"}
     assert named == rooms - {"__init__", "__main__"}
+
+
+@pytest.mark.parametrize("room", ["emulator", "pipeline"])
+def test_the_map_of_a_part_names_all_that_stands_in_it(room: str) -> None:
+    described = importlib.import_module(f"sbpair.{room}").__doc__ or ""
+    named = set(re.findall(r"\b[a-z_]+\b", described))
+    inside = {path.stem for path in (ROOT / room).iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert inside - {"__init__"} - named - BESIDE == set(), "draw it into the map"
+
+
+BESIDE = frozenset(
+    [
+        "compaction",
+        "entities",
+        "errors",
+        "hadoop",
+        "keys",
+        "manifest",
+        "outgoing",
+        "paths",
+        "settling",
+        "spans",
+        "units",
+    ]
+)
+"""Values and helpers of a part that its map may leave out."""

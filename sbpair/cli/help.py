@@ -35,6 +35,7 @@ class Topic(StrEnum):
     TESTING = "testing"
     SECURITY = "security"
     MEASUREMENTS = "measurements"
+    CONTRIBUTING = "contributing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,15 +236,7 @@ def help_on(
             return CommandResult("help", Text(text), text=text, prose=True)
         case [Topic.CONFIG]:
             return CommandResult("help", Text(CONFIG), text=CONFIG, prose=True)
-        case [
-            Topic.FAILOVER
-            | Topic.GATEWAY
-            | Topic.PAIRING
-            | Topic.SPARK
-            | Topic.TESTING
-            | Topic.SECURITY
-            | Topic.MEASUREMENTS as topic
-        ]:
+        case [topic] if topic in list(map(str, Topic)):
             page = _NOTE.sub("", (Path(__file__).parent / "pages" / f"{topic}.md").read_text(encoding="utf-8"))
             return CommandResult("help", Text(page), text=page, prose=True)
     text = _help_of(ctx, words or ())

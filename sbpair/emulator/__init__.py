@@ -4,6 +4,25 @@
     with EmulatorThread(["primary", "secondary"]) as emulator: ...      from synchronous code
     with EmbeddedNamespace() as servicebus: ...                         in an application's tests
 
+A message comes in from the top and goes out the same way:
+
+    sbpair.engine   the server's side of AMQP: ports, connections, sessions, links, tokens, faults, budgets, clocks
+    endpoints       which node a link is attached to
+    senders, receivers   a client's link onto an entity: what comes in, what is handed out
+    requests        one file for each request over a management link
+    broker          intake, addresses, queues, topics and subscriptions; mailbox: what waits, is locked, scheduled
+    filters         rules of subscriptions, by `sbpair.sqlfilter`
+    laws            the book of the service's rules: sentence, source, evidence, and how each is kept
+    validation, limits, throttling   what the administration refuses; what a tier takes
+    admin           administration over HTTP: Atom of the data plane, Azure Resource Manager
+    namespace       one namespace: its entities, keys, faults; store: on disk
+    geo_recovery    aliases of two namespaces
+    server, thread  all namespaces of a process, on a loop or beside synchronous code
+    testing, pytest_plugin   for the tests of applications
+    seed            entities and messages from a file
+    control, window how a running emulator is asked from a shell and a browser
+    limitations     what is not emulated
+
 The public names are imported when they are first used: the command line asks for this package long before it needs it.
 """
 

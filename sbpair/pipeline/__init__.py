@@ -1,5 +1,7 @@
 """The data pipeline on Spark: backlogs as DataFrames, archives in Parquet, ordered replays, proof that nothing is lost.
 
+A backlog on its way: source or streaming read it, archive keeps it, analysis, replay and reconcile read the archive.
+
     schemas     the columns of an archived message and of ledgers: the contract between the parts
     rows        a message as a row
     source      `spark.read.format("sbpair-backlog")` and `"servicebus"`; options, reader and writer behind them
@@ -13,6 +15,8 @@
     ledgers     the ledgers of drains and replays as one DataFrame
     reconcile   every message has exactly one outcome, or is listed
     replication active/active: archives of both sides held against the journal
+    follow      archives what comes, round after round; importing: what a drain has kept in files
+    runs        where a run stands, and what the last one left
     reports     what archive, replay and reconcile report
     trend       audit histories; needs no Spark
     spark       Spark itself: Java, the JVM, the session, progress of jobs
