@@ -18,6 +18,7 @@ from functools import partial
 from tests.simulation import plan as plans
 from tests.simulation import world
 from tests.simulation.defects import DEFECTS, hunt, misfit, plant
+from tests.simulation.laws import Bent, bent_plan, flip
 
 _clock = time.perf_counter  # before a history takes it over
 SEEDS_BETWEEN_LINES = 100
@@ -41,6 +42,15 @@ class Told:
     """What of the planted defect does not fit the product any more: then nothing else counts."""
 
 
+_bent: Bent | None = None
+"""Laws that are bent in the histories that begin from now on; None: worlds as their seeds draw them."""
+
+
+def drawn(seed: int, hours: float) -> plans.Plan:
+    plan = plans.draw(seed, hours)
+    return plan if _bent is None else bent_plan(plan, _bent)
+
+
 def live(seed: int, hours: float, *, only: Sequence[int] | None = None, defect: str = "", follow: bool = False) -> Told:
     """One history, in a process of its own."""
     context = multiprocessing.get_context("fork")
@@ -58,7 +68,7 @@ def live(seed: int, hours: float, *, only: Sequence[int] | None = None, defect: 
 
 
 def _live(answer, seed, hours, only, defect, follow) -> None:  # type: ignore[no-untyped-def]
-    plan = chosen(plans.draw(seed, hours), only)
+    plan = chosen(drawn(seed, hours), only)
     if defect:
         plant(defect)
     began = time.process_time()
@@ -91,7 +101,7 @@ def chosen(plan: plans.Plan, only: Sequence[int] | None) -> plans.Plan:
 
 def shortened(seed: int, hours: float, defect: str = "") -> list[int]:
     """The troubles that the failure needs: halves, quarters, ... are left out as long as it still fails."""
-    places = list(range(len(plans.draw(seed, hours).troubles)))
+    places = list(range(len(drawn(seed, hours).troubles)))
     size = max(1, len(places) // 2)
     while places and size >= 1:
         for start in range(0, len(places), size):
@@ -106,7 +116,7 @@ def shortened(seed: int, hours: float, defect: str = "") -> list[int]:
 
 def explain(told: Told, hours: float, defect: str = "") -> Iterator[str]:
     places = shortened(told.seed, hours, defect)
-    needed = chosen(plans.draw(told.seed, hours), places)
+    needed = chosen(drawn(told.seed, hours), places)
     short = live(told.seed, hours, only=places, defect=defect)
     yield f"seed {told.seed}: {told.failure}"
     yield from (f"  {name} = {value}" for name, value in plans.told(needed))
@@ -115,7 +125,8 @@ def explain(told: Told, hours: float, defect: str = "") -> Iterator[str]:
     yield from (f"    {line}" for line in short.last)
     only = f" --only={','.join(map(str, places))}"
     also = f" --defect {defect}" if defect else ""
-    yield f"Replay: python -m tests.simulation --seed {told.seed} --hours {hours:g}{only}{also}"
+    bend = "" if _bent is None else " --bend " + " ".join(f"{name}={form}" for name, form in _bent)
+    yield f"Replay: python -m tests.simulation --seed {told.seed} --hours {hours:g}{only}{also}{bend}".rstrip()
 
 
 def many(seeds: Sequence[int], hours: float, processes: int, defect: str = "") -> Iterator[Told]:
@@ -127,7 +138,14 @@ def many(seeds: Sequence[int], hours: float, processes: int, defect: str = "") -
         yield from pool.map(one, seeds)
 
 
+def many_bent(seeds: Sequence[int], hours: float, processes: int, bent: Bent) -> Iterator[Told]:
+    global _bent  # the histories are lived in processes that are made after this
+    _bent = bent
+    return many(seeds, hours, processes)
+
+
 def main() -> int:
+    global _bent
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=_seed, default=0, help="the first seed, or `random`")
     parser.add_argument("--seeds", type=int, default=1, help="how many, from the first on")
@@ -145,8 +163,14 @@ def main() -> int:
         metavar="NAME",
         help="plant these in turn (all): what finds them",
     )
+    parser.add_argument("--laws", nargs="*", metavar="LAW", help="bend these laws in turn (all): what counts on one")
+    parser.add_argument("--bend", nargs="*", type=_bend, metavar="LAW=FORM", help="live under bent laws")
     parser.add_argument("--follow", action="store_true", help="print everything that happens")
     options = parser.parse_args()
+    if options.laws is not None:
+        seeds = range(options.seed, options.seed + options.seeds)
+        return flip(options.hours, seeds, options.processes, many_bent, options.laws)
+    _bent = None if options.bend is None else tuple(options.bend)
     if options.defects is not None:
         return hunt(options.hours, options.seeds, options.processes, many, options.defects)
     if options.only is not None or options.follow:
@@ -160,6 +184,11 @@ def main() -> int:
 
 def _seed(text: str) -> int:
     return secrets.randbelow(10**9) if text == "random" else int(text)
+
+
+def _bend(text: str) -> tuple[str, str]:
+    name, _, form = text.partition("=")
+    return name, form
 
 
 def _places(text: str) -> list[int]:

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -113,11 +113,13 @@ class Broker:
         make: Callable[[Namespace], None],
         lock_expired: Callable[[Message], None],
         session_lost: Callable[[str, str, str], None],
+        laws: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self.port = name, port
         self._seed, self._loop, self._network, self._trace = seed, loop, network, trace
         self._witness, self._file, self._make = witness, file, make
         self._lock_expired, self._session_lost = lock_expired, session_lost
+        self._laws = laws
         self.starts = 0
         self.process: Process
         self.namespace: Namespace
@@ -145,7 +147,8 @@ class Broker:
             faults=Faults(clock, faults_seed),
             store=self._store,
             key_source=self._keys,
-            laws={"session-key": "other"} if beyond_ascii(self._seed) and self._seed % 2 else {},
+            laws=({"session-key": "other"} if beyond_ascii(self._seed) and self._seed % 2 else {})
+            | dict(self._laws or {}),
         )
         namespace.host, namespace.port = "localhost", self.port
         namespace.endpoint = f"localhost:{self.port}"

@@ -22,7 +22,7 @@ from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN
 from sbpair.emulator.broker.messages import Message, State
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription
-from sbpair.emulator.entities import QueueDescription, SubscriptionDescription
+from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.namespace import Namespace
 from sbpair.ports import Ends, NamespaceAdmin
 from sbpair.runtime.clock import Quiet
@@ -91,12 +91,13 @@ class Moves:
 
     def make(self, namespace: Namespace) -> None:
         plan = self.world.plan
+        parts = {"enable_partitioning": plan.partitioned}
         if namespace.name == self.target_side:
-            namespace.create_queue(PARKED, QueueDescription(requires_session=plan.move_sessions))
+            namespace.create_queue(PARKED, QueueDescription(requires_session=plan.move_sessions, **parts))
         if namespace.name == SOURCE_SIDE:
             settings = {"lock_duration_seconds": plan.lock_seconds, "max_delivery_count": MAX_DELIVERY_COUNT}
-            namespace.create_queue(WORK, QueueDescription(requires_session=plan.move_sessions, **settings))
-            namespace.create_topic(TOPIC)
+            namespace.create_queue(WORK, QueueDescription(requires_session=plan.move_sessions, **settings, **parts))
+            namespace.create_topic(TOPIC, TopicDescription(**parts))
             description = SubscriptionDescription(requires_session=plan.move_sessions, **settings)
             namespace.create_subscription(TOPIC, SUBSCRIPTION.rpartition("/")[2], description)
 

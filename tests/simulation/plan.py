@@ -81,6 +81,10 @@ class Plan:
     move_across: bool = False
     move_sessions: bool = False
     manage: bool = True
+    partitioned: bool = False
+    """Whether queues and topics are partitioned, those of the backlog too."""
+    laws: tuple[tuple[str, str], ...] = ()
+    """Laws of the namespaces that are bent, each with its form."""
     troubles: tuple[Trouble, ...] = field(default=())
 
     @property

@@ -244,6 +244,7 @@ class World:
                 make=self._make_entities,
                 lock_expired=self._lock_expired,
                 session_lost=self._session_lost,
+                laws=dict(self.plan.laws),
             )
             self._start_broker(self.brokers[name])
 
@@ -256,13 +257,16 @@ class World:
         if namespace.name != SECONDARY:
             for destination in DESTINATIONS:
                 sessions = destination == SESSIONS_ONLY
-                namespace.create_queue(destination, QueueDescription(requires_session=sessions))
+                description = QueueDescription(requires_session=sessions, enable_partitioning=self.plan.partitioned)
+                namespace.create_queue(destination, description)
         self.replicated.make(namespace)
         self.moves.make(namespace)
         if namespace.name != SECONDARY:
             return
         description = QueueDescription(
-            lock_duration_seconds=self.plan.lock_seconds, max_delivery_count=MAX_DELIVERY_COUNT
+            lock_duration_seconds=self.plan.lock_seconds,
+            max_delivery_count=MAX_DELIVERY_COUNT,
+            enable_partitioning=self.plan.partitioned,
         )
         for queues in self.queues.values():
             for path in queues:

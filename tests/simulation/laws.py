@@ -1,0 +1,85 @@
+"""Histories in which a law of the namespaces is bent, one law after the other: `python -m tests.simulation --laws`.
+
+The movers may count on no law that is only inferred. Where one loses, doubles, overtakes or stalls once a law is lax,
+or has the other form that the service's rule may have, it does count on it: that is said with the law's sentence and
+its evidence. Three of four worlds have partitioned queues, in which most of the laws that were learnt from refusals
+hold.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from sbpair.emulator.laws import BOOK, Form, law_named
+from tests.simulation.plan import Plan
+
+ORDINARY_WORLDS = 4
+"""One in so many has no partitioned queue."""
+Bent = tuple[tuple[str, str], ...]
+FLIPS: tuple[tuple[str, str], ...] = tuple(
+    (law.name, form.value) for law in BOOK for form in law.values if form is not Form.STRICT
+)
+_MEANS = {
+    "lost": "loss",
+    "nowhere": "loss",
+    "never arrived": "loss",
+    "never moved": "loss",
+    "twice": "doubles",
+    "no answer was lost": "doubles",
+    "sent again": "doubles",
+    "overtaken": "order",
+    "before": "order",
+    "wait": "stall",
+    "still in the backlog": "stall",
+    "could not confirm": "stall",
+    "left by": "stall",
+}
+"""By words of a violation: what the law keeps from happening."""
+
+
+class Lived(Protocol):
+    """What became of one history."""
+
+    seed: int
+    failure: str
+
+
+Many = Callable[[Sequence[int], float, int, Bent], Iterator[Lived]]
+
+
+def bent_plan(plan: Plan, bent: Bent) -> Plan:
+    """The plan under these laws, with partitioned queues in most worlds."""
+    return replace(plan, laws=bent, partitioned=plan.seed % ORDINARY_WORLDS != 0)
+
+
+def flip(hours: float, seeds: Sequence[int], processes: int, many: Many, names: Iterable[str] = ()) -> int:
+    """Live through the seeds under all laws as they are, and then with each of the named (all) bent; print what broke.
+
+    1 if any history broke a rule.
+    """
+    chosen = {law_named(name).name for name in names}
+    flips = [one for one in FLIPS if not chosen or one[0] in chosen]
+    broken = 0
+    for name, form in (("", ""), *flips):
+        bent: Bent = ((name, form),) if name else ()
+        lived = list(many(seeds, hours, processes, bent))
+        failed = [one for one in lived if one.failure]
+        broken += bool(failed)
+        for one in failed[:1]:
+            print("\n".join(explain(name, form, one, hours)), flush=True)
+    held = len(flips) + 1 - broken
+    print(
+        f"{held} of {len(flips) + 1} forms of the law held, {len(flips)} of them bent, in {len(seeds)} histories each."
+    )
+    return 1 if broken else 0
+
+
+def explain(name: str, form: str, lived: Lived, hours: float) -> Iterator[str]:
+    """What broke, the law that was bent then, and the line that replays it."""
+    what = next((kind for words, kind in _MEANS.items() if words in lived.failure), "another rule")
+    yield f"{name or 'all laws kept'} {form}: {what}: {lived.failure}"
+    if name:
+        law = law_named(name)
+        yield f"  Assumed: {law.sentence} ({law.source.evidence}: {law.source.text})"
+    bend = f"--bend {name}={form}" if name else "--bend"
+    yield f"  Replay: python -m tests.simulation --seed {lived.seed} --hours {hours:g} {bend}"
