@@ -672,13 +672,14 @@ def fault_add(
     \b
     dark, refuse, drop, silent, delay                  of connections
     throttle, quota, disabled, unauthorized, fail      answers to requests
-    detach, expire-locks, lose-settlement-reply        of links and locks
+    detach, expire-locks                               of links and locks
+    lose-settlement-reply, settle-delay                of answers to settlements
     http-status, list-gap, zero-counts                 of the administration
     partition-down                                     of partitioned entities
 
     Keys: for (how long), at (from when), entity (a pattern), operation (connect, attach, send, receive, settle,
-    management, http), after, nth, every, count, p (probability); rtt of delay, lock of expire-locks, status of
-    http-status, condition and description of fail, partition of partition-down.
+    management, http), after, nth, every, count, p (probability); rtt of delay and settle-delay, lock of
+    expire-locks, status of http-status, condition and description of fail, partition of partition-down.
 
     \b
     Examples:

@@ -266,9 +266,10 @@ class Receiver(LinkHandler):
             self._settle_within(delivery_id, token, *within, settled=settled)
             return
         reply = self._settle(token, state)
+        delay_seconds = 0.0 if action is None else action.delay_seconds
         if action is None or action.kind is not FaultKind.LOSE_SETTLEMENT_REPLY:
             self._entity.namespace.when_durable(
-                lambda: self._answer(delivery_id, reply, settled=settled),
+                lambda: self._answer(delivery_id, reply, settled=settled, delay_seconds=delay_seconds),
                 lambda: self._answer(delivery_id, unknown_outcome(), settled=settled),
             )
 
@@ -277,8 +278,13 @@ class Receiver(LinkHandler):
 
     # -- inside
 
-    def _answer(self, delivery_id: int, reply: Described, *, settled: bool) -> None:
-        if not settled:
+    def _answer(self, delivery_id: int, reply: Described, *, settled: bool, delay_seconds: float = 0.0) -> None:
+        if settled:
+            return
+        if delay_seconds:
+            clock = self._entity.namespace.clock
+            clock.call_at(clock.now() + delay_seconds, lambda: self._link.settle(delivery_id, reply))
+        else:
             self._link.settle(delivery_id, reply)
 
     def _settle_within(

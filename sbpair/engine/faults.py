@@ -50,6 +50,9 @@ class FaultKind(StrEnum):
     """The operation fails with `condition`."""
     LOSE_SETTLEMENT_REPLY = "lose-settlement-reply"
     """The settlement happens, its confirmation is not sent."""
+    SETTLE_DELAY = "settle-delay"
+    """The settlement happens, and its confirmation comes so much later (`rtt`). Two of them, the longer one first and
+    with a probability, answer as the service was seen to: some after 20 ms, some after 100 ms."""
     EXPIRE_LOCKS = "expire-locks"
     """Message locks last `lock` (default: nothing) instead of the entity's lock duration."""
     QUOTA = "quota"
@@ -180,7 +183,7 @@ class FaultRule:
                 return operation is Operation.CONNECT
             case FaultKind.QUOTA:
                 return operation is Operation.SEND
-            case FaultKind.LOSE_SETTLEMENT_REPLY:
+            case FaultKind.LOSE_SETTLEMENT_REPLY | FaultKind.SETTLE_DELAY:
                 return operation is Operation.SETTLE
             case FaultKind.EXPIRE_LOCKS:
                 return operation is Operation.RECEIVE
@@ -204,6 +207,8 @@ class Action:
     status: int
     """HTTP status for administration and management."""
     lock_seconds: float = 0.0
+    delay_seconds: float = 0.0
+    """How much later the operation is answered."""
 
     @property
     def fails(self) -> bool:
@@ -386,6 +391,7 @@ def _action(fault: ActiveFault) -> Action:
         description=description if rule.description is None else rule.description,
         status=_STATUSES.get(rule.kind, 500) if rule.status is None else rule.status,
         lock_seconds=rule.lock_seconds or 0.0,
+        delay_seconds=rule.round_trip_seconds or 0.0,
     )
 
 
@@ -408,8 +414,10 @@ def _validate(rule: FaultRule) -> None:
 def _validate_combination(rule: FaultRule) -> None:
     if not rule.entity:
         raise FaultError("entity must not be empty")
-    if (rule.kind is FaultKind.DELAY) != (rule.round_trip_seconds is not None):
-        raise FaultError("delay needs rtt, and nothing else has it")
+    if (rule.kind in (FaultKind.DELAY, FaultKind.SETTLE_DELAY)) != (rule.round_trip_seconds is not None):
+        raise FaultError("delay and settle-delay need rtt, and nothing else has it")
+    if rule.kind is FaultKind.SETTLE_DELAY and rule.operation not in (Operation.ANY, Operation.SETTLE):
+        raise FaultError("settle-delay is of settlements alone")
     if (rule.kind is FaultKind.PARTITION_DOWN) != (rule.partition is not None):
         raise FaultError("partition-down needs partition, and nothing else has it")
     if rule.partition is not None and not 0 <= rule.partition < PARTITION_COUNT:

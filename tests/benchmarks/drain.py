@@ -19,6 +19,8 @@ from tests.benchmarks.table import Row, print_rows
 
 KB = 1000
 NAIVE_MESSAGES = {0: 300, 10: 100, 50: 40}
+SLOW_SETTLING = ("settle-delay:rtt=100ms,p=0.3", "settle-delay:rtt=20ms")
+"""Of live namespaces it is reported (Azure/azure-service-bus issue 749) that a settlement takes 20 ms or 100 ms."""
 CAREFUL_MOST = {0: 5000, 10: 2000, 50: 1000}
 
 
@@ -28,11 +30,22 @@ class Bench:
     def __init__(self, on: Embedded) -> None:
         self._on = on
 
-    def cost(self, way: str, messages: int, *, size_bytes: int = KB, delay_ms: int = 0, profile: bool = False) -> Cost:
+    def cost(
+        self,
+        way: str,
+        messages: int,
+        *,
+        size_bytes: int = KB,
+        delay_ms: int = 0,
+        profile: bool = False,
+        slow_settling: bool = False,
+    ) -> Cost:
         filled = messages * 10 if way == "naive" else messages
         self._on.delay(0)
         self._on.fill(filled, size_bytes)
         self._on.delay(delay_ms)
+        for text in SLOW_SETTLING if slow_settling else ():
+            self._on.strike("secondary", text)
         found = measure(self._on, way, messages, profile=profile)
         counts = self._on.counts()
         assert (found.messages, counts["home"]) == (messages, messages), (way, found, counts)
@@ -79,6 +92,15 @@ class Bench:
         yield Row("drain", case, "CPU of a message: bare pump", round(median(spent["bare"])), "us", at_most=60)
         yield Row("drain", case, "CPU of a message / bare pump", round(median(ratios), 2), "x", at_most=1.5)
 
+    def slow_settling(self, messages: int) -> Iterator[Row]:
+        """What it costs that settlements are answered late: a few of these times in all, as many are under way."""
+        case = f"{messages:,} x 1 KB, 10 ms, settled in 20 or 100 ms"
+        prompt = self.cost("ours", messages, delay_ms=10)
+        slow = self.cost("ours", messages, delay_ms=10, slow_settling=True)
+        yield Row("drain", case, "messages a second", round(messages / slow.seconds))
+        yield Row("drain", case, "time more than settled at once", round(slow.seconds - prompt.seconds, 2), "s")
+        yield Row("drain", case, "time / settled at once", round(slow.seconds / prompt.seconds, 2), "x")
+
     def ledger(self, messages: int) -> Iterator[Row]:
         case = f"{messages:,} x 1 KB, 0 ms"
         without, with_one = self.cost("ours", messages), self.cost("ours+ledger", messages)
@@ -121,6 +143,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         for delay_ms in (0, 10) if quick else (0, 10, 50):
             rows += bench.compare(500 if quick else 2_000, size_bytes=100 * KB, delay_ms=delay_ms)
         rows += bench.over_bare(many, 1 if quick else 3)
+        rows += bench.slow_settling(many)
         rows += bench.ledger(many)
         rows += bench.memory([1_000, 5_000] if quick else [10_000, 100_000, 1_000_000])
         rows += bench.rooms(many)

@@ -20,7 +20,8 @@ from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Uint, Ulong, 
 from sbpair.core.access import host_of
 from sbpair.emulator import Emulator, NamespaceConfig, Tier
 from sbpair.emulator.entities import QueueDescription
-from sbpair.engine.performatives import ATTACH, DETACH, OPEN, TRANSFER
+from sbpair.engine.faults import FaultError, parse_text
+from sbpair.engine.performatives import ACCEPTED, ATTACH, DETACH, DISPOSITION, OPEN, TRANSFER
 from tests.emulator.admin.conftest import ARM_TOKEN
 from tests.emulator.engine.dialects import AZURE_SERVICEBUS
 from tests.emulator.engine.wire_client import Client, seen
@@ -216,6 +217,37 @@ async def test_a_message_is_completed_on_another_connection_than_it_came_on(emul
         found = read(answer.payload, scan(answer.payload), Section.APPLICATION_PROPERTIES)
     assert found["statusCode"] == 200
     assert queue.counts().active == 0
+
+
+# -- Faults
+
+
+async def test_a_settlement_is_done_at_once_and_confirmed_later(emulator: Emulator) -> None:
+    queue = emulator.namespace("premium").get_queue("q")
+    assert queue is not None
+    for number in range(12):
+        queue.send(build(data=b"%d" % number))
+    emulator.faults("premium").add("settle-delay:rtt=900ms,p=0.5")
+    emulator.faults("premium").add("settle-delay:rtt=200ms")
+    async with connected(emulator) as client:
+        await client.receiver("q", 1, credit=12)
+        held = [(await client.until(TRANSFER)).field(1) for _ in range(12)]
+        began = asyncio.get_running_loop().time()
+        client.settle(held[0], held[-1], Described(Ulong(ACCEPTED), []))
+        await seen(lambda: queue.counts().active == 0)
+        waits = []
+        while len(waits) < len(held):
+            confirmed = await client.until(DISPOSITION)
+            wait = asyncio.get_running_loop().time() - began
+            waits += [wait] * ((confirmed.field(2) or confirmed.field(1)) - confirmed.field(1) + 1)
+    assert min(waits) >= 0.2
+    assert sum(wait >= 0.9 for wait in waits) in range(1, 12)
+
+
+@pytest.mark.parametrize("text", ["settle-delay", "settle-delay:rtt=1s,op=send", "throttle:rtt=1s"])
+def test_a_delay_of_settlements_has_a_time_and_no_other_operation(text: str) -> None:
+    with pytest.raises(FaultError):
+        parse_text(text)
 
 
 # -- Administration
