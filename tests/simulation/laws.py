@@ -58,26 +58,26 @@ def flip(hours: float, seeds: Sequence[int], processes: int, many: Many, names: 
     1 if any history broke a rule.
     """
     chosen = {law_named(name).name for name in names}
-    flips = [one for one in FLIPS if not chosen or one[0] in chosen]
-    broken = 0
-    for name, form in (("", ""), *flips):
+    forms = [("", ""), *(pair for pair in FLIPS if not chosen or pair[0] in chosen)]
+    held = 0
+    for name, form in forms:
         bent: Bent = ((name, form),) if name else ()
-        lived = list(many(seeds, hours, processes, bent))
-        failed = [one for one in lived if one.failure]
-        broken += bool(failed)
-        for one in failed[:1]:
-            print("\n".join(explain(name, form, one, hours)), flush=True)
-    held = len(flips) + 1 - broken
-    print(
-        f"{held} of {len(flips) + 1} forms of the law held, {len(flips)} of them bent, in {len(seeds)} histories each."
-    )
-    return 1 if broken else 0
+        failed = [told for told in many(seeds, hours, processes, bent) if told.failure]
+        held += not failed
+        lines = (
+            explain(name, form, failed[0], hours)
+            if failed
+            else (f"{name or 'all laws kept'} {form}".rstrip() + ": held",)
+        )
+        print("\n".join(lines), flush=True)
+    print(f"{held} of {len(forms)} held, {len(forms) - 1} of them with a bent law, in {len(seeds)} histories each.")
+    return 0 if held == len(forms) else 1
 
 
 def explain(name: str, form: str, lived: Lived, hours: float) -> Iterator[str]:
     """What broke, the law that was bent then, and the line that replays it."""
     what = next((kind for words, kind in _MEANS.items() if words in lived.failure), "another rule")
-    yield f"{name or 'all laws kept'} {form}: {what}: {lived.failure}"
+    yield f"{name or 'all laws kept'} {form}".rstrip() + f": {what}: {lived.failure}"
     if name:
         law = law_named(name)
         yield f"  Assumed: {law.sentence} ({law.source.evidence}: {law.source.text})"
