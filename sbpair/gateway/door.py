@@ -531,7 +531,7 @@ class DoorSession(Session):
         self._write_transfer(put_head(head, link.handle, number), payload)
 
     def _tell_window(self) -> None:
-        """The primary's window is given anew every 4096 transfers."""
+        """The primary's window is given again every 4096 transfers."""
         wire = self.connection.primary
         if wire is not None:
             wire.write(self.channel, perform(FLOW, self._numbers()))
@@ -605,19 +605,19 @@ class DoorSession(Session):
 
     def give_up_silent(self, now: float) -> None:
         """What the primary has not answered for long is taken over."""
-        for number, one in list(self.outstanding.items()):
-            passed = one.passed
-            if passed.is_request or passed.sends is None or id(one) in {id(o) for _, o in self._sending.values()}:
+        for number, transfer in list(self.outstanding.items()):
+            passed = transfer.passed
+            if passed.is_request or passed.sends is None or id(transfer) in {id(o) for _, o in self._sending.values()}:
                 continue
             most = self.connection.house.answer_seconds
             late = min(LATE_SECONDS, most) if passed.sends.diverts else most
-            if now - one.sent_at > late:
+            if now - transfer.sent_at > late:
                 self._settled(number)
                 error = OperationTimeoutError(
-                    f"The primary has not answered for {now - one.sent_at:.0f} s", entity=passed.link.address
+                    f"The primary has not answered for {now - transfer.sent_at:.0f} s", entity=passed.link.address
                 )
                 error.uncertain = True
-                passed.send_here(one, error)
+                passed.send_here(transfer, error)
 
 
 class PassedLink(LinkHandler):

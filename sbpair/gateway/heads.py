@@ -1,4 +1,4 @@
-"""Transfers on their way through: the few fields that matter are read, handle and delivery-id are put anew, and all
+"""Transfers on their way through: the few fields that matter are read, handle and delivery-id are set again, and all
 else stays as it is (AMQP 1.0 §2.7.5). The payload is never looked at here."""
 
 from struct import Struct

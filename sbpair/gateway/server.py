@@ -117,7 +117,7 @@ class House:
             LOGGER.error("A link of the gateway for %s failed: %r", self.pair.name, error, exc_info=error)
 
     def accepted(self, entity: str, messages: int, diverted: int) -> None:
-        """Messages of a client are safe, so many of them in the backlog."""
+        """Messages of a client are safe, `diverted` of them in the backlog."""
         self.counts.accepted += messages
         self.counts.diverted += diverted
         figures = self.counts.by_entity.setdefault(entity.lower(), [0, 0, 0])

@@ -1,6 +1,6 @@
 """What a gateway's port answers over HTTP: its health, and the administration of the primary, which passes.
 
-Whoever changes entities needs a key with Manage; the primary gets the gateway's own signature in the place of the
+A client that changes entities needs a key with Manage; the primary gets the gateway's own signature in the place of the
 client's. The rest of a request and of its answer goes through as it is.
 """
 

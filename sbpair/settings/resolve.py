@@ -156,51 +156,6 @@ class Settings:
         check_credential(access)
         return access
 
-    def resource_manager(
-        self,
-        subscription: str,
-        resource_group: str | None,
-        *,
-        auth: AuthMethod | None = None,
-        cloud: Cloud | None = None,
-        url: str | None = None,
-    ) -> NamespaceAccess:
-        """The way to a resource manager that lists the namespaces of a subscription; it names no namespace.
-
-        Args:
-            cloud: whose resource manager; None: of the cloud that AZURE_AUTHORITY_HOST signs in to, else the public.
-            url: its base URL where it is another one than the cloud's.
-
-        Raises:
-            ConfigurationError: the credential is a connection string, or may not go there.
-        """
-        method = auth or self.get("auth") or AuthMethod.DEFAULT
-        if method is AuthMethod.CONNECTION_STRING:
-            raise ConfigurationError(
-                "A connection string does not open a subscription.",
-                hint="Name an Entra ID credential: --auth azure-cli",
-            )
-        login = self.environ.get("AZURE_AUTHORITY_HOST", "")
-        chosen = url or (cloud or cloud_of_authority(login) or Cloud.PUBLIC).resource_manager
-        host = chosen.partition("://")[2].rstrip("/")
-        if not HOST.fullmatch(host):
-            raise ConfigurationError(
-                f"{quoted(chosen)} is not the base URL of a resource manager.",
-                hint="It is https:// and a host: --management-url https://management.azure.com",
-            )
-        access = NamespaceAccess(
-            label="the resource manager",
-            host="",
-            auth=method,
-            subscription=subscription,
-            resource_group=resource_group,
-            management_url=chosen,
-            ca_file=authority_of_embedded(host, self.environ),
-            call_seconds=self.call_seconds,
-        )
-        check_credential(access, resource_manager=True)
-        return access
-
     def _configured(
         self, label: str, host: str, *, whole: bool = True
     ) -> tuple[str, NamespaceAccess] | tuple[None, None]:
@@ -430,6 +385,52 @@ HOW_TO_CONFIGURE = (
     "SBPAIR_PRIMARY_CONNECTION_STRING and SBPAIR_SECONDARY_CONNECTION_STRING. `sbpair demo` and the pair `local` need "
     "no configuration."
 )
+
+
+def resource_manager(
+    settings: Settings,
+    subscription: str,
+    resource_group: str | None,
+    *,
+    auth: AuthMethod | None = None,
+    cloud: Cloud | None = None,
+    url: str | None = None,
+) -> NamespaceAccess:
+    """The way to a resource manager that lists the namespaces of a subscription; it names no namespace.
+
+    Args:
+        cloud: whose resource manager; None: of the cloud that AZURE_AUTHORITY_HOST signs in to, else the public.
+        url: its base URL where it is another one than the cloud's.
+
+    Raises:
+        ConfigurationError: the credential is a connection string, or may not go there.
+    """
+    method = auth or settings.get("auth") or AuthMethod.DEFAULT
+    if method is AuthMethod.CONNECTION_STRING:
+        raise ConfigurationError(
+            "A connection string does not open a subscription.",
+            hint="Name an Entra ID credential: --auth azure-cli",
+        )
+    login = settings.environ.get("AZURE_AUTHORITY_HOST", "")
+    chosen = url or (cloud or cloud_of_authority(login) or Cloud.PUBLIC).resource_manager
+    host = chosen.partition("://")[2].rstrip("/")
+    if not HOST.fullmatch(host):
+        raise ConfigurationError(
+            f"{quoted(chosen)} is not the base URL of a resource manager.",
+            hint="It is https:// and a host: --management-url https://management.azure.com",
+        )
+    access = NamespaceAccess(
+        label="the resource manager",
+        host="",
+        auth=method,
+        subscription=subscription,
+        resource_group=resource_group,
+        management_url=chosen,
+        ca_file=authority_of_embedded(host, settings.environ),
+        call_seconds=settings.call_seconds,
+    )
+    check_credential(access, resource_manager=True)
+    return access
 
 
 def _between(pair: str) -> str:

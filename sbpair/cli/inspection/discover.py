@@ -109,7 +109,9 @@ def discover(
     settings = load_settings(options)
     chosen = [settings.named_namespace(name, auth) for name in namespaces or []]
     if subscription is not None:
-        manager = settings.resource_manager(subscription, resource_group, auth=auth, cloud=cloud, url=management_url)
+        from sbpair.settings.resolve import resource_manager
+
+        manager = resource_manager(settings, subscription, resource_group, auth=auth, cloud=cloud, url=management_url)
         chosen += run_async(options, lambda stop: run_until(stop, _of_subscription(manager)))
     elif not chosen:
         chosen = list(settings.namespaces())
