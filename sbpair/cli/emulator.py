@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli import emulator_doors, suggestions
+from sbpair.cli import emulator_doors, emulator_laws, suggestions
 from sbpair.cli.context import run_async
 from sbpair.cli.emulator_doors import MICROSOFT_NAMESPACE, Doors, announcement, how_to_open, identity_folder
+from sbpair.cli.emulator_laws import NotEmulated, ServiceLaw
 from sbpair.cli.options import Options, before_the_command, command
 from sbpair.core.access import Secret, parse_connection_string
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
@@ -43,12 +44,6 @@ app = typer.Typer()
 
 
 @dataclass(frozen=True, slots=True)
-class NotEmulated:
-    what: str
-    instead: str
-
-
-@dataclass(frozen=True, slots=True)
 class TriedClient:
     """A release of a client that was run, unmodified, against the emulator.
 
@@ -66,14 +61,14 @@ class TriedClient:
     """ISO 8601; empty for the clients that a test of the project runs again."""
 
 
-Limitations = tuple[NotEmulated, ...] | tuple[TriedClient, ...]
+Listed = tuple[NotEmulated, ...] | tuple[TriedClient, ...] | tuple[ServiceLaw, ...]
 
 
 @app.callback(invoke_without_command=True)
 @command(
-    output="cli.emulator:Limitations",
+    output="cli.emulator:Listed",
     besides="While it serves it prints lines, NAMESPACE<TAB>CONNECTION STRING; "
-    "-o json is for --not-emulated and --compatibility.",
+    "-o json is for --laws, --not-emulated and --compatibility.",
 )
 def emulator(
     options: Options,
@@ -181,6 +176,23 @@ def emulator(
             show_default=False,
         ),
     ] = None,
+    lax: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lax",
+            metavar="LAW[=other]",
+            help="Do not keep this law of the service, or keep it in the other form that it may have; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Keep every law of the service, which is the default; refuses --lax.")
+    ] = False,
+    laws: Annotated[bool, typer.Option("--laws", help="List the known laws of the service, and exit.")] = False,
+    law: Annotated[
+        list[str] | None,
+        typer.Option("--law", metavar="NAME", help="List all that is known of this law, and exit; repeatable."),
+    ] = None,
     not_emulated: Annotated[bool, typer.Option("--not-emulated", help="List what is not emulated, and exit.")] = False,
     compatibility: Annotated[
         bool, typer.Option("--compatibility", help="List the client releases that were tried, and exit.")
@@ -198,11 +210,14 @@ def emulator(
       sbpair emulator --microsoft-ports --seed Config.json
       sbpair emulator fault add local-primary dark:for=30s
       sbpair emulator --alias contoso
+      sbpair emulator --lax partitioned-batch-key
     """
     if ctx.invoked_subcommand is not None:
         return CommandResult("emulator", None)
     if not_emulated:
-        return _limitations()
+        return emulator_laws.not_emulated()
+    if laws or law:
+        return emulator_laws.listed(law or ())
     if compatibility:
         return _compatibility()
     from sbpair.engine.errors import EmulatorError, StoreError
@@ -218,7 +233,8 @@ def emulator(
             hint="sbpair emulator --sample",
         )
     _check_named(contents, names, seed)
-    configs = emulator_doors.configs(names, doors, contents, os.environ, throttled=throttling)
+    bent = emulator_laws.bent(lax or (), strict=strict)
+    configs = emulator_doors.configs(names, doors, contents, os.environ, throttled=throttling, laws=bent)
     aliases = _aliases(alias, names)
     if aliases:
         configs = [*_as_premium(configs[:2], contents), *configs[2:]]
@@ -305,16 +321,8 @@ def _as_premium(configs: "Sequence[NamespaceConfig]", seed: Mapping[str, Any]) -
     return [one if "tier" in seed.get(one.name, {}) else replace(one, tier=Tier.PREMIUM) for one in configs]
 
 
-def _limitations() -> CommandResult:
-    from sbpair.emulator.limitations import NOT_EMULATED
-
-    missing = tuple(NotEmulated(what, instead) for what, instead in NOT_EMULATED)
-    columns = (Column("what", "Not emulated"), Column("instead", "Instead"))
-    return CommandResult("emulator", missing, (Table("", columns, to_plain(missing)),))
-
-
 def _compatibility() -> CommandResult:
-    from sbpair.emulator.limitations import compatibility
+    from sbpair.emulator.compatibility import compatibility
 
     lists = ("failed", "not_applicable")
     tried = tuple(TriedClient(**row | {name: tuple(row[name]) for name in lists}) for row in compatibility())

@@ -87,8 +87,9 @@ def configs(
     environ: Mapping[str, str],
     *,
     throttled: bool = False,
+    laws: Mapping[str, str] | None = None,
 ) -> "list[NamespaceConfig]":
-    """One for each namespace.
+    """One for each namespace. `laws` are those that are not kept strictly.
 
     Raises:
         ConfigurationError: the seed's tier or keys are wrong. UsageError: the doors do not suit each other.
@@ -104,7 +105,7 @@ def configs(
         tier, partitions = _tier(name, seed), _partitions(name, seed)
         try:
             limits = limits_of(tier) if throttled else None
-            made.append(NamespaceConfig(name, tier, ports[0], ports[1:], host, keys, partitions, limits))
+            made.append(NamespaceConfig(name, tier, ports[0], ports[1:], host, keys, partitions, limits, laws or {}))
         except EmulatorError as error:
             raise ConfigurationError(f"{error}.") from error
     return made

@@ -4,7 +4,6 @@ MAX_FILTER_STEPS_PER_MESSAGE = 5_000_000
 """Our own bound on what the rules of all subscriptions may look at of one message: some 20 ms."""
 MAX_FILTER_STEPS_PER_RULE = 1_250_000
 """The same for a single rule, which is gone through at a stretch: some 5 ms."""
-MAX_FORWARDING_HOPS = 4
 MAX_REQUEST_ITEMS = 65_536
 """Items in a management request: some thousand messages to schedule, or as many lock tokens."""
 MAX_BODY_ITEMS = 2000

@@ -4,7 +4,7 @@ Paths compare without regard to case and may contain `/`. A refused request rais
 Everything runs on one event loop; there are no locks.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -30,7 +30,7 @@ from sbpair.emulator.filters import Rule
 from sbpair.emulator.keys import KeySource, random_keys
 from sbpair.emulator.laws import Laws
 from sbpair.emulator.throttling import Throttling
-from sbpair.engine.auth import Rights, Signer
+from sbpair.engine.auth import KeysOff, Rights, Signer
 from sbpair.engine.budgets import Background
 from sbpair.engine.clock import Clock
 from sbpair.engine.errors import (
@@ -173,7 +173,7 @@ class Namespace:
 
     def set_auth_rule(self, rule: AuthorizationRule) -> AuthorizationRule:
         """Create or replace a shared access rule of the whole namespace."""
-        self.auth_rules[rule.name] = validation.authorization_rule(rule)
+        self.auth_rules[rule.name] = validation.authorization_rule(self.laws, rule)
         self.journal.put_settings()
         self._keys_changed()
         return rule
@@ -200,11 +200,11 @@ class Namespace:
         """The rules of a path by name: the namespace's, and the entity's own which win by name."""
         return self.auth_rules | {rule.name: rule for rule in self._own_rules(path)[1]}
 
-    def signers(self, path: str) -> list[Signer]:
+    def signers(self, path: str) -> Sequence[Signer]:
         """Whose keys may sign a token for `path`: the entity's own, then the namespace's, then those that came with an
         alias; of one name all."""
         if not self.keys_allowed:
-            return []
+            return KeysOff() if self.laws.local_auth_disabled else ()
         entity, own = self._own_rules(path)
         return [
             *(Signer(rule, entity) for rule in own),
@@ -490,7 +490,7 @@ class Namespace:
         if not target:
             return None
         path = target_path(target)
-        if self.find(path) is None:
+        if self.find(path) is None and self.laws.forwarding_target_exists:
             raise bad_request(f"The forwarding destination '{path}' does not exist; create it first.")
         return target if target.startswith("https://") and self.laws.forwarding_scheme else path
 

@@ -119,7 +119,7 @@ def rule(laws: Laws, description: RuleDescription) -> RuleDescription:
     for text in texts:
         if len(text) > laws.max_sql_characters:
             raise bad_request(f"The expression exceeds the limit of {laws.max_sql_characters} characters.")
-    if isinstance(condition, CorrelationFilter) and condition == CorrelationFilter():
+    if laws.empty_correlation_filter and condition == CorrelationFilter():
         raise bad_request("A correlation filter must compare at least one property.")
     try:
         compile_filter(condition)
@@ -217,16 +217,16 @@ def _check_rules(rules: Iterable[AuthorizationRule], laws: Laws) -> None:
     if len(set(names)) != len(names):
         raise bad_request("The names of authorization rules must differ.")
     for one in listed:
-        authorization_rule(one)
+        authorization_rule(laws, one)
 
 
-def authorization_rule(rule: AuthorizationRule) -> AuthorizationRule:
+def authorization_rule(laws: Laws, rule: AuthorizationRule) -> AuthorizationRule:
     """Check one shared access rule: name of 1 to 50 characters, known rights, Manage only with Send and Listen."""
     if not _NAME.fullmatch(rule.name) or len(rule.name) > 50:
         raise bad_request(f"The authorization rule name '{rule.name}' is not valid.")
     if not rule.rights or not rule.rights <= _RIGHTS:
         raise bad_request(f"The rights of '{rule.name}' must be out of Manage, Send and Listen.")
-    if "Manage" in rule.rights and rule.rights != _RIGHTS:
+    if "Manage" in rule.rights and rule.rights != _RIGHTS and laws.manage_has_all_rights:
         raise bad_request(f"The rule '{rule.name}' has Manage, so it must have Send and Listen as well.")
     return rule
 

@@ -78,6 +78,10 @@ class Signer:
         return tuple(key for key in (self.rule.primary_key, self.rule.secondary_key) if key)
 
 
+class KeysOff(tuple[Signer, ...]):
+    """No signer, because keys are switched off (`disableLocalAuth`), which is told to clients that sign with one."""
+
+
 class AuthError(Exception):
     """A token that is refused. `status` is what `$cbs` and HTTP answer: 401."""
 
@@ -211,6 +215,10 @@ def _vouched(claims: Claims, signers: Iterable[Signer]) -> Claims | None:
 
 
 def _check_signature(signers: Iterable[Signer], token: str, path: str, now: float) -> Claims:
+    if isinstance(signers, KeysOff):
+        raise AuthError(
+            "LocalAuthDisabled: Authorization failed because SAS authentication has been disabled for the namespace."
+        )
     raw = _signature_fields(token)
     named = [signer for signer in signers if signer.rule.name == unquote_plus(raw["skn"])]
     found = _signed_by(named, raw["sr"], raw["se"], unquote(raw["sig"]))

@@ -13,6 +13,7 @@ import pytest
 
 from sbpair.cli.emulator_doors import Doors, configs, http_port, microsoft_config
 from sbpair.core.errors import ConfigurationError
+from sbpair.emulator.laws import BOOK
 from sbpair.engine.faults import _KEYS, FaultKind
 from tests.cli.inside import run_inside
 from tests.cli.process import Sbpair
@@ -314,7 +315,43 @@ def test_a_bad_seed_is_refused(sbpair: Sbpair, seed: str, message: str) -> None:
 
 
 def test_what_is_not_emulated_is_written_down(sbpair: Sbpair) -> None:
-    assert len(sbpair("emulator", "--not-emulated", "-o", "json").data) > 10
+    rows = sbpair("emulator", "--not-emulated", "-o", "json").data
+    assert {row["law"]: row["instead"] for row in rows} == {law.name: law.differs for law in BOOK if law.differs}
+    assert len(rows) > 10
+
+
+def test_the_laws_are_listed(sbpair: Sbpair) -> None:
+    assert [row["law"] for row in sbpair("emulator", "--laws", "-o", "json").data] == [law.name for law in BOOK]
+    (law,) = sbpair("emulator", "--law", "max-batch-delete-messages", "-o", "json").data
+    assert law["forms"] == {"strict": "500 (Basic), 500 (Standard), 4000 (Premium)", "lax": "2147483647"}
+    assert law["asked_in"] == "requests/batch_delete.py delete_messages"
+    assert "docs pull request 127665" in sbpair("emulator", "--law", "max-batch-delete-messages").stdout
+    unknown = sbpair("emulator", "--law", "no-such-law")
+    assert unknown.code == 2
+    assert "no law 'no-such-law'" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--lax", "no-such-law"), "no law 'no-such-law'"),
+        (("--lax", "partitioned-batch-key=other"), "has no form 'other'"),
+        (("--lax", "partitioned-batch-key", "--strict"), "--strict keeps every law"),
+    ],
+)
+def test_what_cannot_be_bent_is_refused(sbpair: Sbpair, arguments: tuple[str, ...], message: str) -> None:
+    refused = sbpair("emulator", "--port", "0", *arguments)
+    assert refused.code == 2
+    assert message in refused.stderr
+
+
+def test_a_lax_law_is_not_kept(sbpair: Sbpair) -> None:
+    (sbpair.home / "seed.yaml").write_text(f"contoso-weu: {{queues: {{{'x' * 300}: {{}}}}}}\n")
+    arguments = ("--namespace", "contoso-weu", "--seed", "seed.yaml")
+    assert "300 characters exceeds" in sbpair("emulator", "--port", "0", *arguments, "--strict").stderr
+    process = start(sbpair, *arguments, "--lax", "max-entity-path-characters")
+    stop(process)
+    assert process.returncode == 143
 
 
 def test_the_clients_that_were_tried_are_written_down(sbpair: Sbpair) -> None:

@@ -87,6 +87,8 @@ def test_a_command_without_a_schema_suggests_one(sbpair: Sbpair) -> None:
         ("status", []),
         ("status", ["--no-such-option"]),
         ("emulator", ["--not-emulated"]),
+        ("emulator", ["--laws"]),
+        ("emulator", ["--law", "partitioned-batch-key"]),
         ("emulator fault list", []),
         ("emulator env", []),
         ("pipeline reconcile", ["nowhere"]),

@@ -35,6 +35,7 @@ def entities(namespace: Namespace) -> dict[str, object]:
     return found
 
 
+@pytest.mark.law("geo-recovery")
 async def test_entities_are_on_both_whatever_becomes_of_them_and_no_message_is() -> None:
     async with Emulator(PREMIUM, aliases=[ALIAS]) as emulator:
         here, there = emulator.namespace("here"), emulator.namespace("there")

@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 import sbpair
 from sbpair.emulator import EmbeddedNamespace, EmulatorError, EmulatorThread
-from sbpair.emulator.limitations import compatibility
+from sbpair.emulator.compatibility import compatibility
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError
 from sbpair.engine.clock import AdvancingClock

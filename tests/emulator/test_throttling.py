@@ -22,6 +22,7 @@ START = 1_800_000_000.0
 LIMITS = ThrottlingLimits(credits_per_second=20, max_connections=3, max_receivers=1)
 
 
+@pytest.mark.law("throttling")
 def test_a_second_has_its_credits_and_no_more() -> None:
     clock = ManualClock(START)
     throttling = Throttling("contoso", limits_of(Tier.STANDARD), clock)

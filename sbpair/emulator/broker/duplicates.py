@@ -5,7 +5,8 @@ leave from the front whenever an id is checked.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from sbpair.emulator.broker.messages import Message
 
@@ -15,8 +16,9 @@ Identity = tuple[object, str | None]
 class DuplicateHistory:
     """The ids of the last `window_seconds`."""
 
-    def __init__(self, window_seconds: float, *, by_partition_key: bool) -> None:
+    def __init__(self, window_seconds: float, key_of: Callable[[Any], Any], *, by_partition_key: bool) -> None:
         self.window_seconds = window_seconds
+        self._key_of = key_of
         self._by_partition_key = by_partition_key
         self._until: dict[Identity, float] = {}
         self._queue: deque[tuple[float, Identity]] = deque()
@@ -26,7 +28,7 @@ class DuplicateHistory:
         if message.message_id is None:
             return None
         key = head.partition_key or head.session_id if self._by_partition_key else None
-        return message.message_id, key
+        return self._key_of(message.message_id), key
 
     def is_known(self, identity: Identity, now: float) -> bool:
         self._forget(now)

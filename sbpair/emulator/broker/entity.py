@@ -262,7 +262,9 @@ class MessageEntity(Entity):
 
     def _expiry(self, message: Message) -> float | None:
         """The entity's default caps the sender's own time to live."""
-        wishes = (message.head.ttl_seconds, self.description.default_message_time_to_live_seconds)
+        own = message.head.ttl_seconds
+        caps = own is None or self.namespace.laws.entity_ttl_is_the_longest
+        wishes = (own, self.description.default_message_time_to_live_seconds if caps else None)
         known = [seconds for seconds in wishes if seconds is not None]
         return message.enqueued_at + min(known) if known else None
 
@@ -287,7 +289,8 @@ class MessageEntity(Entity):
         message.put_application_properties({name: value for name, value in given.items() if value is not None})
         message.dead_letter_source = self.path.lower()
         message.state = State.ACTIVE
-        message.expires_at = None
+        if self.namespace.laws.dead_letters_never_expire:
+            message.expires_at = None
         target = self.description.forward_dead_lettered_messages_to
         if target and place == DEAD_LETTER:
             self.transfers.send(message, target)

@@ -12,7 +12,6 @@ from typing import Protocol
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, TRANSFER_DEAD_LETTER, Mailbox, MailboxNamespace, Quota
 from sbpair.emulator.broker.messages import Message, State
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription, target_path
-from sbpair.emulator.limits import MAX_FORWARDING_HOPS
 from sbpair.engine import errors
 from sbpair.engine.budgets import finish
 from sbpair.engine.clock import Timer
@@ -66,8 +65,9 @@ class Transfers:
     def send(self, message: Message, target: str) -> None:
         """Pass a message (which is in no mailbox) on, or put it where the rules above say."""
         destination = self._entity.namespace.find(target)
-        if message.hops >= MAX_FORWARDING_HOPS:
-            self._hop_limit(message)
+        most = self._entity.namespace.laws.max_forwarding_hops
+        if message.hops >= most:
+            self._hop_limit(message, most)
         elif destination is not None and isinstance(destination.description, TopicDescription):
             # A topic may have a million rules, which takes minutes; meanwhile the message has a place here.
             self.hold(message, target)
@@ -147,7 +147,7 @@ class Transfers:
         try:
             yield from destination.accepting([onward])
         except BrokerError as error:
-            if error.condition == errors.QUOTA:
+            if error.condition == errors.QUOTA and entity.namespace.laws.full_target_waits:
                 return False
             entity.dead_letter(
                 message, *_reason(error), place=DEAD_LETTER if _is_session(error) else TRANSFER_DEAD_LETTER
@@ -156,12 +156,12 @@ class Transfers:
         entity.namespace.journal.drop_message(message)
         return True
 
-    def _hop_limit(self, message: Message) -> None:
+    def _hop_limit(self, message: Message, most: int) -> None:
         # Straight into the mailbox: forwarding dead letters once more would be the next hop.
         self._entity.dead_letter(
             message,
             "MaxTransferHopCountExceeded",
-            f"The message has been forwarded {message.hops} times; the limit is {MAX_FORWARDING_HOPS}.",
+            f"The message has been forwarded {message.hops} times; the limit is {most}.",
             place=DEAD_LETTER
             if not self._entity.description.forward_dead_lettered_messages_to
             else TRANSFER_DEAD_LETTER,

@@ -32,7 +32,8 @@ class Intake:
         if not description.requires_duplicate_detection:
             self.history = None
         elif self.history is None:
-            self.history = DuplicateHistory(window, by_partition_key=description.enable_partitioning)
+            by_key = description.enable_partitioning and self._laws.duplicate_has_same_key
+            self.history = DuplicateHistory(window, self._laws.message_id_key, by_partition_key=by_key)
         else:
             self.history.window_seconds = window
 
@@ -62,11 +63,13 @@ class Intake:
                 f"{limit} bytes on the link.",
             )
         for one in split_batch(payload) if batched else (payload,):
-            yield _identified(parse(one, self._laws), self._laws.max_id_characters)
+            message = parse(one, self._laws)
+            yield _identified(message, self._laws.max_id_characters) if self._laws.id_given else message
 
     def admit(self, messages: list[Message]) -> list[Message]:
         """Those that are to be stored of messages that may be: pings and duplicates are dropped here."""
-        kept = self._without_duplicates([message for message in messages if not message.head.is_ping])
+        vanish = self._laws.pings_vanish
+        kept = self._without_duplicates([message for message in messages if not (vanish and message.head.is_ping)])
         self._entity.touch()
         self._entity.namespace.took_in(self._entity.path, kept)
         return self._remembered(kept)
@@ -93,7 +96,12 @@ class Intake:
 
     def _check(self, message: Message) -> None:
         head, description = message.head, self._description
-        if isinstance(description, QueueDescription) and description.requires_session and head.session_id is None:
+        if (
+            isinstance(description, QueueDescription)
+            and description.requires_session
+            and head.session_id is None
+            and self._laws.session_id_needed
+        ):
             raise BrokerError(
                 errors.NOT_ALLOWED,
                 f"The SessionId was not set on a message, and it cannot be sent to the entity '{self._entity.path}'. "
@@ -105,7 +113,7 @@ class Intake:
             self._entity.numbering.check_open(message, self._entity.namespace.closed_partitions(self._entity.path))
 
     def _without_duplicates(self, messages: list[Message]) -> list[Message]:
-        if self.history is None:
+        if self.history is None or not self._laws.duplicates_dropped:
             return messages
         now = self._entity.namespace.clock.now()
         seen: set[Identity] = set()

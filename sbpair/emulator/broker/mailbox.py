@@ -71,9 +71,6 @@ def _leaves_partition(first: Message, other: Message) -> bool:
     return partition_of(first.sequence_number) != partition_of(other.sequence_number)
 
 
-SESSION_DETACH_GRACE_SECONDS = 2.0
-"""So long after a session's lock has ended its receiver is detached with session-lock-lost. What it settles until then
-is answered with message-lock-lost; what the service answers in this time is unknown. Both are final for its clients."""
 DELIVERIES_PER_TURN = 50
 """This many messages are handed out in one turn of the event loop (some milliseconds); the next turn goes on."""
 MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = "main", "dead-letter", "transfer-dead-letter"
@@ -135,7 +132,7 @@ class Mailbox:
         self.place = place
         self.log = MessageLog()
         self.scheduled_count = 0
-        self.clock = entity.namespace.clock
+        self.clock, self._laws = entity.namespace.clock, entity.namespace.laws
         self.locks = Locks(self.clock, self._lock_expired)
         self.waiting = Waiting()
         self.sessions = self._make_sessions() if sessions else None
@@ -223,7 +220,7 @@ class Mailbox:
         self.waiting.discard(consumer)
         session = self._held_by(consumer)
         if session is not None:
-            self._end_session(session, counted=False)
+            self._end_session(session, counted=self._laws.left_session_counts)
 
     def pump(self) -> None:
         """Give waiting messages to waiting consumers, one each in turns."""
@@ -314,7 +311,7 @@ class Mailbox:
         message = self._unlock(token)
         self.edit(message, lambda: message.put_application_properties(properties or {}))
         message.state, message.locked_until = State.DEFERRED, lock.until
-        if self._count_failure(message):
+        if not self._laws.deferral_counts or self._count_failure(message):
             self.entity.namespace.journal.put_message(self.entity, self.place, message)
 
     def dead_letter(
@@ -325,7 +322,7 @@ class Mailbox:
         properties: Mapping[str, object] | None = None,
     ) -> None:
         """Move to the dead letters with reason and description as application properties."""
-        if self.place != MAIN:
+        if self.place != MAIN and self._laws.dead_letter_stays:
             self.locks.require(token)
             raise BrokerError(errors.NOT_ALLOWED, "A dead-lettered message cannot be dead-lettered again.")
         message = self._unlock(token)
@@ -349,7 +346,7 @@ class Mailbox:
             session = self.sessions.get(session_id)
             return page(session.log, since, count, max_bytes, closed=self._closed) if session is not None else []
         self._peeks += 1
-        turn = self._peeks if self.entity.is_partitioned and self.entity.namespace.laws.peek_one_partition else None
+        turn = self._peeks if self.entity.is_partitioned and self._laws.peek_one_partition else None
         return page(self.log, since, count, max_bytes, turn=turn, closed=self._closed)
 
     def receive_deferred(
@@ -457,7 +454,7 @@ class Mailbox:
             lambda: self.entity.lock_seconds,
             lambda session: self._first_ready(session.ready) is not None,
             self._session_lost,
-            self.entity.namespace.laws.session_key,
+            self._laws.session_key,
         )
 
     def _session_of(self, message: Message) -> Session | None:
@@ -537,7 +534,7 @@ class Mailbox:
         if self.place != MAIN:
             return True
         message.delivery_count += 1
-        if message.delivery_count >= self.entity.max_delivery_count:
+        if message.delivery_count >= self.entity.max_delivery_count and self._laws.last_delivery_dead_letters:
             self.entity.to_dead_letters(
                 self,
                 message,
@@ -549,17 +546,20 @@ class Mailbox:
         return True
 
     def _lock_expired(self, lock: Lock) -> None:
-        self._failed(lock.message)
+        if self._laws.expired_lock_counts:
+            self._failed(lock.message)
+        else:
+            self._back(lock.message)
 
     def _session_lost(self, session: Session, holder: Consumer) -> None:
         """The session's lock ran out. Its messages are free at once; the holder is told a little later.
 
         A receiver that waits as long as the lock lasts ends by itself in that time, as it does at the service.
         """
-        self._end_session(session, counted=True)
+        self._end_session(session, counted=self._laws.lost_session_counts)
         text = f"The lock of the session '{session.id}' has expired."
         self.clock.call_at(
-            self.clock.now() + SESSION_DETACH_GRACE_SECONDS, lambda: holder.detach(errors.SESSION_LOCK_LOST, text)
+            self.clock.now() + self._laws.session_detach_seconds, lambda: holder.detach(errors.SESSION_LOCK_LOST, text)
         )
 
     def _end_session(self, session: Session, *, counted: bool) -> None:

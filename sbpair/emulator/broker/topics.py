@@ -287,7 +287,7 @@ class Subscription(MessageEntity):
         if offer.failure is None:
             for copy in offer.copies:
                 self._take(copy)
-        elif self.description.dead_lettering_on_filter_evaluation_exceptions:
+        elif self.description.dead_lettering_on_filter_evaluation_exceptions and self.namespace.laws.failed_filter:
             self._dead_letter_unevaluated(message.copy(), offer.failure)
 
     def _take(self, copy: Message) -> None:

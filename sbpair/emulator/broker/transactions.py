@@ -255,7 +255,8 @@ class Transaction:
         through = entity if self._via is None else self._via
         direct, bound = through.top_path == entity.top_path, through.description.enable_partitioning
         keys = {_key(message.head, direct=direct) for message in messages}
-        if None in keys and (bound or entity.description.enable_partitioning):
+        needed = self._laws.transaction_needs_key and (bound or entity.description.enable_partitioning)
+        if None in keys and needed:
             raise BrokerError(
                 errors.NOT_ALLOWED,
                 f"A message without partition key or session id cannot be sent to '{entity.path}' in a transaction.",
@@ -278,7 +279,8 @@ class Transaction:
         via = self._via
         bound = self._top_path if via is None else via.top_path
         partitions = {self._partition, partition} - {None} if self._laws.transaction_one_partition else set()
-        if top_path != (bound or top_path) or len(partitions) > 1:
+        elsewhere = self._laws.transaction_single_entity and top_path != (bound or top_path)
+        if elsewhere or len(partitions) > 1:
             raise BrokerError(errors.NOT_ALLOWED, _SPAN)
         self._top_path, self._partition = top_path, next(iter(partitions), None)
 
@@ -318,7 +320,7 @@ class Transactions:
     def require(self, transaction_id: object, budget: Budget) -> Transaction:
         """The open transaction of that connection with that id, or BrokerError."""
         found = self._open.get(transaction_id) if isinstance(transaction_id, bytes) else None
-        if found is not None and found.budget is budget:
+        if found is not None and (found.budget is budget or not self._laws.transaction_single_connection):
             return found
         if transaction_id in self._timed_out:
             seconds = self._laws.transaction_seconds

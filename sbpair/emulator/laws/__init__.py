@@ -9,21 +9,37 @@ A law stands in the chapter of its subject. It is in the book only with a test t
 
 from collections.abc import Mapping
 
-from sbpair.emulator.laws.entities import Entities
+from sbpair.emulator.laws.access import AccessLaws
+from sbpair.emulator.laws.entities import EntityLaws
+from sbpair.emulator.laws.forwarding import ForwardingLaws
 from sbpair.emulator.laws.law import Evidence, Form, Law
 from sbpair.emulator.laws.links import LinkRules
-from sbpair.emulator.laws.partitions import Partitions
-from sbpair.emulator.laws.quotas import Quotas
-from sbpair.emulator.laws.sessions import Sessions
-from sbpair.emulator.laws.sizes import Sizes
-from sbpair.emulator.laws.transactions import Transactions
+from sbpair.emulator.laws.management import ManagementLaws
+from sbpair.emulator.laws.messages import MessageLaws
+from sbpair.emulator.laws.partitions import PartitionLaws
+from sbpair.emulator.laws.quotas import QuotaLaws
+from sbpair.emulator.laws.sessions import SessionLaws
+from sbpair.emulator.laws.sizes import SizeLaws
+from sbpair.emulator.laws.transactions import TransactionLaws
 from sbpair.engine.errors import EmulatorError
 from sbpair.service import Tier
 
 __all__ = ["BOOK", "Evidence", "Form", "Law", "Laws", "law_named"]
 
 
-class Laws(Sizes, Quotas, Entities, Partitions, Sessions, LinkRules, Transactions):
+class Laws(
+    SizeLaws,
+    QuotaLaws,
+    EntityLaws,
+    MessageLaws,
+    SessionLaws,
+    PartitionLaws,
+    LinkRules,
+    TransactionLaws,
+    ForwardingLaws,
+    AccessLaws,
+    ManagementLaws,
+):
     """The laws of one namespace: every law of the book as an attribute, with the value in force.
 
     `bent` says by name which are not kept strictly: "lax", or "other" for the other form that the rule may have.

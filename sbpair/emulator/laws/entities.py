@@ -1,6 +1,6 @@
 """Queues, topics, subscriptions and rules: what a tier has, what a property may be."""
 
-from sbpair.emulator.laws.law import ByTier, Law, documented, reported
+from sbpair.emulator.laws.law import ByTier, Law, documented, limit, reported
 from sbpair.service import MAX_ENTITY_PATH_CHARACTERS, NEVER_SECONDS
 
 _EXCEPTIONS = documented("Service Bus Resource Manager exceptions")
@@ -20,7 +20,7 @@ _BASIC_REFUSES = frozenset(
 )
 
 
-class Entities:
+class EntityLaws:
     tier_has_topics = Law[bool](
         "The Basic tier has no topics.", _TIERS, "validation.py topic", strict=ByTier(False, True, True), lax=True
     )
@@ -53,29 +53,23 @@ class Entities:
         strict=("enable_partitioning", "requires_session", "requires_duplicate_detection"),
         lax=(),
     )
-    min_lock_seconds = Law[float](
-        "A lock lasts 5 seconds at least.", _REFERENCE, "validation.py _check_times", strict=5.0, lax=0.001
-    )
-    max_lock_seconds = Law[float](
+    min_lock_seconds = limit("A lock lasts 5 seconds at least.", _REFERENCE, "validation.py _check_times", 5.0, 0.001)
+    max_lock_seconds = limit(
         "A lock lasts 5 minutes at most.",
         documented("Message transfers, locks, and settlement"),
         "validation.py _check_times",
-        strict=300.0,
-        lax=NEVER_SECONDS,
+        300.0,
+        NEVER_SECONDS,
     )
-    min_ttl_seconds = Law[float](
-        "The time to live of an entity is 1 second at least.",
-        _REFERENCE,
-        "validation.py _check_times",
-        strict=1.0,
-        lax=0.001,
+    min_ttl_seconds = limit(
+        "The time to live of an entity is 1 second at least.", _REFERENCE, "validation.py _check_times", 1.0, 0.001
     )
-    min_auto_delete_seconds = Law[float](
+    min_auto_delete_seconds = limit(
         "An entity is deleted after 5 idle minutes at the earliest.",
         documented("Message expiration (time to live)"),
         "validation.py _check_times",
-        strict=300.0,
-        lax=0.001,
+        300.0,
+        0.001,
     )
     duplicate_window_seconds = Law[tuple[float, float]](
         "Duplicates are remembered for 20 seconds to 7 days.",
@@ -91,17 +85,17 @@ class Entities:
         strict=2**31 - 1,
         other=2000,
     )
-    max_entity_path_characters = Law[int](
+    max_entity_path_characters = limit(
         "The path of a queue or topic has at most 260 characters.",
         documented("Service Bus quotas"),
         "validation.py entity_path",
-        strict=MAX_ENTITY_PATH_CHARACTERS,
-        lax=2**31 - 1,
+        MAX_ENTITY_PATH_CHARACTERS,
+        2**31 - 1,
     )
-    max_child_name_characters = Law[int](
+    max_child_name_characters = limit(
         "The name of a subscription or rule has at most 50 characters.",
         documented("Service Bus quotas"),
         "validation.py child_name",
-        strict=50,
-        lax=2**31 - 1,
+        50,
+        2**31 - 1,
     )

@@ -9,6 +9,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 from sbpair.service import Tier
 
 T = TypeVar("T")
+ANY_NUMBER = 2**31 - 1
 
 
 class Evidence(StrEnum):
@@ -85,7 +86,7 @@ class Law(Generic[T]):
         self.values = {Form(form): value for form, value in forms.items()}
 
     def __set_name__(self, owner: type, attribute: str) -> None:
-        self.attribute, self.chapter = attribute, owner.__name__
+        self.attribute, self.chapter = attribute, owner.__module__.rpartition(".")[2]
         self.name = attribute.replace("_", "-")
 
     @overload
@@ -100,6 +101,11 @@ class Law(Generic[T]):
         """What holds in a namespace of that tier that keeps the law in that form (KeyError: it has no such form)."""
         value = self.values[form]
         return value.of(tier) if isinstance(value, ByTier) else value
+
+
+def limit(sentence: str, source: Source, asked_in: str, strict: T | ByTier[T], lax: T) -> Law[T]:
+    """A number that is the limit, or, if the law is lax, one beyond all that matters."""
+    return Law[T](sentence, source, asked_in, strict=strict, lax=lax)
 
 
 def rule(sentence: str, source: Source, asked_in: str, *, differs: str = "", **other: bool) -> Law[bool]:

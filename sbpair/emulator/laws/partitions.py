@@ -7,7 +7,7 @@ _PARTITIONED = documented("Partitioned queues and topics")
 _PREMIUM = documented("Enable partitioning in Azure Service Bus")
 
 
-class Partitions:
+class PartitionLaws:
     partitioned_batch_key = rule(
         "A batch to a partitioned entity is refused if its messages have distinct session ids or partition keys.",
         reported(

@@ -1,49 +1,45 @@
 """How many there may be of anything."""
 
-from sbpair.emulator.laws.law import ByTier, Law, documented, fixed, rule
+from sbpair.emulator.laws.law import ANY_NUMBER, ByTier, Law, documented, fixed, limit, rule
 
 _QUOTAS = documented("Service Bus quotas")
-_ANY = 2**31 - 1
+_THROTTLING = documented("Throttling operations on Azure Service Bus")
 
 
-class Quotas:
-    max_entities = Law[int](
+class QuotaLaws:
+    max_entities = limit(
         "A namespace has at most 10,000 queues and topics, in the Premium tier 1,000 a messaging unit.",
         _QUOTAS,
         "namespace.py Namespace._check_room",
-        strict=ByTier(10_000, 10_000, 1_000),
-        lax=_ANY,
+        ByTier(10_000, 10_000, 1_000),
+        ANY_NUMBER,
     )
-    max_partitioned_entities = Law[int](
+    max_partitioned_entities = limit(
         "A namespace of the Basic or Standard tier has at most 100 partitioned queues and topics.",
         _QUOTAS,
         "namespace.py Namespace._check_room",
-        strict=100,
-        lax=_ANY,
+        100,
+        ANY_NUMBER,
     )
-    max_subscriptions_per_topic = Law[int](
-        "A topic has at most 2,000 subscriptions.",
+    max_subscriptions_per_topic = limit(
+        "A topic has 2,000 subscriptions at most.",
         _QUOTAS,
         "namespace.py Namespace.create_subscription",
-        strict=2000,
-        lax=_ANY,
+        2000,
+        ANY_NUMBER,
     )
-    max_rules_per_subscription = Law[int](
-        "A subscription has at most 2,000 rules.",
-        _QUOTAS,
-        "namespace.py Namespace.create_rule",
-        strict=2000,
-        lax=_ANY,
+    max_rules_per_subscription = limit(
+        "A subscription has 2,000 rules at most.", _QUOTAS, "namespace.py Namespace.create_rule", 2000, ANY_NUMBER
     )
-    max_authorization_rules = Law[int](
-        "An entity has at most 12 shared access rules.", _QUOTAS, "validation.py _check_rules", strict=12, lax=_ANY
+    max_authorization_rules = limit(
+        "An entity has 12 shared access rules at most.", _QUOTAS, "validation.py _check_rules", 12, ANY_NUMBER
     )
-    max_batch_delete_messages = Law[int](
-        "A request deletes at most 500 messages, in the Premium tier 4,000.",
+    max_batch_delete_messages = limit(
+        "A request deletes 500 messages at most, in the Premium tier 4,000.",
         documented("Batch delete messages in Azure Service Bus; MicrosoftDocs/azure-docs pull request 127665"),
         "requests/batch_delete.py delete_messages",
-        strict=ByTier(500, 500, 4000),
-        lax=_ANY,
+        ByTier(500, 500, 4000),
+        ANY_NUMBER,
     )
     max_peek_messages = Law[int](
         "A request browses at most 250 messages.",
@@ -52,12 +48,12 @@ class Quotas:
         strict=250,
         other=32,
     )
-    max_transaction_messages = Law[int](
-        "A transaction sends at most 100 messages.",
+    max_transaction_messages = limit(
+        "A transaction sends 100 messages at most.",
         _QUOTAS,
         "broker/transactions.py Transaction._check_count",
-        strict=100,
-        lax=_ANY,
+        100,
+        ANY_NUMBER,
     )
     full_entity_refuses = rule(
         "An entity that holds as many bytes as its size allows refuses what is sent to it.",
@@ -71,4 +67,17 @@ class Quotas:
         "throttling.py Throttling.connected",
         differs="connections and receivers are counted with --throttling (receivers of each subscription by itself), "
         "sizes of entities always, the size of the namespace never",
+    )
+    throttling = fixed(
+        "A namespace has 1,000 credits a second, in the Premium tier bytes for each messaging unit; a message costs 1 "
+        "credit, the evaluation of a filter 1, a management call 10.",
+        _THROTTLING,
+        "throttling.py limits_of",
+        differs="only with --throttling; a filter and a settlement cost nothing, deliveries wait for the next second",
+    )
+    any_number_of_clients = fixed(
+        "What clients ask for has no bounds but the quotas.",
+        _QUOTAS,
+        differs="what a connection makes the emulator keep is bounded (128 MB, 512 KB before its first token, 512 MB "
+        "for all together), its input is read some milliseconds at a time, and an attach has 16 KB at most",
     )

@@ -78,6 +78,7 @@ def test_a_namespace_is_changed_deleted_and_made_again(server: AdminServer, arm:
     assert again.location == "northeurope"
 
 
+@pytest.mark.law("geo-replication")
 def test_premium_has_capacity_and_replication(start: Start) -> None:
     server = start(Tier.PREMIUM)
     arm = server.arm()
@@ -289,6 +290,7 @@ def test_tokens_are_needed(server: AdminServer, admin: ServiceBusAdministrationC
         server.arm(FakeCredential(expired_token())).namespaces.get(GROUP, "primary")
 
 
+@pytest.mark.law("diagnostics", "namespaces-through-arm")
 def test_requests_that_make_no_sense(server: AdminServer) -> None:
     def code(method: str, target: str, body: str = "") -> tuple[int, str]:
         answer = send(server, method, target, body, token=f"Bearer {ARM_TOKEN}")
@@ -304,5 +306,7 @@ def test_requests_that_make_no_sense(server: AdminServer) -> None:
     assert code("PATCH", f"{BASE}/primary/queues/q?{version}") == (405, "MethodNotAllowed")
     assert code("POST", f"{BASE}/primary/queues?{version}") == (405, "MethodNotAllowed")
     assert code("GET", f"{BASE}/primary/teapots?{version}")[0] == 404
+    assert code("PUT", f"{BASE}/elsewhere?{version}", '{"location": "here"}')[0] == 404
+    assert code("GET", f"{BASE}/primary/providers/Microsoft.Insights/metrics?{version}")[0] == 404
     assert code("GET", f"{BASE}/primary/queues?{version}&$skip=-1")[0] == 400
     assert code("GET", f"/subscriptions/{SUBSCRIPTION_ID}/providers/Microsoft.Web/sites?{version}")[0] == 404

@@ -59,6 +59,7 @@ async def test_a_circle_ends(bench):
     assert sum(dead) == 1
 
 
+@pytest.mark.law("missing-target-dead-letters")
 @pytest.mark.parametrize("how", ["deleted", "disabled"])
 async def test_a_destination_that_is_gone(bench, how):
     bench.queue("end")
@@ -117,6 +118,7 @@ async def test_an_entity_may_forward_to_itself_until_the_hop_limit(bench):
     assert reason(dead) == "MaxTransferHopCountExceeded"
 
 
+@pytest.mark.law("sessions-do-not-forward")
 async def test_an_entity_with_sessions_may_forward(bench):
     end = bench.queue("end")
     start = bench.queue("start", requires_session=True, forward_to="end")

@@ -76,6 +76,7 @@ async def make_queue(process: Process, name: str) -> tuple[int, str, str | None]
         return answer.status, await answer.text(), answer.headers.get("Retry-After")
 
 
+@pytest.mark.law("disk")
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the file size of another process")
 async def test_a_full_disk_is_answered_and_loses_nothing(start) -> None:
     process = start()

@@ -59,6 +59,7 @@ async def test_basic_gives_fourteen_days_and_refuses_what_it_has_not(make_bench)
     assert [queue.path for queue in namespace.queues()] == ["q"]
 
 
+@pytest.mark.law("names-of-few-letters")
 @pytest.mark.parametrize(
     "path", ["", "/q", "q/", "a//b", "q?", "q#", "q*", "q@x", "q~x", "q x", "ü", "a/subscriptions/b", "x" * 261]
 )
@@ -101,6 +102,7 @@ async def test_forwarding_takes_urls(bench):
     assert (queue.description.forward_to, queue.description.forward_dead_lettered_messages_to) == ("end", "end")
 
 
+@pytest.mark.law("names-without-case")
 async def test_a_taken_path(bench):
     bench.queue("Orders")
     assert refused(bench.namespace.create_queue, "orders") == (409, None)

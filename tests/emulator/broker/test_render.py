@@ -66,6 +66,7 @@ def test_senders_own_entries_stay_and_broker_names_are_overwritten(sections_of):
     assert got[Section.MESSAGE_ANNOTATIONS][Symbol("x-opt-partition-key")] == "k"
 
 
+@pytest.mark.law("sections-encoded-again")
 def test_everything_behind_the_annotations_is_the_same_bytes():
     payload = odd_message()
     properties_onwards = payload[payload.index(b"\x00\x53\x73") :]

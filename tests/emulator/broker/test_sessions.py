@@ -35,6 +35,7 @@ async def test_a_message_without_session_is_refused(bench, queue):
     assert caught.value.condition == NOT_ALLOWED
 
 
+@pytest.mark.law("session-is-exclusive")
 async def test_a_held_session_cannot_be_held_again(bench, queue):
     bench.accept(queue, "a")
     with pytest.raises(BrokerError) as caught:
@@ -114,12 +115,14 @@ async def test_state_is_kept_without_messages(bench, queue):
     assert queue.main.sessions.require_held("a").state == b"\x00state"
 
 
+@pytest.mark.law("session-state-needs-lock")
 async def test_only_a_held_session_can_be_renewed(bench, queue):
     with pytest.raises(BrokerError) as caught:
         queue.main.sessions.renew("nobody")
     assert caught.value.condition == SESSION_LOCK_LOST
 
 
+@pytest.mark.law("listed-sessions")
 async def test_listing_sessions(bench, queue):
     bench.send(queue, "x", session="with-message")
     inbox = bench.accept(queue, "with-state")

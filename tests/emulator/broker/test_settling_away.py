@@ -76,6 +76,7 @@ async def test_a_deferred_message_that_is_locked_is_not_handed_out_again(bench):
     assert queue.counts().active == 0
 
 
+@pytest.mark.law("deferred-by-number-alone")
 async def test_all_deferred_messages_asked_for_or_none(bench):
     queue = bench.queue()
     bench.send(queue, "a", "b")
@@ -87,6 +88,7 @@ async def test_all_deferred_messages_asked_for_or_none(bench):
     assert len(queue.main.receive_deferred([1], settled=True)) == 1
 
 
+@pytest.mark.law("dead-letters-keep-their-count")
 async def test_dead_letter_keeps_number_time_and_count(bench, sections_of):
     queue = bench.queue()
     bench.send(queue, "a", "b")

@@ -184,6 +184,7 @@ async def test_short_work_is_done_at_once_but_not_any_amount_of_it_in_one_turn()
     assert done == list(range(20))
 
 
+@pytest.mark.law("filters-at-any-cost")
 def test_a_rule_may_look_at_so_much_and_the_next_one_has_a_share_of_its_own(bench):
     view = MessageView(parse(bench.message("x", properties={"p": "a" * 30_000}), Laws()))
     wild = Rule("r", RuleDescription(filter=SqlFilter(expression="p LIKE '%a" + "_" * 300 + "b%'")), 0.0)

@@ -68,6 +68,7 @@ async def test_entities_with_all_settings_come_back(bench, durable):
     assert namespace.auth_rules["RootManageSharedAccessKey"].primary_key == secret
 
 
+@pytest.mark.law("locks-survive-restart")
 async def test_messages_come_back_with_bytes_counts_and_states(bench, durable):
     queue = durable().create_queue("q")
     payload = build(header=[True], properties=["id"], application_properties={"n": Int(1)}, data=[b"a", b"b"])

@@ -9,6 +9,7 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.engine.errors import MESSAGE_NOT_FOUND, BrokerError
 
 
+@pytest.mark.law("expired-when-received")
 async def test_an_expired_message_is_dropped_when_somebody_receives(bench):
     queue = bench.queue()
     bench.send(queue, "short", ttl=10)
@@ -66,6 +67,7 @@ async def test_dead_letters_and_deferred_messages_do_not_expire(bench):
     assert len(queue.main.receive_deferred([2], settled=True)) == 1
 
 
+@pytest.mark.law("scheduled-messages-are-numbered-again")
 async def test_a_scheduled_message_appears_in_time_with_a_new_number(bench):
     queue = bench.queue()
     inbox = bench.receive(queue)
@@ -105,6 +107,7 @@ async def test_cancelling_is_all_or_nothing(bench):
     assert queue.counts().active == 0
 
 
+@pytest.mark.law("auto-delete-on-idle")
 async def test_an_idle_queue_deletes_itself(bench):
     queue = bench.queue(auto_delete_on_idle_seconds=300)
     bench.clock.advance(200)

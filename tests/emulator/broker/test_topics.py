@@ -49,6 +49,7 @@ async def test_settling_one_copy_leaves_the_other(bench, topic):
     assert topic.quota.used_bytes == len(bench.peek(two)[0].payload)
 
 
+@pytest.mark.law("copies-by-rule")
 async def test_rules_with_actions_make_copies_of_their_own(bench, topic):
     subscription = subscribe(bench, "s")
     for name in ("first", "second"):
@@ -66,6 +67,7 @@ async def test_several_matching_rules_without_action_make_one_copy(bench, topic)
     assert subscription.counts().active == 1
 
 
+@pytest.mark.law("no-rule-no-copy")
 async def test_without_rules_nothing_matches(bench, topic):
     subscription = subscribe(bench, "s")
     bench.namespace.delete_rule("events", "s", "$Default")

@@ -571,6 +571,7 @@ async def test_nobody_sees_what_a_transaction_holds_before_its_end(emulator: Emu
 # Transactions over several entities, as azure-sdk-for-net's TransactionLiveTests have them.
 
 
+@pytest.mark.law("cross-entity-transactions")
 async def test_in_a_group_only_the_first_entity_is_received_from(emulator: Emulator, dialect: Dialect) -> None:
     namespace = emulator.namespace("primary")
     for name in ("first", "second"):
@@ -778,6 +779,7 @@ async def test_a_state_is_not_set_for_whoever_lost_the_session(emulator: Emulato
         assert sessions.require_held("blue").state is None
 
 
+@pytest.mark.law("transactions-without-management")
 async def test_looks_and_renewals_in_a_transaction_are_done_at_once_and_management_is_refused(
     emulator: Emulator, dialect: Dialect
 ) -> None:

@@ -84,6 +84,7 @@ def bearer(*, exp: object = NOW + 60, **claims: object) -> str:
     return make_bearer_token(exp, **claims)  # type: ignore[arg-type]
 
 
+@pytest.mark.law("identities")
 def test_bearer_tokens_are_believed_until_they_expire(namespace: Any) -> None:
     claims = authenticate((), bearer(exp=NOW + 5, oid="me"), ORDERS, NOW)
     assert (claims.rights, claims.expires_at, claims.key_name) == (ALL_RIGHTS, NOW + 5, "me")
@@ -99,6 +100,7 @@ def test_configured_principals_have_their_rights_and_others_none() -> None:
     assert authenticate((), bearer(oid="you"), ORDERS, NOW, entra_rights=rights).rights == NO_RIGHTS
 
 
+@pytest.mark.law("rights-of-links")
 async def test_cbs_accepts_a_good_token_and_the_rights_count_below_its_path(
     connect: Any, service: Any, root_key: str
 ) -> None:
@@ -127,6 +129,7 @@ async def test_cbs_says_401_for_a_bad_key_and_404_for_no_entity(connect: Any, na
     assert third.cbs_condition is None
 
 
+@pytest.mark.law("tokens-end-links")
 async def test_a_link_goes_when_its_newest_token_runs_out(
     connect: Any, namespace: Any, service: Any, root_key: str
 ) -> None:

@@ -13,6 +13,7 @@ DELIVERIES = 10_000
 FRAMES = 1_500
 
 
+@pytest.mark.law("any-number-of-clients")
 @pytest.mark.parametrize(
     ("dialect", "first", "last"),
     [

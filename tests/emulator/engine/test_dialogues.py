@@ -89,6 +89,7 @@ async def test_a_session_that_comes_after_the_credit_is_served(emulator: Emulato
         assert body(await client.until(TRANSFER)) == b"first"
 
 
+@pytest.mark.law("browsing-links")
 async def test_a_link_in_peek_mode_locks_and_counts_nothing(emulator: Emulator, dialect: Dialect) -> None:
     queue = emulator.namespace("primary").create_queue("orders")
     for text in (b"one", b"two"):
@@ -123,6 +124,7 @@ async def test_a_queue_browser_of_jms_gets_copies_and_the_messages_stay(emulator
     assert queue.counts().active == 1
 
 
+@pytest.mark.law("jms")
 @pytest.mark.parametrize("descriptor", [Symbol("apache.org:selector-filter:string"), Ulong(0x468C00000004)])
 async def test_a_selector_of_jms_is_refused_and_not_left_out(
     emulator: Emulator, dialect: Dialect, descriptor: Any

@@ -187,6 +187,7 @@ async def test_the_switch_counts_for_the_resource_manager_too(host: str, allowed
         assert (await ask(running, "GET", f"/x{ATOM}"))[0] == 200
 
 
+@pytest.mark.law("other-machines")
 def test_beyond_loopback_no_bearer_token_is_taken_unless_asked_for() -> None:
     def taken(host: str, **options: bool) -> bool:
         return Emulator(host=host, **options)._takes_bearer_tokens(NamespaceConfig("contoso"))

@@ -6,6 +6,7 @@ from sbpair.amqp.types import Int
 from sbpair.emulator.broker.addresses import locate
 from sbpair.emulator.broker.transactions import Transaction
 from sbpair.emulator.entities import (
+    CorrelationFilter,
     QueueDescription,
     RuleDescription,
     SqlFilter,
@@ -49,6 +50,18 @@ def sends_batch(*fields, **settings):
         )
 
     return act
+
+
+def makes_and_sends(**settings):
+    return lambda bench: bench.send(bench.queue(**settings), "x")
+
+
+def dead_letters_twice(bench):
+    queue = bench.queue()
+    bench.send(queue, "x")
+    queue.main.dead_letter(bench.receive(queue).token, "why", None)
+    queue.dead_letters.dead_letter(bench.receive(queue.dead_letters).token, "again", None)
+    assert queue.counts().dead_letter == 1
 
 
 def makes(**settings):
@@ -99,10 +112,10 @@ def sets_state(size):
     return act
 
 
-def makes_rule(expression):
+def makes_rule(condition):
     def act(bench):
         subscribed(bench)
-        bench.namespace.create_rule("events", "all", "one", RuleDescription(filter=SqlFilter(expression=expression)))
+        bench.namespace.create_rule("events", "all", "one", RuleDescription(filter=condition))
 
     return act
 
@@ -112,7 +125,7 @@ def subscribed(bench, name="all"):
     return bench.namespace.create_subscription("events", name)
 
 
-def sends_in_transaction(count, *keys, **settings):
+def sends_in_transaction(count, *keys, also=None, **settings):
     def act(bench):
         queue = bench.queue(**settings)
         transaction = bench.namespace.transactions.declare(Spender().budget)
@@ -120,6 +133,9 @@ def sends_in_transaction(count, *keys, **settings):
         for index in range(count):
             payload = bench.message("x", key=keys[index % len(keys)] if keys else None)
             transaction.send(queue, queue.intake.read(payload, 0))
+        if also is not None:
+            other = bench.queue(also)
+            transaction.send(other, other.intake.read(bench.message("x"), 0))
 
     return act
 
@@ -187,7 +203,7 @@ CASES = [
     law("max-id-characters", sends_batch({"session": "x" * 129}), "The SessionId has 129"),
     law("entity-sizes-megabytes", makes(max_size_in_megabytes=1500), "must be one of 1024"),
     law("max-session-state-bytes", sets_state(256 * KILOBYTE + 1), "too large"),
-    law("max-sql-characters", makes_rule("a = '" + "x" * 1024 + "'"), "1024 characters"),
+    law("max-sql-characters", makes_rule(SqlFilter(expression="a = '" + "x" * 1024 + "'")), "1024 characters"),
     law("max-user-metadata-characters", makes(user_metadata="x" * 1025), "1024 characters"),
     law("max-entities", makes_many(2, lambda bench, n: bench.queue(f"q{n}"), max_entities=10_000), "maximum of 2"),
     law("max-entities", makes_many(2, lambda b, n: b.queue(f"q{n}"), max_entities=1_000), "of 2", tier=Tier.PREMIUM),
@@ -240,6 +256,15 @@ CASES = [
     law("deferred-one-partition", receives_deferred_across, "sequence numbers from different partitions"),
     law("batch-delete-partitioned", deletes(2, enable_partitioning=True), "partitioned entity cannot be deleted"),
     law("partition-key-is-session-id", unlike_keys, "must equal the session id"),
+    law("dead-letter-stays", dead_letters_twice, "cannot be dead-lettered again"),
+    law("session-id-needed", makes_and_sends(requires_session=True), "SessionId was not set"),
+    law("empty-correlation-filter", makes_rule(CorrelationFilter()), "at least one property"),
+    law("transaction-single-entity", sends_in_transaction(1, also="results"), "multiple entities"),
+    law("transaction-needs-key", sends_in_transaction(1, enable_partitioning=True), "without partition key"),
+    law("forwarding-target-exists", makes(forward_to="nowhere"), "does not exist; create it first"),
+    law(
+        "manage-has-all-rights", lambda bench: bench.namespace.set_auth_rule(new_auth_rule("m", {"Manage"})), "Send and"
+    ),
     law("transaction-one-partition", sends_in_transaction(2, "a", "b", enable_partitioning=True), "span"),
 ]
 

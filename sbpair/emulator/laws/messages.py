@@ -1,0 +1,157 @@
+"""What becomes of a message: deliveries, dead letters, time, duplicates, copies for subscriptions."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sbpair.emulator.laws.law import Law, documented, fixed, inferred, reported, rule, tested, unknown
+
+_SETTLING = documented("Message transfers, locks, and settlement")
+_DEAD_LETTERS = documented("Overview of Service Bus dead-letter queues")
+_EXPIRATION = documented("Message expiration (time to live)")
+_DUPLICATES = documented("Duplicate detection")
+_RULES = documented("Topic filters and actions")
+
+
+def _as_given(message_id: Any) -> Any:
+    return message_id
+
+
+def _without_case(message_id: Any) -> Any:
+    return message_id.lower() if isinstance(message_id, str) else message_id
+
+
+class MessageLaws:
+    deferral_counts = rule(
+        "A deferral counts as a delivery, and the last one allowed dead-letters the message.",
+        reported("Azure/azure-service-bus issue 375; TopicClientPeekLockDeferTestCase of Microsoft.Azure.ServiceBus"),
+        "broker/mailbox.py Mailbox.defer",
+    )
+    expired_lock_counts = rule(
+        "A lock that runs out counts as a delivery that failed.", _SETTLING, "broker/mailbox.py Mailbox._lock_expired"
+    )
+    last_delivery_dead_letters = rule(
+        "A message that was delivered as often as its entity allows is dead-lettered.",
+        _DEAD_LETTERS,
+        "broker/mailbox.py Mailbox._count_failure",
+    )
+    dead_letter_stays = rule(
+        "A dead letter cannot be dead-lettered again.",
+        inferred("Overview of Service Bus dead-letter queues"),
+        "broker/mailbox.py Mailbox.dead_letter",
+    )
+    dead_letters_never_expire = rule(
+        "The time to live of a message ends with its dead-lettering.",
+        _DEAD_LETTERS,
+        "broker/entity.py MessageEntity.dead_letter",
+    )
+    dead_letters_keep_their_count = fixed(
+        "A dead letter has the delivery count with which it died, however often it is delivered.",
+        tested("azure-sdk-for-go, live tests of azservicebus"),
+        "broker/mailbox.py Mailbox._count_failure",
+    )
+    entity_ttl_is_the_longest = rule(
+        "The default time to live of an entity is the longest that its messages have.",
+        _EXPIRATION,
+        "broker/entity.py MessageEntity._expiry",
+    )
+    expired_when_received = fixed(
+        "An expired message goes when somebody receives from its entity, or some time later.",
+        _EXPIRATION,
+        "broker/mailbox.py Mailbox.expire_due",
+        differs="it stays and counts until somebody receives",
+    )
+    longest_own_ttl = fixed(
+        "A time to live beyond 49.7 days is said by creation time and absolute expiry time.",
+        inferred("AMQP 1.0 in Azure Service Bus protocol guide"),
+        differs="expiry goes by the header's ttl; the two times are carried, not read",
+    )
+    scheduled_messages_are_numbered_again = fixed(
+        "A scheduled message gets another sequence number when its time comes.",
+        documented("Message sequencing and timestamps"),
+        "broker/mailbox.py Mailbox._activate",
+    )
+    deferred_by_number_alone = fixed(
+        "A deferred message is received by its sequence number alone; a request gets all that it names, or none.",
+        documented("Message deferral"),
+        "broker/mailbox.py Mailbox.receive_deferred",
+    )
+    locks_survive_restart = fixed(
+        "Locks outlast whatever the service does with its machines.",
+        inferred("Message transfers, locks, and settlement"),
+        differs="after a restart (`--data-dir`) all messages are free, with the delivery count they had",
+    )
+    pings_vanish = Law[bool](
+        "Ping messages of the retired paired-namespace library are accepted and never delivered.",
+        inferred("Paired namespace implementation details and cost implications"),
+        "broker/intake.py Intake.admit",
+        strict=True,
+        other=False,
+        differs="so it is here; the service of today may deliver them",
+    )
+    id_given = Law[bool](
+        "A message without an id is given one.",
+        inferred("the clients' suites receive ids that nobody set"),
+        "broker/intake.py Intake.reading",
+        strict=True,
+        other=False,
+    )
+    duplicates_dropped = rule(
+        "With duplicate detection a message whose id is known is accepted and not stored.",
+        _DUPLICATES,
+        "broker/intake.py Intake._without_duplicates",
+    )
+    duplicate_has_same_key = rule(
+        "In a partitioned entity a duplicate has the same partition key as well.",
+        _DUPLICATES,
+        "broker/intake.py Intake.describe",
+    )
+    message_id_key = Law[Callable[[Any], Any]](
+        "Message ids that differ in case alone are two.",
+        unknown("none"),
+        "broker/intake.py Intake.describe",
+        strict=_as_given,
+        other=_without_case,
+        differs="two here, as are partition keys and the session ids that rules compare",
+    )
+    copies_by_rule = fixed(
+        "A subscription takes one copy for all rules without an action that match, and one for each with an action.",
+        _RULES,
+        "broker/topics.py Subscription.evaluating",
+    )
+    no_rule_no_copy = fixed(
+        "A subscription is made with a rule that matches all; without rules it takes nothing.",
+        _RULES,
+        "namespace.py Namespace.create_subscription",
+    )
+    failed_filter = Law[bool](
+        "A copy whose filter cannot be evaluated is dead-lettered, where the subscription asks for that.",
+        _DEAD_LETTERS,
+        "broker/topics.py Subscription.take",
+        strict=True,
+        other=False,
+    )
+    empty_correlation_filter = rule(
+        "A correlation filter compares one property at least.", _RULES, "validation.py rule"
+    )
+    filters_at_any_cost = fixed(
+        "A filter is evaluated however long the properties are.",
+        inferred("Topic filters and actions"),
+        "filters.py MessageView.spend",
+        differs="rules that have to look at more than 5,000,000 characters of one message fail to evaluate",
+    )
+    sections_encoded_again = fixed(
+        "The service decodes sections and encodes them again.",
+        reported("Azure/azure-amqp; a live test of azure-sdk-for-python on decimals passes only so"),
+        differs="stored bytes stay the sender's, so odd encodings survive",
+    )
+    message_formats = fixed(
+        "A message has the format 0, or that of a batch.",
+        unknown("none; no client of the service's sets or shows another"),
+        differs="any other is accepted, and delivered as format 0",
+    )
+    flags_without_effect = fixed(
+        "Express entities, and the priority, durability and first acquirer of a message, change nothing.",
+        documented("AMQP 1.0 in Azure Service Bus protocol guide"),
+        "broker/messages.py Message.render",
+        differs="of an express entity the flag is kept, and has no effect at all",
+    )
