@@ -14,7 +14,6 @@ from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine import errors
-from sbpair.engine.auth import rights_for
 from sbpair.engine.errors import BrokerError
 from sbpair.engine.faults import Action, FaultKind
 from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
@@ -129,8 +128,8 @@ of nothing; never with 3 ms, about what the service itself takes at the least)."
 class Coordinator(LinkHandler):
     """The handler of one link to the transaction coordinator (AMQP 1.0 §4.5): declare and discharge.
 
-    The link needs no token, since .NET opens it before it puts any; a transaction needs one that gives a right to
-    something. Transactions end with the link (§4.2), and only their connection can end them (`transactions`).
+    Neither the link nor the first few transactions need a token, since .NET declares one before it has put any; what is
+    done in them does. Transactions end with the link (§4.2), and only their connection can end them (`transactions`).
     """
 
     def __init__(self, namespace: Namespace, link: Link) -> None:
@@ -164,18 +163,11 @@ class Coordinator(LinkHandler):
         if self._link.is_open():
             self._link.disposition(delivery, outcome)
 
-    def _check_right(self) -> None:
-        connection = self._link.connection
-        now = self._namespace.clock.client_now()
-        if not any(rights_for(connection, path, now) for path in connection.claims):
-            raise BrokerError(errors.UNAUTHORIZED, "Unauthorized access. A transaction needs a token with any claim.")
-
     def _answering(self, payload: bytes) -> Generator[None, None, Described]:
         budget = self._link.connection.budget
         request = read(payload, scan(payload), Section.VALUE)
         code = code_of(request.descriptor) if isinstance(request, Described) else None
         if code == DECLARE:
-            self._check_right()
             transaction = self._transactions.declare(budget, self._link.session.transaction_group)
             self._mine.add(transaction.id)
             return declared(transaction.id)

@@ -27,6 +27,7 @@ from sbpair.engine.limits import (
     MAX_HELD_BYTES_BEFORE_TOKEN,
     MAX_HELD_BYTES_TOGETHER,
     MAX_OPEN_TRANSACTIONS,
+    MAX_OPEN_TRANSACTIONS_BEFORE_TOKEN,
     TRANSACTION_HEADROOM_BYTES,
 )
 
@@ -158,7 +159,8 @@ class Budget:
 
     def begin_transaction(self) -> bool:
         """Another transaction is open. False, with nothing changed, when that would be one too many."""
-        if self.open_transactions >= MAX_OPEN_TRANSACTIONS or not self.has_room(TRANSACTION_BYTES):
+        most = MAX_OPEN_TRANSACTIONS if self.has_right else MAX_OPEN_TRANSACTIONS_BEFORE_TOKEN
+        if self.open_transactions >= most or (self.has_right and not self.has_room(TRANSACTION_BYTES)):
             return False
         self.open_transactions += 1
         if self.hold(TRANSACTION_BYTES):

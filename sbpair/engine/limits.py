@@ -15,5 +15,7 @@ MAX_PERFORMATIVE_BYTES = 16 * 1024
 MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN = 8 * 1024
 """Frames have up to 64 KB, but all of that is for messages: an attach with a session filter has some 500 bytes."""
 MAX_SESSIONS_BEFORE_TOKEN = 64
+MAX_OPEN_TRANSACTIONS_BEFORE_TOKEN = 8
+"""A client of .NET that begins inside a TransactionScope declares before it has put its first token."""
 MAX_OPEN_TRANSACTIONS = 1000
 """Of a connection: our own bound."""

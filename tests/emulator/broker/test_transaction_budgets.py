@@ -1,7 +1,6 @@
 """What open transactions may take, who may open them, and whose they are."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -13,11 +12,15 @@ from sbpair.emulator.laws import Laws
 from sbpair.emulator.limits import MAX_PARTS_PER_TRANSACTION
 from sbpair.emulator.server import Emulator
 from sbpair.engine import errors
-from sbpair.engine.auth import ROOT_KEY_NAME
 from sbpair.engine.budgets import TRANSACTION_BYTES, Memory
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.errors import BrokerError
-from sbpair.engine.limits import MAX_HELD_BYTES, MAX_OPEN_TRANSACTIONS, TRANSACTION_HEADROOM_BYTES
+from sbpair.engine.limits import (
+    MAX_HELD_BYTES,
+    MAX_OPEN_TRANSACTIONS,
+    MAX_OPEN_TRANSACTIONS_BEFORE_TOKEN,
+    TRANSACTION_HEADROOM_BYTES,
+)
 from sbpair.engine.performatives import (
     ACCEPTED,
     ATTACH,
@@ -93,28 +96,19 @@ async def test_a_transaction_is_known_to_its_own_connection_only(
     assert (texts(queue), texts(source)) == ([b"mine"], [b"work"])
 
 
-async def test_a_connection_without_a_token_declares_nothing(emulator: Emulator, dialect: Dialect) -> None:
+async def test_a_connection_without_a_token_declares_few_and_does_nothing_in_them(
+    emulator: Emulator, dialect: Dialect
+) -> None:
+    """.NET declares before its first token where a program begins with a TransactionScope."""
     client = await coordinator(emulator, dialect)
     try:
-        for _ in range(3):
-            assert condition(await Asking(client).send(DECLARATION, COORDINATOR_HANDLE)) == errors.UNAUTHORIZED
-        assert len(emulator.namespace("primary").transactions) == 0
-    finally:
-        client.writer.transport.abort()
-
-
-async def test_a_token_that_has_run_out_gives_no_right_to_declare(emulator: Emulator, dialect: Dialect) -> None:
-    host, _, port = emulator.endpoint("primary").partition(":")
-    key = emulator.namespace("primary").auth_rules[ROOT_KEY_NAME].primary_key
-    client = await coordinator(emulator, dialect)
-    try:
-        await client.put_token(f"sb://{host}:{port}", ROOT_KEY_NAME, key, time.time() + 2)
-        asking = Asking(client)
-        await asking.declare()
-        await client.until(DETACH)  # the link goes with the token, and another one may come
-        client.attach(8, "x", sends=True, target=Described(Ulong(0x30), [None]))
-        await client.until(ATTACH)
-        assert condition(await asking.send(DECLARATION, 8)) == errors.UNAUTHORIZED
+        for _ in range(MAX_OPEN_TRANSACTIONS_BEFORE_TOKEN):
+            await Asking(client).declare()
+        assert condition(await Asking(client).send(DECLARATION, COORDINATOR_HANDLE)) == errors.QUOTA
+        assert len(emulator.namespace("primary").transactions) == MAX_OPEN_TRANSACTIONS_BEFORE_TOKEN
+        emulator.namespace("primary").create_queue("orders")
+        client.attach(3, "orders", sends=True)
+        assert (await client.until(DETACH)).error[0] == errors.UNAUTHORIZED
     finally:
         client.writer.transport.abort()
 
