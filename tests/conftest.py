@@ -48,7 +48,7 @@ LONGEST = (
     "tests/cli/test_terminals.py",
     "tests/cli/inspection/test_provision_cleanup.py",
     "tests/simulation/test_simulation.py",
-    "tests/emulator/engine/test_official_clients.py",
+    "tests/engine/test_official_clients.py",
     "tests/interop/test_python_sdk.py",
     "tests/soak/test_recover.py",
     "tests/interop/test_judges.py",

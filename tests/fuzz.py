@@ -351,7 +351,7 @@ _DIALOGUE = b"AMQP\x00\x01\x00\x00" + b"".join(
 
 
 def dialogue(random_: random.Random) -> None:
-    from tests.emulator.engine.conftest import PlainNamespace, Service
+    from tests.engine.conftest import PlainNamespace, Service
 
     connection = Connection(PlainNamespace(), Service(), _Nowhere())
     data = damaged(random_, _DIALOGUE)
@@ -441,7 +441,7 @@ def websocket(random_: random.Random) -> None:
     from aiohttp.base_protocol import BaseProtocol
     from aiohttp.http_websocket import WebSocketError, WebSocketReader
 
-    from tests.emulator.engine.conftest import PlainNamespace, Service
+    from tests.engine.conftest import PlainNamespace, Service
 
     loop = asyncio.get_event_loop()
     queue = WebSocketDataQueue(BaseProtocol(loop), 1 << 20, loop=loop)

@@ -380,7 +380,7 @@ class Oracle:
 
 @pytest.fixture
 async def oracle(certificates: TlsFiles) -> AsyncIterator[tuple[Oracle, AzureMessaging]]:
-    from tests.emulator.engine.conftest import PlainNamespace, open_port
+    from tests.engine.conftest import PlainNamespace, open_port
 
     one = Oracle()
     async with open_port(PlainNamespace(), one, certificates) as port:

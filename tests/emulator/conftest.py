@@ -6,7 +6,7 @@ import pytest
 
 from sbpair.emulator.server import Emulator
 from sbpair.emulator.thread import EmulatorThread
-from tests.emulator.engine.dialects import DIALECTS, Dialect
+from tests.engine.dialects import DIALECTS, Dialect
 
 
 @pytest.fixture(params=DIALECTS, ids=lambda one: one.name)

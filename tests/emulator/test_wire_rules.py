@@ -23,8 +23,8 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.engine.faults import FaultError, parse_text
 from sbpair.engine.performatives import ACCEPTED, ATTACH, DETACH, DISPOSITION, OPEN, TRANSFER
 from tests.emulator.admin.conftest import ARM_TOKEN
-from tests.emulator.engine.dialects import AZURE_SERVICEBUS
-from tests.emulator.engine.wire_client import Client, seen
+from tests.engine.dialects import AZURE_SERVICEBUS
+from tests.engine.wire_client import Client, seen
 
 NON_EXCLUSIVE = Symbol("com.microsoft:non-exclusive-session-filter")
 

@@ -13,7 +13,7 @@ from sbpair.emulator.laws import Laws
 from sbpair.emulator.limits import MAX_FILTER_STEPS_PER_RULE
 from sbpair.engine.budgets import Background
 from sbpair.engine.errors import RESOURCE_DELETED, BrokerError
-from tests.emulator.engine.wire_client import seen
+from tests.engine.wire_client import seen
 
 RULES = 40
 

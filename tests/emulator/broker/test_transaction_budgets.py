@@ -32,9 +32,9 @@ from sbpair.engine.performatives import (
     accepted,
 )
 from tests.emulator.broker.test_transactions import COORDINATOR_HANDLE, Asking, connected, message, texts
-from tests.emulator.engine.dialects import Dialect
-from tests.emulator.engine.wire_client import Client, seen
 from tests.emulator.spender import Spender
+from tests.engine.dialects import Dialect
+from tests.engine.wire_client import Client, seen
 
 DECLARATION = build(value=Described(Ulong(DECLARE), []))
 

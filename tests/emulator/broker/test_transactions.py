@@ -37,9 +37,9 @@ from sbpair.engine.performatives import (
 )
 from sbpair.service import Tier
 from tests.emulator.broker.conftest import Inbox
-from tests.emulator.engine.dialects import DIALECTS, Dialect
-from tests.emulator.engine.wire_client import Client, Frame, modified, seen
 from tests.emulator.process import Process
+from tests.engine.dialects import DIALECTS, Dialect
+from tests.engine.wire_client import Client, Frame, modified, seen
 
 COORDINATOR_HANDLE = 9
 EXPIRES_AT = 4e9

@@ -34,7 +34,7 @@ from sbpair.engine.performatives import (
     TRANSFER,
     released,
 )
-from tests.emulator.engine.wire_client import Client, modified
+from tests.engine.wire_client import Client, modified
 
 DELIVERIES = 20_000
 RULES = 200

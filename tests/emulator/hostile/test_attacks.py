@@ -14,9 +14,9 @@ import pytest
 from sbpair.amqp.sections import build
 from sbpair.engine.auth import ROOT_KEY_NAME
 from sbpair.engine.performatives import DISPOSITION
-from tests.emulator.engine.wire_client import Client
 from tests.emulator.hostile.attackers import ATTACKS
 from tests.emulator.process import Process
+from tests.engine.wire_client import Client
 from tests.hostile import MEGABYTE, kept_waiting_seconds
 from tests.waiting import LIMIT_SECONDS
 

@@ -36,7 +36,7 @@ from sbpair.engine.performatives import (
 )
 from sbpair.engine.replies import MOST_WAITING
 from tests.emulator.admin.raw import ENTRY
-from tests.emulator.engine.wire_client import Client
+from tests.engine.wire_client import Client
 from tests.hostile import MEGABYTE, within
 from tests.waiting import LIMIT_SECONDS
 

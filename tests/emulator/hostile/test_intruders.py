@@ -18,8 +18,8 @@ from sbpair.emulator.entities import AuthorizationRule, QueueDescription
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.engine.auth import ALL_RIGHTS, ROOT_KEY_NAME, make_bearer_token, make_sas_token
 from sbpair.engine.performatives import ATTACH, DETACH, TRANSFER
-from tests.emulator.engine.conftest import Client
 from tests.emulator.hostile.test_hostile import ARM, ARM_BEARER, address, ask, connected, root_key, say
+from tests.engine.conftest import Client
 
 KEY = base64.b64encode(b"o" * 32).decode()
 KEY_2 = base64.b64encode(b"p" * 32).decode()

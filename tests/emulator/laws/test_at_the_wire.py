@@ -14,8 +14,8 @@ from sbpair.engine.auth import ROOT_KEY_NAME
 from sbpair.engine.clock import AdvancingClock
 from sbpair.engine.performatives import ATTACH, DETACH, DISPOSITION, SOURCE, TARGET, TRANSFER
 from sbpair.service import EntityStatus
-from tests.emulator.engine.dialects import AZURE_SERVICEBUS, Dialect
-from tests.emulator.engine.test_dialogues import EXPIRES_AT, SESSION_FILTER, body, logged_in
+from tests.engine.dialects import AZURE_SERVICEBUS, Dialect
+from tests.engine.test_dialogues import EXPIRES_AT, SESSION_FILTER, body, logged_in
 from tests.waiting import LIMIT_SECONDS
 
 

@@ -17,10 +17,10 @@ from sbpair.engine.clock import ManualClock
 from sbpair.engine.errors import SESSION_LOCK_LOST, BrokerError, EntityError
 from sbpair.engine.performatives import DISPOSITION, TRANSFER, accepted
 from sbpair.service import NEVER_SECONDS, Tier
-from tests.emulator.engine.dialects import AZURE_SERVICEBUS
-from tests.emulator.engine.test_dialogues import lease_session, logged_in
 from tests.emulator.laws.test_refusals import request
 from tests.emulator.spender import Spender
+from tests.engine.dialects import AZURE_SERVICEBUS
+from tests.engine.test_dialogues import lease_session, logged_in
 
 
 def partitions(queue):

@@ -18,7 +18,7 @@ from sbpair.engine.performatives import (
     accepted,
     rejected,
 )
-from tests.emulator.engine.wire_client import modified, seen
+from tests.engine.wire_client import modified, seen
 
 
 async def test_attach_is_echoed_and_credit_granted(connect: Any, service: Any) -> None:

@@ -27,8 +27,11 @@ from sbpair.engine.performatives import (
 from sbpair.engine.port import Port
 from sbpair.engine.tls import TlsFiles
 from sbpair.engine.trace import Trace
-from tests.emulator.engine.dialects import Dialect
-from tests.emulator.engine.wire_client import Client
+from tests.emulator.conftest import dialect, emulator, emulator_thread
+from tests.engine.dialects import Dialect
+from tests.engine.wire_client import Client
+
+__all__ = ["dialect", "emulator", "emulator_thread"]
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from sbpair.engine.performatives import (
     SASL_OUTCOME,
     TRANSFER,
 )
-from tests.emulator.engine.dialects import AZURE_SERVICEBUS
-from tests.emulator.engine.wire_client import Client, Frame
+from tests.engine.dialects import AZURE_SERVICEBUS
+from tests.engine.wire_client import Client, Frame
 from tests.waiting import LIMIT_SECONDS
 
 FOLDER = Path(__file__).with_name("dotnet")

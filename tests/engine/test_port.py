@@ -10,7 +10,7 @@ import pytest
 
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.performatives import CLOSE, DISPOSITION, OPEN
-from tests.emulator.engine.wire_client import seen
+from tests.engine.wire_client import seen
 
 
 async def test_amqp_over_tls_is_told_apart(connect: Any) -> None:

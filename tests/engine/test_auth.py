@@ -17,7 +17,7 @@ from sbpair.engine.auth import (
     rights_for,
 )
 from sbpair.engine.performatives import DETACH
-from tests.emulator.engine.conftest import SEND_KEY
+from tests.engine.conftest import SEND_KEY
 
 NOW = 1_000_000.0
 ORDERS = "sb://127.0.0.1:5671/Orders"

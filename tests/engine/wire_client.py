@@ -24,7 +24,7 @@ from sbpair.engine.performatives import (
     TRANSFER,
     read_performative,
 )
-from tests.emulator.engine.dialects import AZURE_SERVICEBUS, Dialect
+from tests.engine.dialects import AZURE_SERVICEBUS, Dialect
 from tests.waiting import LIMIT_SECONDS
 
 """For what has to come, on a machine that has much else to do."""

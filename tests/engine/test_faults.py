@@ -22,7 +22,7 @@ from sbpair.engine.faults import (
     rule_to_text,
 )
 from sbpair.engine.performatives import ATTACH, DETACH, DISPOSITION, FLOW, REJECTED
-from tests.emulator.engine.wire_client import seen
+from tests.engine.wire_client import seen
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ def injected(source: str) -> set[str]:
 
 @pytest.mark.parametrize("kind", FaultKind)
 def test_every_kind_is_injected_by_a_test(kind: FaultKind) -> None:
-    tests = Path(__file__).parents[2]
+    tests = Path(__file__).parents[1]
     assert any(kind in injected(file.read_text("utf-8")) for file in tests.rglob("test_*.py")), (
         "a test injects it and sees what it does"
     )

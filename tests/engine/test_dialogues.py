@@ -23,8 +23,8 @@ from sbpair.engine.performatives import (
     rejected,
 )
 from sbpair.service import Tier
-from tests.emulator.engine.dialects import Dialect
-from tests.emulator.engine.wire_client import Client, Frame
+from tests.engine.dialects import Dialect
+from tests.engine.wire_client import Client, Frame
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 EXPIRES_AT = 4e9

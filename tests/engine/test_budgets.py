@@ -7,7 +7,7 @@ import pytest
 
 from sbpair.amqp.types import Uint
 from sbpair.engine.performatives import DISPOSITION, FLOW, TRANSFER, accepted
-from tests.emulator.engine.dialects import AZURE_SERVICEBUS, DOTNET, PROTON, Dialect
+from tests.engine.dialects import AZURE_SERVICEBUS, DOTNET, PROTON, Dialect
 
 DELIVERIES = 10_000
 FRAMES = 1_500
