@@ -53,6 +53,14 @@ def _namespace(value: Any) -> str:
     return text
 
 
+def _of_arm(value: Any) -> str:
+    """A subscription id or the name of a resource group: one segment of a path at the resource manager."""
+    text = _text(value)
+    if not _ARM_NAME.fullmatch(text):
+        raise UsageError("is neither a subscription id nor the name of a resource group")
+    return text
+
+
 def _host(value: Any) -> str:
     text = _text(value)
     if not HOST.fullmatch(text):
@@ -60,6 +68,7 @@ def _host(value: Any) -> str:
     return text
 
 
+_ARM_NAME = re.compile(r"[\w().-]{0,89}[\w()-]")
 _NAME_OR_HOST = re.compile(rf"(?:[a-z]+://)?{HOST.pattern}/?")
 
 
@@ -184,8 +193,8 @@ NAMESPACE_KEYS = (
     Key("auth", _one_of(AuthMethod), "Credential for this namespace", {"enum": [m.value for m in AuthMethod]}),
     Key("management", _one_of(ControlPlane), "Management API", {"enum": [m.value for m in ControlPlane]}),
     Key("transport", _one_of(Transport), "AMQP directly or over WebSocket", {"enum": [m.value for m in Transport]}),
-    Key("resource_group", _text, "Resource group, for ARM", _STRING),
-    Key("subscription", _text, "Subscription id, for ARM", _STRING),
+    Key("resource_group", _of_arm, "Resource group, for ARM", _STRING),
+    Key("subscription", _of_arm, "Subscription id, for ARM", _STRING),
     Key("ca_file", _text, "PEM file of the certificate authority to trust instead of the system's", _STRING),
     Key("management_url", _text, "Base URL of ARM outside the public cloud", _STRING),
     Key(

@@ -247,6 +247,17 @@ def test_a_management_url_is_judged_by_the_host_that_is_contacted(sbpair: Sbpair
         assert "does not name a host" in ran.stderr
 
 
+@pytest.mark.parametrize("key", ["subscription", "resource_group"])
+@pytest.mark.parametrize("value", ["../../x", "a/b", "a?b", "..", "a#b", "a%2fb", "x" * 91])
+def test_what_the_resource_manager_is_asked_for_is_one_segment_of_its_path(
+    sbpair: Sbpair, key: str, value: str
+) -> None:
+    text = pair_of("{env: CS}").replace("connection_string: {env: CS}", f"auth: azure-cli, {key}: {json.dumps(value)}")
+    (sbpair.home / "sbpair.yaml").write_text(text, encoding="utf-8")
+    ran = sbpair("config", "check")
+    assert (ran.code, f"{key} is neither a subscription id" in ran.stderr) == (2, True), ran
+
+
 def test_a_ledger_line_that_names_no_namespaces_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "drain.jsonl"
     line = {"queue": "q", "sequence_number": 1, "message_id": "m", "enqueued_at_ms": 1, "outcome": "forwarded"}
