@@ -37,7 +37,7 @@ from sbpair.engine.performatives import (
     transaction_of,
 )
 from sbpair.engine.session import WINDOW, Session
-from sbpair.gateway.heads import put_head, read_head
+from sbpair.gateway.heads import put_head, read_accepted, read_head
 from sbpair.gateway.primary import PrimaryWire, Tokens, error_of, open_primary
 from sbpair.gateway.served import Sends, SendsHouse, ServedSender, refusal
 
@@ -485,7 +485,18 @@ class DoorSession(Session):
             if head is not None:
                 self._transfer_back(head, body[head.payload_start :])
                 return True
+        elif code == DISPOSITION and (told := read_accepted(body)) is not None:
+            for number in self._among_outstanding(*told):
+                self._answered(number, accepted())
+            return True
         return False
+
+    def _among_outstanding(self, first: int, last: int) -> list[int]:
+        """The numbers from the first to the last that are unsettled."""
+        span = (last - first) & _MASK
+        if span <= len(self.outstanding):
+            return [n for step in range(span + 1) if (n := (first + step) & _MASK) in self.outstanding]
+        return [n for n in self.outstanding if (n - first) & _MASK <= span]
 
     def pass_back(self, code: int, fields: Fields, body: bytes, start: int) -> None:
         """A frame of the primary goes to the client."""
@@ -566,9 +577,8 @@ class DoorSession(Session):
         settled = fields.flag(3)
         span = 0 if last is None else (last - first) & _MASK
         if fields.flag(0):
-            numbers = [first] if not span else [n for n in self.outstanding if (n - first) & _MASK <= span]
-            for number in numbers:
-                if settled or state is not None:
+            if settled or state is not None:
+                for number in self._among_outstanding(first, (first + span) & _MASK):
                     self._answered(number, state)
             return
         ours = [first] if not span else [n for n in self._ours if (n - first) & _MASK <= span]

@@ -87,6 +87,24 @@ def put_head(head: Head, handle: int, delivery_id: int | None) -> bytes:
     return b"\x00\x53\x14\xd0" + _UINT.pack(len(fields) + 4) + _UINT.pack(head.fields) + fields
 
 
+_DISPOSITION: Final = b"\x00\x53\x15\xc0"
+_ACCEPTED: Final = (b"\x00\x53\x24\x45", b"\x00\x53\x24\xc0\x01\x00")
+
+
+def read_accepted(body: bytes) -> tuple[int, int] | None:
+    """First and last delivery-id of the usual answer: the receiver has accepted and settled. None for any other."""
+    if body[:4] != _DISPOSITION or len(body) < 12 or body[6] != 0x41:
+        return None
+    try:
+        first, at = _uint(body, 7)
+        last, at = _uint(body, at)
+    except IndexError:
+        return None
+    if first is None or body[at : at + 1] != b"\x41" or not body.startswith(_ACCEPTED, at + 1):
+        return None
+    return first, first if last is None else last
+
+
 def _uint(body: bytes, at: int) -> tuple[int | None, int]:
     code = body[at]
     if code == 0x52:
