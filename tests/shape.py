@@ -21,32 +21,36 @@ from typing import Any
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "sbpair"
 
-LINES = 90_100
+LINES = 95_200
 ROOMS = {
-    "": 1_480,
-    "amqp": 1_760,
-    "azure": 5_340,
-    "cli": 14_490,
-    "clients": 2_080,
-    "core": 18_090,
-    "emulator": 17_880,
+    "": 1_540,
+    "amqp": 1_820,
+    "azure": 5_550,
+    "cli": 15_110,
+    "clients": 2_150,
+    "core": 18_400,
+    "emulator": 14_310,
+    "engine": 4_900,
+    "gateway": 2_480,
     "journal": 610,
-    "operations": 4_290,
-    "pipeline": 8_920,
-    "render": 2_680,
-    "runtime": 10_270,
-    "settings": 1_650,
-    "sqlfilter": 630,
+    "operations": 4_380,
+    "pipeline": 9_050,
+    "render": 2_710,
+    "runtime": 10_480,
+    "settings": 1_730,
+    "sqlfilter": 640,
 }
-"""Lines of each room; "" are the modules that stand in none."""
+"""Lines of each room, a hundredth more than they had when this was set; "" are the modules that stand in none."""
 CAPABILITIES = ("transfer", "failover", "replication", "inspection", "cost")
 """Folders of these names on every floor are one capability; every other file belongs to that of its room."""
 
 CLASS_LINES = 350
 CLASSES = {
-    "emulator/broker/mailbox.py:Mailbox": 466,
-    "engine/connection.py:Connection": 452,
-    "emulator/namespace.py:Namespace": 434,
+    "emulator/broker/mailbox.py:Mailbox": 469,
+    "engine/connection.py:Connection": 460,
+    "emulator/namespace.py:Namespace": 446,
+    "gateway/door.py:DoorSession": 393,
+    "runtime/failover/sender.py:FailoverSender": 369,
 }
 FUNCTION_LINES = 60
 FUNCTIONS: dict[str, int] = {}
@@ -54,6 +58,7 @@ PARAMETERS = 10
 PARAMETER_LISTS = {
     # A declaration: what an application may say of a consumer.
     "clients/consumer.py:__init__": 11,
+    "engine/port.py:__init__": 12,
 }
 MESSAGE_FILES = 17
 MIRRORED_PERCENT = 60
@@ -259,7 +264,7 @@ def main() -> int:
         *over_budget(found.rooms, ROOMS, LINES),
         *broken("Lines of the class", found.classes, CLASS_LINES, CLASSES),
         *broken("Lines of the function", found.functions, FUNCTION_LINES, FUNCTIONS),
-        *broken("Parameters of", found.parameters, PARAMETERS, PARAMETER_LISTS),
+        *broken("Parameters", found.parameters, PARAMETERS, PARAMETER_LISTS),
     ]
     if len(touched) > MESSAGE_FILES:
         wrong.append(f"Files that every drained message touches: {len(touched)}, at most {MESSAGE_FILES}")

@@ -127,25 +127,12 @@ class Destinations:
             self._custody.leave(item, destination.abandoned)
         elif self._ended.is_past(item):
             self._custody.leave(item, WAITS_IN_SESSION)
-        elif not self._fits(destination, item):
+        elif not _fits(self._custody, destination, item):
             self._refuse(destination, item, Category.TOO_LARGE, _too_large(destination))
         else:
             destination.add(item)
             return True
         return False
-
-    def _fits(self, destination: Destination, item: Item) -> bool:
-        """Whether the destination takes the message: at the limit without the partition key that the way back adds,
-        since a partitioned entity goes by the session id where there is no key ("Partitioned queues and topics")."""
-        if not destination.too_large(item):
-            return True
-        if item.session_id is None:
-            return False
-        try:
-            self._custody.replace_payload(item, without_tied_key(item.payload))
-        except MalformedMessageError:
-            return False  # nothing of it can be left out
-        return not destination.too_large(item)
 
     def release(self, item: Item, now: float, *, comes_first: bool = True) -> None:
         """Release a message that waits. `comes_first`: what lies behind it in its session waits until it is back."""
@@ -240,7 +227,7 @@ class Destinations:
         destination.opened(limit_bytes)
         self._window.receive_again()
         for item in destination.waiting():
-            if item.stage is Stage.WAITING and not self._fits(destination, item):
+            if item.stage is Stage.WAITING and not _fits(self._custody, destination, item):
                 destination.remove(item)
                 self._refuse(destination, item, Category.TOO_LARGE, _too_large(destination))
 
@@ -432,6 +419,20 @@ class _EndedSessions:
         """Whether its session goes no further than a message before it."""
         end = None if item.lane is None else self._ends.get(item.lane)
         return end is not None and comes_before(end, item)
+
+
+def _fits(custody: Custody, destination: Destination, item: Item) -> bool:
+    """Whether the destination takes the message: at the limit without the partition key that the way back adds,
+    since a partitioned entity goes by the session id where there is no key ("Partitioned queues and topics")."""
+    if not destination.too_large(item):
+        return True
+    if item.session_id is None:
+        return False
+    try:
+        custody.replace_payload(item, without_tied_key(item.payload))
+    except MalformedMessageError:
+        return False  # nothing of it can be left out
+    return not destination.too_large(item)
 
 
 def _too_large(destination: Destination) -> str:
