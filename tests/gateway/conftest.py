@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.clients.conftest import World, world
 
 __all__ = ["world"]
 
+T = TypeVar("T")
 SEND_SECONDS = 8.0
 KEYS = (
     Key("app", "a-key-that-only-the-gateway-knows", frozenset({"Send", "Listen"})),
@@ -63,6 +65,14 @@ class Running:
     def text(self, key: str = "app", *, plain: bool = True) -> str:
         """A connection string."""
         return self.gateway.connection_string(key, plain=plain)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """What the function gives on the gateway's loop."""
+
+        async def run() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result()
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self._stop.set)

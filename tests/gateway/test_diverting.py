@@ -9,17 +9,13 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
 from sbpair.core.failover.machine import State
-from sbpair.runtime.failover.pairing import EntityState
 from tests.clients.conftest import World, wait_until
 from tests.gateway.conftest import Running
 from tests.gateway.test_passing import client_of
 
 
 def state_of(gateway: Running, entity: str = "orders") -> State | None:
-    async def entities_now() -> tuple[EntityState, ...]:
-        return gateway.gateway.house.pairing.state().entities
-
-    entities = asyncio.run_coroutine_threadsafe(entities_now(), gateway.loop).result()
+    entities = gateway.call(lambda: gateway.gateway.house.pairing.state().entities)
     return next((one.state for one in entities if one.entity == entity), None)
 
 

@@ -1,0 +1,132 @@
+"""Transactions: with the primary they pass; without it those that only send are kept until their commit."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from sbpair.amqp.sections import build
+from sbpair.amqp.types import Described, Uint, Ulong
+from sbpair.engine.frames import read_header
+from sbpair.engine.performatives import (
+    ACCEPTED,
+    ATTACH,
+    COORDINATOR,
+    DECLARE,
+    DECLARED,
+    DISCHARGE,
+    DISPOSITION,
+    REJECTED,
+    SOURCE,
+    TRANSACTIONAL_STATE,
+    TRANSFER,
+    Fields,
+    code_of,
+    perform,
+    read_performative,
+)
+from tests.clients.conftest import World
+from tests.gateway.conftest import Running
+from tests.gateway.test_hostile import AMQP, SASL, attach, frame, signed_in
+
+
+class Conversation:
+    """A client that opens a link to the coordinator, and waits for each answer."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+        self._buffer = b""
+        self._next = 0
+        for header in (SASL, None, None, AMQP):  # the login's answers
+            self._take(8) if header else self._frame()
+        target = Described(Ulong(COORDINATOR), [None])
+        fields = ["txn", Uint(1), False, None, None, Described(Ulong(SOURCE), ["me"]), target, None, None, Uint(0)]
+        self.send(perform(ATTACH, fields))
+        self.until(ATTACH)
+
+    def send(self, body: bytes, payload: bytes = b"") -> None:
+        self._client.sendall(frame(body, payload))
+
+    def _take(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            data = self._client.recv(65536)
+            assert data
+            self._buffer += data
+        taken, self._buffer = self._buffer[:size], self._buffer[size:]
+        return taken
+
+    def _frame(self) -> tuple[int, list[Any]]:
+        head = self._take(8)
+        size, _, _, _ = read_header(head, 0, 1 << 20)
+        body = self._take(size - 8)
+        return read_performative(body)[:2] if body else (0, [])
+
+    def until(self, code: int) -> list[Any]:
+        while True:
+            found, fields = self._frame()
+            if found == code:
+                return fields
+
+    def transfer(self, handle: int, payload: bytes, state: Described | None = None) -> Described:
+        """Send a message; its outcome."""
+        number, self._next = self._next, self._next + 1
+        tag = number.to_bytes(4)
+        self.send(perform(TRANSFER, [Uint(handle), Uint(number), tag, Uint(0), False, False, None, state]), payload)
+        fields = Fields(self.until(DISPOSITION))
+        assert fields.required_number(1) == number
+        outcome = fields.get(4)
+        assert isinstance(outcome, Described)
+        return outcome
+
+    def declare(self) -> bytes:
+        outcome = self.transfer(1, build(value=Described(Ulong(DECLARE), [None])))
+        assert code_of(outcome.descriptor) == DECLARED
+        number = outcome.value[0]
+        assert isinstance(number, bytes)
+        return number
+
+    def discharge(self, number: bytes, *, fail: bool = False) -> int | None:
+        outcome = self.transfer(1, build(value=Described(Ulong(DISCHARGE), [number, fail])))
+        return code_of(outcome.descriptor)
+
+    def within(self, number: bytes, body: str, handle: int = 0) -> int | None:
+        outcome = self.transfer(handle, build(data=[body.encode()]), Described(Ulong(TRANSACTIONAL_STATE), [number]))
+        inner = outcome.value[1] if code_of(outcome.descriptor) == TRANSACTIONAL_STATE else outcome
+        return code_of(inner.descriptor)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_commit_sends_and_a_rollback_does_not(world: World, gateway: Running, dark: bool) -> None:
+    if dark:
+        world.dark()
+        gateway.call(lambda: gateway.gateway.house.pairing.force_failover("orders"))
+    with signed_in(gateway) as client:
+        talk = Conversation(client)
+        talk.send(attach("orders"))
+        talk.until(ATTACH)
+        kept, dropped = talk.declare(), talk.declare()
+        assert talk.within(kept, "a") == ACCEPTED
+        assert talk.within(dropped, "x") == ACCEPTED
+        assert talk.within(kept, "b") == ACCEPTED
+        assert talk.discharge(dropped, fail=True) == ACCEPTED
+        assert talk.discharge(kept) == ACCEPTED
+    assert sorted(world.backlog() if dark else world.bodies("orders")) == ["a", "b"]
+
+
+def test_what_cannot_be_kept_is_refused(world: World, gateway: Running) -> None:
+    """Without the primary a transaction has one target, and no other id than its own."""
+    world.dark()
+    gateway.call(lambda: gateway.gateway.house.pairing.force_failover("orders"))
+    gateway.call(lambda: gateway.gateway.house.pairing.force_failover("invoices"))
+    with signed_in(gateway) as client:
+        talk = Conversation(client)
+        for handle, entity in ((0, "orders"), (2, "invoices")):
+            talk.send(attach(entity, handle=handle))
+            talk.until(ATTACH)
+        number = talk.declare()
+        assert talk.within(number, "a") == ACCEPTED
+        assert talk.within(number, "b", handle=2) == REJECTED
+        assert talk.discharge(number) == REJECTED
+        assert talk.within(b"nobody's", "c") == REJECTED
+        assert talk.discharge(b"nobody's") == REJECTED
+    assert world.backlog() == []
