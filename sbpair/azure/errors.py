@@ -313,6 +313,12 @@ _HINTS: tuple[tuple[type[ServiceError], re.Pattern[str], str], ...] = (
     ),
     (
         errors.AccessDeniedError,
+        re.compile("LocalAuthDisabled"),
+        "The namespace takes no keys (disableLocalAuth), so another key does not help: use an identity, for instance "
+        "`auth: azure-cli` in the configuration or --auth azure-cli, that has the roles of: sbpair help permissions",
+    ),
+    (
+        errors.AccessDeniedError,
         re.compile("expired|not yet valid|lifetime", re.IGNORECASE),
         "A token that is expired when it is new means that a clock is wrong: compare this machine's with the "
         "service's with: sbpair doctor",

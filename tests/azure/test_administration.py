@@ -227,6 +227,20 @@ async def test_the_resource_group_is_found_by_looking(emulator: Emulator) -> Non
     await stranger.close()
 
 
+async def test_a_namespace_without_keys_asks_for_an_identity(emulator: Emulator, data_plane: DataPlaneAdmin) -> None:
+    """What doctor, audit and peek show of a namespace with disableLocalAuth: another key would not help."""
+    from sbpair.azure.messaging import AzureMessaging
+
+    emulator.namespace("primary").allow_keys(False)
+    messaging = AzureMessaging(access_to(emulator))
+    for call in (data_plane.get_queue("orders"), messaging.receiver("orders").peek(1)):
+        with pytest.raises(errors.AuthenticationFailedError, match="LocalAuthDisabled") as caught:
+            await call
+        assert "use an identity" in caught.value.hint
+        assert "one of this namespace's" not in caught.value.hint
+    await messaging.close()
+
+
 async def test_a_premium_namespace_tells_its_pairing() -> None:
     async with Emulator([NamespaceConfig("primary", tier=EmulatedTier.PREMIUM)]) as emulator:
         namespace = emulator.namespace("primary")

@@ -222,8 +222,10 @@ CHECKS = (
         "SBP017",
         "Geo-replication on a namespace of the pair",
         Severity.WARNING,
-        "A geo-replicated namespace already survives the loss of a region, with its own switch-over under the same "
-        "host name. Two mechanisms that act on the same outage need a plan for who acts first.",
+        "Geo-Replication copies a namespace to another region and switches over under the same host name. Where it is "
+        "asynchronous, a forced promotion loses messages that were not replicated and brings settled ones again, and "
+        "until a promotion ends the namespace is read-only. Two mechanisms that act on the same outage need a plan for "
+        "who acts first.",
         "az servicebus namespace show --name ... --resource-group ...\nDecide which of the two mechanisms is to act.",
         _geo_replication,
     ),
