@@ -6,7 +6,7 @@ Everything runs on one event loop; there are no locks.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from sbpair.emulator import validation
 from sbpair.emulator.broker.addresses import locate
@@ -27,6 +27,7 @@ from sbpair.emulator.entities import (
     target_path,
 )
 from sbpair.emulator.filters import Rule
+from sbpair.emulator.geo_replication import GeoReplication
 from sbpair.emulator.keys import KeySource, random_keys
 from sbpair.emulator.laws import Laws
 from sbpair.emulator.throttling import Throttling
@@ -104,6 +105,9 @@ class Namespace:
         self.endpoint = ""
         self.host = "localhost"
         self.port = 0
+        self.geo_replication: GeoReplication | None = None
+        self.read_only = False
+        """While a planned promotion of its secondary goes on."""
         self.service_address: str | None = None
         """Where it listens on the service's own port, if no other namespace can have that."""
         self.public_host: str | None = None
@@ -438,8 +442,18 @@ class Namespace:
 
     def check_store(self) -> None:
         """Refuse (BrokerError server-busy) what could not be kept at present, before anything has changed."""
+        if self.read_only:
+            raise BrokerError(SERVER_BUSY, "The namespace is read only while its secondary is promoted. Please retry.")
         if self.journal.failure is not None:
             raise BrokerError(SERVER_BUSY, f"{STORE_FULL} Nothing was changed. Please wait 10 seconds and try again.")
+
+    def replicate_geo(self, lag_seconds: float | None) -> None:
+        """Have another region that is so far behind; None: none."""
+        if self.geo_replication is not None:
+            self.journal, self.geo_replication = self.geo_replication.journal, None
+        if lag_seconds is not None:
+            self.geo_replication = GeoReplication(self, lag_seconds)
+            self.journal = cast(Journal, self.geo_replication)
 
     # -- inside
 

@@ -95,7 +95,7 @@ async def test_a_client_that_takes_an_entity_for_another_kind_is_refused(
 # -- The node for tokens
 
 
-@pytest.mark.law("one-cbs-sender")
+@pytest.mark.law("single-cbs-sender")
 async def test_a_second_sender_to_the_node_for_tokens_is_refused_until_the_first_is_gone(emulator: Emulator) -> None:
     async with connected(emulator) as client:
         assert (await attached(client, "$cbs", sends=True, handle=0))[1] is None

@@ -147,6 +147,11 @@ class NamespaceResources:
         self.facts.disable_local_auth, self.facts.zone_redundant = disable_local_auth, zone_redundant
         self.namespace.allow_keys(not disable_local_auth)
         self.facts.public_network_access, self.facts.minimum_tls_version = access, tls
+        if replication != self.facts.geo_data_replication:
+            lag = (replication or {}).get("maxReplicationLagDurationInSeconds", 0)
+            if type(lag) is not int or lag < 0:
+                raise wrong_type("maxReplicationLagDurationInSeconds", lag)
+            self.namespace.replicate_geo(None if replication is None else float(lag))
         self.facts.geo_data_replication = replication
 
     def _network_rules(self) -> Json:
@@ -169,17 +174,25 @@ class NamespaceResources:
         return self.scope.child("privateLinkResources", "namespace", properties=properties)
 
     def _fail_over(self, call: Call) -> Reply:
-        """Promote another location of a geo-replicated namespace; done at once, the `Location` says where to look."""
+        """Promote another location of a geo-replicated namespace; the `Location` says where to look. Without `force`
+        it is done when that has everything (`geo_replication`)."""
         replication = self.facts.geo_data_replication
-        wanted = object_at(call.json_object(), "properties").get("primaryLocation")
+        properties = object_at(call.json_object(), "properties")
+        wanted = properties.get("primaryLocation")
         locations = replication.get("locations") if replication else None
         if not isinstance(locations, list) or not all(isinstance(place, dict) for place in locations):
             raise bad_request("The namespace is not geo-replicated.")
         if _plain(str(wanted)) not in [_plain(str(place.get("locationName"))) for place in locations]:
             raise bad_request(f"'{wanted}' is not a location of this namespace.")
-        for place in locations:
-            is_primary = _plain(str(place.get("locationName"))) == _plain(str(wanted))
-            place["roleType"] = "Primary" if is_primary else "Secondary"
+
+        def promoted() -> None:
+            for place in locations:
+                is_primary = _plain(str(place.get("locationName"))) == _plain(str(wanted))
+                place["roleType"] = "Primary" if is_primary else "Secondary"
+
+        if self.namespace.geo_replication is None or self.namespace.read_only:
+            raise bad_request("The namespace is not geo-replicated, or a promotion is under way.")
+        self.namespace.geo_replication.promote(promoted, forced=properties.get("force") is True)
         status_url = f"{call.base_url}{self.scope.id}?api-version={call.query.get('api-version', '')}"
         return Reply(202, headers={"Location": status_url})
 

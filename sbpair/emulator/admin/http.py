@@ -139,6 +139,8 @@ class Front:
         """The reply, or None if a fault cuts the connection instead."""
         if is_control_path(call.segments):
             return handle_control(self._namespace, call)
+        if call.method != "GET" and any(one.read_only for one in self._affected()):
+            return self._busy(call, "The namespace is read only while its secondary is promoted.")
         if call.method != "GET" and any(one.journal.failure is not None for one in self._affected()):
             return self._busy(call, f"{STORE_FULL} Nothing was changed.")
         is_arm = is_arm_path(call.segments)

@@ -222,6 +222,14 @@ class Mailbox:
         if session is not None:
             self._end_session(session, counted=self._laws.left_session_counts)
 
+    def free_all(self) -> None:
+        """End all locks, uncounted: of a namespace that goes on in another region, where none is known."""
+        for session in list(self.sessions or ()):
+            if session.holder is not None:
+                self._end_session(session, counted=False)
+        for token in self.locks.tokens():
+            self.release(token)
+
     def pump(self) -> None:
         """Give waiting messages to waiting consumers, one each in turns."""
         if not self.waiting or not self.entity.may_receive or self._pump_due:

@@ -153,6 +153,10 @@ class Locks:
             lock.session.locks.pop(lock.token, None)
         return True
 
+    def tokens(self) -> list[uuid.UUID]:
+        """Of all locks that have not ended."""
+        return [token for token, lock in self._locks.items() if lock.until > self._clock.now()]
+
     def clear(self) -> None:
         """End all locks without a word: the mailbox is going away."""
         for lock in list(self._locks.values()):

@@ -18,6 +18,7 @@ from sbpair.emulator.laws.management import ManagementLaws
 from sbpair.emulator.laws.messages import MessageLaws
 from sbpair.emulator.laws.partitions import PartitionLaws
 from sbpair.emulator.laws.quotas import QuotaLaws
+from sbpair.emulator.laws.regions import RegionLaws
 from sbpair.emulator.laws.sessions import SessionLaws
 from sbpair.emulator.laws.sizes import SizeLaws
 from sbpair.emulator.laws.transactions import TransactionLaws
@@ -39,6 +40,7 @@ class Laws(
     ForwardingLaws,
     AccessLaws,
     ManagementLaws,
+    RegionLaws,
 ):
     """The laws of one namespace: every law of the book as an attribute, with the value in force.
 

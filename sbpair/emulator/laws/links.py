@@ -19,7 +19,7 @@ class LinkRules:
         tested("azure-service-bus-java, ClientValidationTests"),
         "endpoints.py _check_entity_type",
     )
-    one_cbs_sender = fixed(
+    single_cbs_sender = fixed(
         "A connection has one link at most that sends to $cbs.",
         tested("azure-sdk-for-go, TestAMQPLinksCBSLinkStillOpen"),
         "../engine/cbs.py CbsNode.attach",

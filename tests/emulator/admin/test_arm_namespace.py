@@ -90,6 +90,7 @@ def test_premium_has_capacity_and_replication(start: Start) -> None:
 
     def replicate() -> None:
         server.directory.facts(server.namespace).geo_data_replication = replication
+        server.namespace.replicate_geo(0.0)
 
     server.run(replicate)
     body = {"location": "westeurope", "sku": {"name": "Premium", "capacity": 4}}
