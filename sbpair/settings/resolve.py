@@ -28,7 +28,7 @@ from sbpair.core.names import check_namespace_label, namespace_label
 from sbpair.core.pairing import PAIR_OPTIONS, Pair, pair_options
 from sbpair.core.redact import quoted
 from sbpair.settings.documents import DocumentError, read_text
-from sbpair.settings.environment import from_environment
+from sbpair.settings.environment import ENVIRONMENT_PAIR, from_environment
 from sbpair.settings.files import config_files, read_file, user_file
 from sbpair.settings.keys import NAMESPACE_KEYS, PAIR_KEYS, SIDES, Sourced
 from sbpair.settings.state import (
@@ -537,6 +537,12 @@ def _of_its_own_pairs(values: Mapping[str, Sourced], read: dict[str, Sourced]) -
 def _refuse_redefinition(values: Mapping[str, Sourced], read: Mapping[str, Sourced]) -> None:
     pairs = {key.split(".")[1]: found for key, found in values.items() if key.startswith("pairs.")}
     for key, found in read.items():
+        if key.startswith("pairs.") and (name := key.split(".")[1]) in (LOCAL_PAIR, ENVIRONMENT_PAIR):
+            raise ConfigurationError(
+                f"{found.source}: the pair `{name}` means the embedded namespaces, or what your environment variables "
+                "name; a file in a folder cannot define it.",
+                hint="Rename it, or use this file alone with --config.",
+            )
         if key.startswith("pairs.") and (name := key.split(".")[1]) in pairs:
             raise ConfigurationError(
                 f"{found.source}: the pair `{name}` is defined in {pairs[name].source} already, and a file in a folder "

@@ -247,6 +247,16 @@ def test_a_management_url_is_judged_by_the_host_that_is_contacted(sbpair: Sbpair
         assert "does not name a host" in ran.stderr
 
 
+@pytest.mark.parametrize("name", ["local", "environment"])
+def test_a_folders_file_defines_no_pair_of_a_name_that_means_another(sbpair: Sbpair, name: str) -> None:
+    """`local` are the embedded namespaces, which need not run just now; `environment` is what variables name."""
+    sides = "{primary: {namespace: contoso-weu}, secondary: {namespace: contoso-neu}}"
+    (sbpair.home / "sbpair.yaml").write_text(f"version: 1\npairs:\n  {name}: {sides}\n", encoding="utf-8")
+    ran = sbpair("drain", name, "--yes")
+    assert (ran.code, f"the pair `{name}` means" in ran.stderr) == (2, True), ran
+    assert sbpair("config", "check", "--config", "sbpair.yaml").code == 0, "named by its user it may"
+
+
 @pytest.mark.parametrize("key", ["subscription", "resource_group"])
 @pytest.mark.parametrize("value", ["../../x", "a/b", "a?b", "..", "a#b", "a%2fb", "x" * 91])
 def test_what_the_resource_manager_is_asked_for_is_one_segment_of_its_path(
