@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.quick import part
+from tests.survivors import guard_run
 
 ROOT = Path(__file__).parent.parent
 IGNORED = (".git", ".venv", "__pycache__", ".*_cache", "dist", "build")
@@ -462,6 +463,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     def say(line: str) -> None:
         print(line, flush=True)
 
+    guard_run()  # also of an interrupted campaign nothing goes on
     survivors = judge(planted, room_tests(options.room), histories=options.histories, minutes=options.minutes, say=say)
     return 1 if survivors else 0
 

@@ -4,6 +4,7 @@ Each replaces one function of the product by one that does almost the same, in t
 fits the product no longer breaks by itself, which shows nothing: it counts as found by nobody (`Misfit`).
 """
 
+import dataclasses
 import inspect
 import os
 import statistics
@@ -25,6 +26,7 @@ from sbpair.core.transfer.report import Accepted, Moment
 from sbpair.emulator.store import Store
 from sbpair.files import AppendedFile
 from sbpair.runtime.browse import Found
+from sbpair.runtime.failover import backlog, sender
 from sbpair.runtime.replication import lease, session, store
 from sbpair.runtime.transfer import carrying, drain, ledger, move_sessions, sinks
 
@@ -485,6 +487,103 @@ def _never_tried_again() -> None:
         return final
 
     replace(delivery.Destinations, "_trouble", make)
+
+
+# Claims
+
+
+@defect("the doubt that an earlier attempt has left is forgotten")
+def _doubt_forgotten() -> None:
+    def make(route: Any) -> Any:
+        async def certain(self: Any, payloads: Any, budget: Any, attempt: Any) -> Any:
+            return dataclasses.replace(await route(self, payloads, budget, attempt), uncertain=False)
+
+        return certain
+
+    replace(sender.FailoverSender, "_route", make)
+
+
+@defect("a session is held by the spelling of its entity")
+def _held_by_spelling() -> None:
+    def make(grouped: Any) -> Any:
+        def spelled(entity: str, payloads: Any) -> Any:
+            groups = grouped(entity, payloads)
+            return {None if key is None else (entity, key[1]): items for key, items in groups.items()}
+
+        return spelled
+
+    replace(backlog, "_by_session", make)
+
+
+@defect("what was accepted of a batch has no line in the ledger")
+def _half_not_recorded() -> None:
+    def make(recorded: Any) -> Any:
+        async def of_whole_batches(self: Any, batch: Any, items: Sequence[Any]) -> bool:
+            return len(items) < len(batch.items) or bool(await recorded(self, batch, items))
+
+        return of_whole_batches
+
+    replace(carrying.Carrier, "_recorded", make)
+
+
+@defect("every message counts for one destination")
+def _counted_for_one_destination() -> None:
+    def make(accepted: Any) -> Any:
+        def for_one(self: Any, items: Sequence[Any], destination: str) -> None:
+            accepted(self, items, "orders")
+
+        return for_one
+
+    replace(custody.Custody, "accepted", make)
+
+
+@defect("a second copy counts as a message that was processed")
+def _duplicates_counted_as_completed() -> None:
+    def make(tell: Any) -> Any:
+        def completed(self: Any, message_id: str, result: str, detail: str = "") -> None:
+            tell(self, message_id, "completed" if result == "duplicate" else result, detail)
+
+        return completed
+
+    replace(session.SessionWorker, "_tell", make)
+
+
+@defect("a copy whose settlement has no answer is recorded as settled")
+def _unsettled_copy_recorded_as_settled() -> None:
+    def make(settle: Any) -> Any:
+        async def sure(self: Any, *arguments: Any, **options: Any) -> bool:
+            await settle(self, *arguments, **options)
+            return True
+
+        return sure
+
+    replace(session.SessionWorker, "_settle", make)
+
+
+@defect("what an owner finished and did not record is dropped")
+def _finished_by_others_dropped() -> None:
+    def make(record: Any) -> Any:
+        async def of_settled_ones(
+            self: Any, session_id: str, finished: Any, settled: Any = (), *, is_new: bool = False
+        ) -> None:
+            if settled:
+                await record(self, session_id, finished, settled, is_new=is_new)
+
+        return of_settled_ones
+
+    replace(store.SessionStore, "record", make)
+
+
+@defect("what has failed is recorded as completed")
+def _failure_recorded_as_completed() -> None:
+    def make(record: Any) -> Any:
+        async def completed(self: Any, session_id: str, finished: Any, *arguments: Any, **options: Any) -> None:
+            finished = dataclasses.replace(finished, state=ownership.State.COMPLETED)
+            await record(self, session_id, finished, *arguments, **options)
+
+        return completed
+
+    replace(store.SessionStore, "record", make)
 
 
 # Active/active

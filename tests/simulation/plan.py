@@ -88,6 +88,21 @@ class Plan:
     troubles: tuple[Trouble, ...] = field(default=())
 
     @property
+    def retries(self) -> int:
+        """How often a sender's pairing tries the primary again before the policy hears of a failure."""
+        return self.seed % 2
+
+    @property
+    def answers_lost(self) -> float:
+        """The share of sends to the primary of which a sender's pairing gets no answer."""
+        return 0.1 if self.seed % 4 == 1 else 0.0
+
+    @property
+    def half_accepted(self) -> float:
+        """The share of batches of which a destination takes the first half only."""
+        return 0.0 if self.seed % 3 else 0.2
+
+    @property
     def primaries(self) -> tuple[str, ...]:
         return PRIMARIES[: self.pairs]
 

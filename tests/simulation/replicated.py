@@ -26,6 +26,7 @@ from sbpair.runtime.clock import Quiet
 from sbpair.runtime.replication.consumer import ConsumeRequest, consume
 from sbpair.runtime.replication.handlers import Delivery, HandlerFailed, RetryLater
 from sbpair.runtime.replication.sender import DualSender
+from tests.simulation.claims import MESSAGES, of_consumer, of_journal, of_record
 from tests.simulation.loop import Process
 from tests.simulation.plan import HOUR
 from tests.simulation.truth import Lies, Violation
@@ -44,7 +45,7 @@ class DistantJournal:
 
     def __init__(self, world: "World", process: Process) -> None:
         self._world, self._process = world, process
-        self._journal = SqliteJournal(world.folder / "journal.sqlite3", now=lambda: world.clock.now().timestamp())
+        self._journal = SqliteJournal(world.replicated.journal_file, now=lambda: world.clock.now().timestamp())
         self.failures = 0
         self.name = "simulated"
         process.on_end.append(self._process_ended)
@@ -77,9 +78,11 @@ class DistantJournal:
         return await self._ask(lambda: self._journal.read(kind, key))
 
     async def create(self, kind: str, key: str, document: Mapping[str, Any], *, ttl_seconds: float) -> Entry:
+        self._world.replicated.about_to_write(kind, document)
         return await self._ask(lambda: self._journal.create(kind, key, document, ttl_seconds=ttl_seconds))
 
     async def replace(self, entry: Entry, document: Mapping[str, Any], *, ttl_seconds: float) -> Entry:
+        self._world.replicated.about_to_write(entry.kind, document)
         return await self._ask(lambda: self._journal.replace(entry, document, ttl_seconds=ttl_seconds))
 
     async def scan(self, kind: str) -> AsyncIterator[Entry]:
@@ -145,6 +148,13 @@ class Replicated:
         self.sent: set[str] = set()
         """What a sender was told to be accepted."""
         self.lying: Counter[str] = Counter()
+        self.lying_on: Counter[tuple[str, str]] = Counter()
+        """The same by message and side."""
+        self.copies: Counter[tuple[str, str]] = Counter()
+        """How often a message was stored on a side."""
+        self.effects: Counter[str] = Counter()
+        """How many messages the handlers of a process have processed."""
+        self.journal_file = world.folder / "journal.sqlite3"
         self.worked: dict[str, float] = {}
         self.failed: set[str] = set()
         self.starts: Counter[str] = Counter()
@@ -207,12 +217,18 @@ class Replicated:
         for key in self.sent:
             if key not in self.worked and key not in self.failed:
                 raise Violation(f"replicated message {key} was accepted, and never processed")
+        if self.worked or self.failed:
+            for claim in of_journal(self.journal_file, set(self.worked), self.failed):
+                raise Violation(claim)
 
     # -- what the brokers tell
 
     def stored(self, before: Lies | None, lies: Lies, message: Message) -> None:
         key = str(message.message_id)
-        self.lying[key] += (lies.place == MAIN) - (before is not None and before.place == MAIN)
+        came = (lies.place == MAIN) - (before is not None and before.place == MAIN)
+        self.lying[key] += came
+        self.lying_on[key, lies.side] += came
+        self.copies[key, lies.side] += before is None
         if before == lies:
             return
         self.world.trace.note("copy", key, lies.side, lies.place)
@@ -224,9 +240,18 @@ class Replicated:
     def dropped(self, lies: Lies, message: Message) -> None:
         key = str(message.message_id)
         self.lying[key] -= 1
+        self.lying_on[key, lies.side] -= 1
         self.world.trace.note("copy done", key, lies.side)
         if key not in self.worked:
             raise Violation(f"replicated message {key} was completed, and nobody has processed it: it is lost")
+
+    def about_to_write(self, kind: str, document: Mapping[str, Any]) -> None:
+        """A consumer writes this into the journal."""
+        if kind != MESSAGES:
+            return
+        once = {place: lying for place, lying in self.lying_on.items() if self.copies[place] == 1}
+        for claim in of_record(document, once):
+            self.world.wrong(Violation(claim))
 
     def _doubtful(self, since: float) -> bool:
         return any(at >= since for at, _ in self.world.truth.doubts)
@@ -245,7 +270,7 @@ class Replicated:
         async def work(delivery: Delivery) -> None:
             await self._work(process, delivery)
 
-        await consume(
+        report = await consume(
             request,
             primary=primary,
             secondary=secondary,
@@ -255,6 +280,11 @@ class Replicated:
             observer=Quiet(),
             stop=stop,
         )
+        counts = Counter[str]()
+        for _, result, count in report.counts:
+            counts[result] += count
+        for claim in of_consumer(counts, self.effects[process.name]):
+            raise Violation(claim)
         await journal.close()
         await primary.close()
         await secondary.close()
@@ -270,6 +300,7 @@ class Replicated:
             if fate < 2 * plan.handler_failures:
                 raise RetryLater("simulated")
             self._effect(delivery)
+            self.effects[process.name] += 1
         except Violation as violation:
             self.world.wrong(violation)  # to the consumer it is a handler that failed
             raise

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.namespace import Namespace
 from sbpair.service import session_key
+from tests.simulation.claims import Claims, of_drain
 from tests.simulation.trace import Trace
 
 Stored = tuple[str, int]
@@ -67,8 +68,11 @@ class Truth:
     `with_ledgers`: every process that moves messages keeps a ledger.
     """
 
-    def __init__(self, trace: Trace, *, strict_order: bool, with_ledgers: bool = False) -> None:
+    def __init__(
+        self, trace: Trace, *, strict_order: bool, with_ledgers: bool = False, holds_sessions: bool = False
+    ) -> None:
         self.trace = trace
+        self.claims = Claims(holds=strict_order and holds_sessions)
         self.strict_order = strict_order
         self.with_ledgers = with_ledgers
         self.sent: dict[str, Sent] = {}
@@ -132,6 +136,7 @@ class Truth:
         if before is None:
             self.last_stored_at[primary_of(lies.path)] = self.now()
             self.copies[key] += 1
+            self.claims.copies[key] += 1
             first_at = self._first_stored_at.setdefault(key, self.now())
             if self.copies[key] > 1:
                 self._explained(f"message {key} was put into the backlog twice", first_at)
@@ -180,6 +185,7 @@ class Truth:
         self.arrived[key].append(self.now())
         if first and self.strict_order and sent.session_id is not None and sent.backlog:
             self._in_order(key, sent)
+        self._believed(self.claims.came(key))
 
     def _same_content(self, key: str, sent: Sent, message: Message) -> None:
         if message.head.session_id != sent.session_id:
@@ -213,7 +219,12 @@ class Truth:
             self.doubt("a send without an answer")
         for key in keys:
             self.sent[key].accepted, self.sent[key].refused = accepted, certain and not accepted
+        self._believed(self.claims.said(keys, accepted=accepted, certain=certain))
         self.check()
+
+    def _believed(self, broken: Iterable[str]) -> None:
+        for claim in broken:
+            raise Violation(claim)
 
     def doubt(self, why: str) -> None:
         self.doubts.append((self.now(), why))
@@ -224,6 +235,7 @@ class Truth:
         lines = self.ledgers.get(ledger, {})
         if key in lines.values() and list(lines.values()).count(key) >= self.copies[key]:
             raise Violation(f"message {key} was sent again, although the ledger has it as sent")
+        self.claims.moved[key] += 1
 
     def written(self, ledger: Path) -> None:
         """The ledger's file has changed."""
@@ -250,8 +262,9 @@ class Truth:
     ) -> None:
         """A run that `began` then has told what it did. Closing its connections takes a while after what it reports."""
         told = report.forwarded
-        if ledger is not None:
-            self.same_as_ledger(told, whole_lines(ledger)[lines_before:])
+        lines = None if ledger is None else whole_lines(ledger)[lines_before:]
+        counted = {name: getattr(report, name) for name in ("forwarded", "dead_lettered", "per_destination")}
+        self._believed(of_drain(counted, lines))
         self.trace.note("report", report.ended_by, told, report.completed, report.uncompleted, report.confirmed_empty)
         gone = self.dropped[side] - dropped_before
         if alone and report.completed + report.already_forwarded > gone:

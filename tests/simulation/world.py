@@ -13,7 +13,7 @@ from typing import Any, cast
 from sbpair.amqp.types import Long
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.entities import Counts, QueueFacts, QueueSettings
-from sbpair.core.errors import SbpairError, SendIncompleteError, ServiceError
+from sbpair.core.errors import ConnectionLostError, SbpairError, SendIncompleteError, ServiceError
 from sbpair.core.message import Disposition
 from sbpair.core.names import backlog_queue_path
 from sbpair.core.pairing import MAX_DELIVERY_COUNT, Pair, SendAvailabilityOptions
@@ -24,7 +24,7 @@ from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine.connection import IDLE_TIMEOUT_SECONDS
-from sbpair.ports import MessageReceiver, MessageSender, NamespaceAdmin
+from sbpair.ports import MessageReceiver, MessageSender, Messaging, NamespaceAdmin
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.transfer import reading
@@ -71,10 +71,18 @@ class Clock:
 
 
 class WatchedSender:
-    """Tells the truth what is about to be sent."""
+    """Tells the truth what is about to be sent. Of some batches a destination takes the first half only."""
 
-    def __init__(self, inner: MessageSender, truth: Truth, ledger: str, wrong: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        inner: MessageSender,
+        truth: Truth,
+        ledger: str,
+        wrong: Callable[[BaseException], None],
+        takes_half: Callable[[], bool],
+    ) -> None:
         self._inner, self._truth, self._ledger, self._wrong = inner, truth, ledger, wrong
+        self._takes_half = takes_half
 
     @property
     def entity(self) -> str:
@@ -84,6 +92,15 @@ class WatchedSender:
         return await self._inner.max_message_bytes()
 
     async def send(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> None:
+        half = len(payloads) // 2
+        if half and self._takes_half():
+            await self._send(payloads[:half], timeout_seconds)
+            raise SendIncompleteError("The rest was refused.", accepted=tuple(range(half))) from ServiceError(
+                "simulated"
+            )
+        await self._send(payloads, timeout_seconds)
+
+    async def _send(self, payloads: Sequence[bytes], timeout_seconds: float) -> None:
         for payload in payloads:
             try:
                 self._truth.about_to_send(self._ledger, str(describe(payload).message_id))
@@ -111,22 +128,55 @@ class WatchedMessaging:
     """A messaging whose senders are watched."""
 
     def __init__(
-        self, inner: AzureMessaging, truth: Truth, ledger: str, wrong: Callable[[BaseException], None]
+        self,
+        inner: AzureMessaging,
+        truth: Truth,
+        ledger: str,
+        wrong: Callable[[BaseException], None],
+        takes_half: Callable[[], bool],
     ) -> None:
-        self._inner, self._truth, self._ledger, self._wrong = inner, truth, ledger, wrong
+        self._inner, self._watched = inner, (truth, ledger, wrong, takes_half)
 
     @property
     def host(self) -> str:
         return self._inner.host
 
     def sender(self, entity: str) -> MessageSender:
-        return WatchedSender(self._inner.sender(entity), self._truth, self._ledger, self._wrong)
+        return WatchedSender(self._inner.sender(entity), *self._watched)
 
     def receiver(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> MessageReceiver:
         return self._inner.receiver(path, dead_letter=dead_letter, session_id=session_id)
 
     async def close(self) -> None:
         await self._inner.close()
+
+
+class LosingSender:
+    """Of some sends the answer is lost: the messages are stored, and whoever sent them is told that nobody knows."""
+
+    def __init__(self, inner: MessageSender, loses: Callable[[], bool]) -> None:
+        self._inner, self._loses = inner, loses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def send(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> None:
+        await self._inner.send(payloads, timeout_seconds=timeout_seconds)
+        if self._loses():
+            raise ConnectionLostError("The answer was lost.")
+
+
+class LosingMessaging:
+    """A messaging of whose senders some answers are lost."""
+
+    def __init__(self, inner: AzureMessaging, loses: Callable[[], bool]) -> None:
+        self._inner, self._loses = inner, loses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def sender(self, entity: str) -> MessageSender:
+        return cast(MessageSender, LosingSender(self._inner.sender(entity), self._loses))
 
 
 class Admin:
@@ -192,7 +242,12 @@ class World:
         self.loop = SimulatedLoop(dice)
         take_over(self.loop, dice)
         self.trace = Trace(self.loop.time, follow=follow)
-        self.truth = Truth(self.trace, strict_order=plan.movers == 1, with_ledgers=plan.ledgers)
+        self.truth = Truth(
+            self.trace,
+            strict_order=plan.movers == 1,
+            with_ledgers=plan.ledgers,
+            holds_sessions=plan.hold_sessions,
+        )
         self.truth.now, self.truth.wrong = self.loop.time, self.wrong
         self.loop.on_call = lambda process: self.trace.note("writing", process.name)
         self.disk = Disk(self.loop)
@@ -496,7 +551,7 @@ class World:
         began = self.truth.now()
         lines_before, dropped_before = len(whole_lines(path)), self.truth.dropped[side]
         secondary = self.messaging(SECONDARY)
-        primary = WatchedMessaging(self.messaging(side), self.truth, path.name, self.wrong)
+        primary = WatchedMessaging(self.messaging(side), self.truth, path.name, self.wrong, self._takes_half)
         request = TransferRequest(self.queues[side], in_flight_messages=self.plan.in_flight_messages)
         admin = self.admin(SECONDARY)
         try:
@@ -532,6 +587,15 @@ class World:
             raise Violation(f"the last drain could not confirm that the backlog is empty: {report.left}")
         await secondary.close()
         await primary.close()
+
+    def _loses_answer(self) -> bool:
+        if self.ending or self.plan.answers_lost <= self.loop.dice.random():
+            return False
+        self.truth.doubt("an answer that was lost")
+        return True
+
+    def _takes_half(self) -> bool:
+        return not self.ending and self.plan.half_accepted > self.loop.dice.random()
 
     async def _syphon(
         self,
@@ -583,11 +647,12 @@ class World:
         pairing = await PairedNamespaces.open(
             pair,
             PairingContext(
-                primary=self.messaging(side),
+                primary=cast(Messaging, LosingMessaging(self.messaging(side), self._loses_answer)),
                 secondary=self.messaging(SECONDARY),
                 clock=self.clock,
                 observer=Quiet(),
                 draw=self.loop.dice.random,
+                retries=plan.retries,
             ),
         )
         try:
@@ -609,14 +674,19 @@ class World:
         keys = [key for key, _ in made]
         for key in keys:
             self.truth.sent[key].accepted = False
+        if session_id is not None and (process := PROCESS.get()) is not None:
+            self.truth.claims.sending(keys, (process.name, destination, session_id))
+        spelled = destination if self.number % 2 else destination.title()  # the same to the service
         try:
-            result = await pairing.sender(destination).send(
+            result = await pairing.sender(spelled).send(
                 [payload for _, payload in made], timeout_seconds=self.dice.choice([5.0, 20.0, 60.0])
             )
         except SendIncompleteError as error:
             self.truth.doubt("a send in part")
             accepted = [keys[place] for place in error.accepted]
-            self.truth.told(accepted, accepted=True, certain=True)
+            self.truth.told(accepted, accepted=True, certain=not error.uncertain)
+            rest = [key for key in keys if key not in accepted]
+            self.truth.told(rest, accepted=False, certain=not error.uncertain)
         except ServiceError as error:
             self.truth.told(keys, accepted=False, certain=not error.uncertain)
         else:

@@ -161,6 +161,18 @@ async def test_a_secondary_that_is_itself_paired_is_refused_both_ways() -> None:
 
 
 @virtual_time
+async def test_a_secondary_that_is_the_primary_of_another_pairing_is_named_in_every_spelling() -> None:
+    async with opened() as world:
+        world.primary.host = world.primary.host.upper()
+        same = FakeMessaging(FakeNamespace("contoso", world.clock))  # another client of the same namespace
+        third = FakeMessaging(FakeNamespace("third", world.clock))
+        again = await reopened(world, primary=third, secondary=same)
+        (noticed,) = world.events(PairingNoticed)
+        assert noticed.code == "secondary-is-paired"
+        await again.close()
+
+
+@virtual_time
 async def test_after_closing_the_namespaces_can_be_paired_again() -> None:
     async with opened() as world:
         await world.pairing.close()
