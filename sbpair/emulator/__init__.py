@@ -16,12 +16,12 @@ A message comes in from the top and goes out the same way:
     validation, limits, throttling   what the administration refuses; what a tier takes
     admin           administration over HTTP: Atom of the data plane, Azure Resource Manager
     namespace       one namespace: its entities, keys, faults; store: on disk
-    geo_recovery    aliases of two namespaces
+    geo_recovery, geo_replication   aliases of two namespaces; replicas of one
     server, thread  all namespaces of a process, on a loop or beside synchronous code
     testing, pytest_plugin   for the tests of applications
     seed            entities and messages from a file
     control, window how a running emulator is asked from a shell and a browser
-    limitations     what is not emulated
+    limitations, compatibility   what is not emulated; which clients were run against it
 
 The public names are imported when they are first used: the command line asks for this package long before it needs it.
 """
