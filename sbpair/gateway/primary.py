@@ -33,7 +33,9 @@ from sbpair.engine.performatives import (
     ATTACH,
     BEGIN,
     CLOSE,
+    DETACH,
     DISPOSITION,
+    END,
     FLOW,
     OPEN,
     SASL_INIT,
@@ -60,6 +62,7 @@ CLIENT_CHANNELS_FROM: Final = 1
 _ENTRA_SCOPE: Final = "https://servicebus.azure.net/.default"
 _WINDOW: Final = 0x7FFFFFFF
 _TOKENS_OUT, _TOKENS_IN = 0, 1
+_ANSWERS: Final = "tokens-in"
 _PORTS: Final = {True: 5672, False: 5671}
 _WEBSOCKET_PATH: Final = "/$servicebus/websocket"
 
@@ -254,8 +257,13 @@ class PrimaryWire(asyncio.Protocol):
         elif code == CLOSE:
             condition, text = error_of(fields.get(0))
             self._fail(WireError(condition or "amqp:connection:forced", text))
-        elif code == ATTACH and fields.number(1) == _TOKENS_IN and not self._tokens_ready.done():
-            self._tokens_ready.set_result(None)
+        elif code == ATTACH:
+            # By its name: the primary has handles of its own.
+            if fields.text(0) == _ANSWERS and not self._tokens_ready.done():
+                self._tokens_ready.set_result(None)
+        elif code in (DETACH, END):
+            condition, text = error_of(fields.get(2 if code == DETACH else 0))
+            self._fail(WireError(condition or "amqp:link:detach-forced", text or "the primary ended the link to $cbs"))
         elif code == TRANSFER:
             self._on_answer(fields, body[start:])
 
@@ -268,7 +276,7 @@ class PrimaryWire(asyncio.Protocol):
         window = Uint(_WINDOW)
         self._outbox.frame(0, perform(BEGIN, [None, Uint(0), window, window, Uint(255)]))
         self._outbox.frame(0, perform(ATTACH, _attach("tokens-out", _TOKENS_OUT, False, "tokens", "$cbs")))
-        self._outbox.frame(0, perform(ATTACH, _attach("tokens-in", _TOKENS_IN, True, "$cbs", "tokens")))
+        self._outbox.frame(0, perform(ATTACH, _attach(_ANSWERS, _TOKENS_IN, True, "$cbs", "tokens")))
         credit = [Uint(0), window, Uint(0), window, Uint(_TOKENS_IN), Uint(0), Uint(1_000_000)]
         self._outbox.frame(0, perform(FLOW, credit))
         self._flush()

@@ -71,6 +71,7 @@ class Raw:
         ends = Described(Ulong(SOURCE), ["bench"]), Described(Ulong(TARGET), [self._entity])
         self._frame(perform(ATTACH, ["bench", Uint(0), False, Ubyte(2), Ubyte(0), *ends, None, None, Uint(0)]))
         self._reading = asyncio.create_task(self._read_on())
+        self._reading.add_done_callback(lambda _: self._some.set())
         await self._until(lambda: self._credit > 0)
 
     async def close(self) -> None:
@@ -91,12 +92,18 @@ class Raw:
                 self._next += 1
             self._some.clear()
             if self._settled < done:
-                await self._some.wait()
+                await self._wait()
 
     async def _until(self, condition: "object") -> None:
         while not condition():  # type: ignore[operator]
             self._some.clear()
-            await self._some.wait()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Until something has come. Raises what has ended the reading."""
+        await self._some.wait()
+        if self._reading.done():
+            self._reading.result()
 
     def _frame(self, body: bytes, payload: bytes = b"", kind: int = 0) -> None:
         self._writer.write(struct.pack(">IBBH", 8 + len(body) + len(payload), 2, kind, 0) + body + payload)
