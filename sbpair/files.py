@@ -113,6 +113,8 @@ class AppendedFile:
     def __init__(self, path: Path, mode: Literal["ab", "xb"] = "ab") -> None:
         # Unbuffered: what a full disk refused must not come up again when the file is closed.
         self._file = FileIO(path, mode, opener=_opener)
+        self._allocated_bytes = 0
+        """Up to this size the file has its space on the disk."""
 
     def append(self, data: bytes) -> None:
         """Returns when the data is on disk.
@@ -120,23 +122,109 @@ class AppendedFile:
         Raises:
             OSError: it is not; what was written of it has been cut off again, if the file let us.
         """
-        before = os.fstat(self._file.fileno()).st_size
+        before = self._size()
+        try:
+            self.write(data)
+            self.sync()
+        except OSError:
+            self._cut(before)
+            raise
+
+    def reserve(self, size_bytes: int) -> None:
+        """Have space on the disk for so many more bytes: writing them cannot fail for want of it.
+
+        Raises:
+            OSError: there is no space for them.
+        """
+        needed = self._size() + size_bytes
+        if needed <= self._allocated_bytes:
+            return
+        try:
+            self._allocate(needed + RESERVED_AHEAD_BYTES)
+        except OSError:
+            self._allocate(needed)
+
+    def _allocate(self, end_bytes: int) -> None:
+        allocate(self._file.fileno(), max(self._size(), self._allocated_bytes), end_bytes)
+        self._allocated_bytes = end_bytes
+
+    def write(self, data: bytes) -> None:
+        """Write the data, which outlives this process from now on, and a power cut after `sync`.
+
+        Raises:
+            OSError: it cannot be written; what was written of it has been cut off again, if the file let us.
+        """
+        before = self._size()
         rest = memoryview(data)
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
-            os.fsync(self._file.fileno())
         except OSError:
-            with contextlib.suppress(OSError):  # a device, or a disk that refuses everything: the first error says so
-                self._file.truncate(before)
+            self._cut(before)
             raise
+
+    def sync(self) -> None:
+        """Returns when all that was written is on disk.
+
+        Raises:
+            OSError: it may not be.
+        """
+        os.fsync(self._file.fileno())
+
+    def _size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def _cut(self, size_bytes: int) -> None:
+        with contextlib.suppress(OSError):  # a device, or a disk that refuses everything: the first error says so
+            if self._size() > size_bytes:
+                self._file.truncate(size_bytes)
+                self._allocated_bytes = size_bytes  # the space behind it went with it
 
     def claim(self) -> bool:
         """Keep other writers out for as long as the file is open; False if another one has it."""
         return claim(self._file)
 
     def close(self) -> None:
+        if self._allocated_bytes and not self._file.closed:
+            with contextlib.suppress(OSError):  # the space stays with the file: nothing is wrong with its records
+                self._file.truncate(self._size())
         self._file.close()
+
+
+RESERVED_AHEAD_BYTES = 1024 * 1024
+_KEEP_SIZE = 1
+"""`FALLOC_FL_KEEP_SIZE` of fallocate(2): the space lies behind the end of the file, which readers do not see."""
+_NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL})
+
+
+def allocate(descriptor: int, begin_bytes: int, end_bytes: int) -> None:
+    """Have a file's bytes from `begin_bytes` to `end_bytes` allocated on its disk, without making it longer. Where the
+    system cannot, there is only a look whether so much is free, and on Windows not even that.
+
+    Raises:
+        OSError: there is no space for them, or a file of this process may not become so long.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows, where nobody limits a file's size
+        return
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if most != resource.RLIM_INFINITY and end_bytes > most:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    import ctypes  # for the one who writes records, not for every command
+
+    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    number = errno.ENOSYS
+    if fallocate is not None and ctypes.sizeof(ctypes.c_long) == ctypes.sizeof(ctypes.c_int64):
+        offset, length = ctypes.c_int64(begin_bytes), ctypes.c_int64(end_bytes - begin_bytes)
+        number = errno.EINTR
+        while number == errno.EINTR:
+            number = 0 if fallocate(descriptor, _KEEP_SIZE, offset, length) == 0 else ctypes.get_errno()
+    if number in _NOT_SUPPORTED:
+        free = os.fstatvfs(descriptor)
+        number = 0 if free.f_bavail * free.f_frsize >= end_bytes - begin_bytes else errno.ENOSPC
+    if number:
+        raise OSError(number, os.strerror(number))
 
 
 def claim(file: FileIO | BinaryIO) -> bool:

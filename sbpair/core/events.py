@@ -168,6 +168,15 @@ class ProcessLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Doubtful(Event):
+    """An earlier run with the same ledger ended while it sent these messages; this one sends them again."""
+
+    messages: int
+    file: str
+    """Names them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Polled(Event):
     """A receive from a backlog queue (or its dead-letter queue) was answered, be it with nothing: a sign of life."""
 

@@ -77,7 +77,8 @@ async def drain(
     seconds = min(request.patience_seconds, AFTER_SECONDS)
 
     only, facts = request.queues, None
-    async with open_ledger(request.ledger, way_of(pair, request), new=request.new_ledger) as ledger:
+    way, told = way_of(pair, request), None if request.dry_run else observer
+    async with open_ledger(request.ledger, way, told, new=request.new_ledger) as ledger:
         # Queues of another primary were listed before they were named: no search under this pair's prefix finds them.
         if own := all(is_own(path, pair) for path in only):
             searching = find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)

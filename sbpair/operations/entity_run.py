@@ -15,7 +15,6 @@ from sbpair.core.errors import (
     ServiceError,
     UsageError,
     unchanged,
-    unwritable,
 )
 from sbpair.core.names import dead_letter_path, subscription_of
 from sbpair.core.rewrite import as_sent
@@ -29,7 +28,7 @@ from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import pages
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.links import close_quietly
-from sbpair.runtime.transfer.drain import ToArchive, TransferRequest, entity_facts
+from sbpair.runtime.transfer.drain import TransferRequest, entity_facts
 from sbpair.runtime.transfer.dry_run import ask_destinations
 from sbpair.runtime.transfer.ledger import Ledger, Way
 from sbpair.runtime.transfer.move import move as move_messages
@@ -216,13 +215,8 @@ class _Started:
         queues = [dead_letter_path(run.path) if dead_letter else run.path for dead_letter in run.transfer.kinds]
         going = {} if run.target is None else dict.fromkeys(queues, run.target)
         way = Way(namespace_name(ends.source_access), to)
-        async with open_ledger(run.ledger, way, new=run.new_ledger, to=going) as ledger:
-            try:
-                return await self._moved(plan, run.transfer, ledger)
-            except OSError as error:
-                if ledger is None and isinstance(run.transfer.to, ToArchive):
-                    raise unwritable(run.transfer.to.directory, error).with_state(NOTHING_MOVED) from error
-                raise
+        async with open_ledger(run.ledger, way, self.observer, new=run.new_ledger, to=going) as ledger:
+            return await self._moved(plan, run.transfer, ledger)
 
     async def _moved(self, plan: MovePlan, transfer: TransferRequest, ledger: Ledger | None) -> DrainReport:
         run, ends = self.run, self.ends

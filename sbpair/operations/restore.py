@@ -129,13 +129,14 @@ async def restore(
             would = Counter(message.forward.destination for message in todo)
             return way.result(plan, Restored(dict(would), plan.left, len(plan.messages) - len(todo)), True)
     kept_in = await asyncio.to_thread(keep_lines, plan.unsendable)
-    async with open_ledger(request.ledger, way.of_ledger, new=request.new_ledger) as ledger:
+    observer = observer or Quiet()
+    async with open_ledger(request.ledger, way.of_ledger, observer, new=request.new_ledger) as ledger:
         restored = await send_back(
             plan.messages,
             primary=way.ends.target,
             ledger=ledger,
             clock=SystemClock(),
-            observer=observer or Quiet(),
+            observer=observer,
             stop=stop,
             limits=Limits(
                 sends=request.concurrency,

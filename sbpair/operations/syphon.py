@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from sbpair.concurrency import end, run_until
@@ -15,7 +15,7 @@ from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import Key
 from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, refuse_reversed, way_of, what_is_left
 from sbpair.operations.ends import Sides
-from sbpair.operations.ledgers import ledger_errors, open_ledger
+from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.inspection.backlog import find_queues
@@ -68,8 +68,7 @@ async def syphon(
         InterruptedWorkError: `stop` was set before the queues had been found. Nothing was moved.
     """
     service = _Service(sides, request, observer or Quiet(), stop or asyncio.Event(), totals)
-    with ledger_errors(request.ledger) if request.ledger is not None else nullcontext():
-        return await service.carry_out()
+    return await service.carry_out()
 
 
 class _Service:
@@ -108,7 +107,8 @@ class _Service:
         request, pair, again = self._request, self._sides.pair, self._runs > 0
         self._runs += 1
         async with AsyncExitStack() as stack:
-            opening = open_ledger(request.ledger, way_of(pair, request), new=request.new_ledger and not again)
+            new = request.new_ledger and not again
+            opening = open_ledger(request.ledger, way_of(pair, request), self._observer, new=new)
             ledger = await stack.enter_async_context(opening)
             sides = self._sides
             if again and sides.reopen is not None:

@@ -13,6 +13,7 @@ from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.pipeline.paths import spark_path
 from sbpair.pipeline.runs import ledger_files
 from sbpair.pipeline.schemas import OUTCOME_COLUMNS, struct
+from sbpair.runtime.transfer.ledger import BATCH_OUTCOMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,9 +90,10 @@ def _files_of(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _lines(spark: "SparkSession", files: Sequence[Path]) -> "DataFrame":
-    """The whole lines. One that a crash cut off reads as nothing and goes."""
+    """The whole lines about messages. One that a crash cut off reads as nothing and goes."""
     read = spark.read.schema(struct(LINE_COLUMNS)).json([spark_path(path) for path in files])
-    return read.where("queue IS NOT NULL AND sequence_number IS NOT NULL AND outcome IS NOT NULL")
+    whole = read.where("queue IS NOT NULL AND sequence_number IS NOT NULL AND outcome IS NOT NULL")
+    return whole.where(~whole.outcome.isin(*BATCH_OUTCOMES))
 
 
 def _outcomes(lines: "DataFrame") -> "DataFrame":

@@ -20,7 +20,7 @@ from sbpair.core.transfer.state import Key
 from sbpair.files import claim, is_claimed, make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError
 from sbpair.pipeline.executors import Connection
-from sbpair.runtime.transfer.ledger import Ledger, Way, outcomes_in
+from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Way, outcomes_in
 
 RUN_FILE = "run"
 ANY_TASK = "*"
@@ -48,6 +48,8 @@ def ledger_of(connection: Connection, folder: Path | None, way: Way, run: str, t
             connection.run(ledger.close())
             if not path.stat().st_size:
                 path.unlink()
+    except LedgerError as error:
+        raise ReplayError(error.message, hint=RUN_AGAIN) from error
     except OSError as error:
         raise ReplayError(f"Cannot write the ledger {path}: {error}.", hint=RUN_AGAIN) from error
 

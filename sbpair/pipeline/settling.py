@@ -219,6 +219,8 @@ class Settling:
 class _NothingIsSent:
     """The sink of a pump that only completes."""
 
+    in_doubt = False
+
     async def limit_bytes(self, destination: str) -> int:
         raise NotImplementedError
 

@@ -2,7 +2,6 @@
 door."""
 
 import asyncio
-import json
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from sbpair.core.events import BacklogCounted, Event, Forwarded
 from sbpair.core.outcome import Exit
 from sbpair.emulator.entities import QueueDescription
 from sbpair.operations import DrainRequest, Sides, ToArchive, drain
+from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.fakes import RecordingObserver
 from tests.operations.conftest import World, backlog_queue
 
@@ -44,7 +44,7 @@ async def test_a_drain_returns_what_became_of_the_messages_and_what_is_left(
     assert (result.exit, result.confirmed_empty) == (Exit.PARTIAL, False)
     assert any("does not exist. Create it" in note for note in result.notes)
     assert sum(event.messages for event in observer.of(Forwarded)) == 3
-    outcomes = [json.loads(line)["outcome"] for line in (tmp_path / "drain.jsonl").read_text().splitlines()]
+    outcomes = [outcome for _, outcome in outcomes_in(tmp_path / "drain.jsonl")]
     assert outcomes == ["forwarded"] * 3
     assert world.waiting("orders") == 3
     world.emulator.namespace("contoso").create_queue("no-such-queue")

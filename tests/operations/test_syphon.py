@@ -14,6 +14,7 @@ from sbpair.core.events import BacklogCounted, Event, Forwarded, Restarting, Syp
 from sbpair.core.outcome import Exit
 from sbpair.core.transfer.report import Tally
 from sbpair.operations import Sides, SyphonRequest, syphon
+from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.operations.conftest import QUEUES, World, backlog_queue
 
 
@@ -58,7 +59,7 @@ async def test_it_forwards_what_waits_and_what_comes_until_it_is_stopped(
     assert isinstance(began, SyphonBegan) and began.queues == tuple(map(backlog_queue, range(QUEUES)))
     assert result.backlog is not None and result.backlog.confirmed_empty
     assert result.exit is Exit.OK
-    assert len((tmp_path / "syphon.jsonl").read_text().splitlines()) == 5
+    assert len(list(outcomes_in(tmp_path / "syphon.jsonl"))) == 5
 
 
 @pytest.mark.parametrize(

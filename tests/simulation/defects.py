@@ -6,7 +6,6 @@ fits the product no longer breaks by itself, which shows nothing: it counts as f
 
 import dataclasses
 import inspect
-import os
 import statistics
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -211,38 +210,36 @@ def _session_twice_under_way() -> None:
 def _line_before_confirmation() -> None:
     def make(send: Any) -> Any:
         async def early(self: Any, batch: Any) -> None:
-            await self._record(batch.items, "forwarded")
-            record, self._record = self._record, _nothing
+            recorder = self._ledger
+            begun = await recorder.begin(self._entries(batch.items, "forwarded"))
+            await recorder.confirm(begun, range(len(batch.items)))
+            self._ledger = None
             try:
                 await send(self, batch)
             finally:
-                self._record = record
+                self._ledger = recorder
 
         return early
 
     replace(carrying.Carrier, "send", make)
 
 
-async def _nothing(*_: Any) -> None:
-    """Write no line."""
-
-
 @defect("the receipt is settled without waiting for the ledger")
 def _settled_before_the_line() -> None:
-    async def append(self: Any, lines: bytes) -> None:
-        self._waiting.append((lines, ledger.asyncio.get_running_loop().create_future()))
-        if self._writer is None or self._writer.done():
-            self._writer = ledger.asyncio.create_task(self._write_groups())
+    async def on_disk(self: Any) -> None:
+        self._unsynced.append(ledger.asyncio.get_running_loop().create_future())
+        if self._syncing is None or self._syncing.done():
+            self._syncing = ledger.asyncio.create_task(self._sync_groups())
 
-    put(ledger.Ledger, "append", append)
+    put(ledger.Ledger, "_on_disk", on_disk)
 
 
 @defect("what earlier runs have sent is not read")
 def _ledger_not_read() -> None:
     def make(read: Any) -> Any:
-        def forgetful(*arguments: Any) -> frozenset[Any]:
+        def forgetful(*arguments: Any) -> tuple[frozenset[Any], dict[Any, str]]:
             read(*arguments)
-            return frozenset()
+            return frozenset(), {}
 
         return forgetful
 
@@ -274,27 +271,12 @@ def _torn_line_kept() -> None:
 
 @defect("what a full disk took of a line is left there")
 def _failed_write_kept() -> None:
-    def append(self: Any, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._file.write(rest) :]
-        os.fsync(self._file.fileno())
-
-    put(AppendedFile, "append", append)
+    put(AppendedFile, "_cut", lambda self, size_bytes: None)
 
 
 @defect("the ledger is not synced")
 def _not_synced() -> None:
-    def append(self: Any, data: bytes) -> None:
-        before, rest = os.fstat(self._file.fileno()).st_size, memoryview(data)
-        try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError:
-            self._file.truncate(before)
-            raise
-
-    put(AppendedFile, "append", append)
+    put(AppendedFile, "sync", lambda self: None)
 
 
 @defect("what the ledger could not take is completed all the same")

@@ -32,11 +32,11 @@ class Disk:
     def opened(self, path: Path) -> AppendedFile:
         """For `Ledger`."""
         process = PROCESS.get() or self.loop.world
-        appended = AppendedFile(path)
+        appended = Appended(path)
         raw: FileIO = appended._file
         raw.close()
         file = File(self, path)
-        appended._file = file
+        appended._file = appended.file = file
         if process not in self._files:
             self._files[process] = []
             process.on_end.append(lambda power: self._ended(process, power))
@@ -82,14 +82,27 @@ class Stopped(BaseException):
     """The process ended in the middle of a write."""
 
 
+class Appended(AppendedFile):
+    """Gets no more space on a full disk, and keeps what it has."""
+
+    file: "File"
+
+    def _allocate(self, end_bytes: int) -> None:
+        if self.file.disk.full or self.file.disk.failing:
+            raise _DISK_FULL
+        super()._allocate(end_bytes)
+        self.file.allocated_bytes = end_bytes
+
+
 class File(FileIO):
     """Open for appending."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         super().__init__(path, "ab")
-        self._disk = disk
+        self.disk = disk
         self.path = path
         self.safe_bytes = os.fstat(self.fileno()).st_size
+        self.allocated_bytes = 0
         self.last_share: float | None = None
         """So much of the next write is still done before the process ends."""
 
@@ -97,9 +110,10 @@ class File(FileIO):
         if self.last_share is not None:
             super().write(bytes(data)[: int(self.last_share * len(data))])
             raise Stopped
-        if self._disk.full or self._disk.failing:
-            dice = self._disk.loop.dice
+        no_space = self.disk.full and os.fstat(self.fileno()).st_size + len(data) > self.allocated_bytes
+        if no_space or self.disk.failing:
+            dice = self.disk.loop.dice
             if dice.random() < 0.5:
                 super().write(bytes(data)[: int(dice.random() * len(data))])
-            raise _DISK_FULL if self._disk.full else _BROKEN
+            raise _DISK_FULL if no_space else _BROKEN
         return super().write(data)

@@ -218,12 +218,13 @@ def _as_page(
     pair: Pair, drained: "DrainResult", result: CommandResult, began_at: float, ledger: Path | None
 ) -> CommandResult:
     from sbpair.cli.transfer.report_page import LedgerFile, page_of
-    from sbpair.operations.ledgers import ledger_errors
 
     file = None
     if ledger is not None and ledger.is_file():
-        with ledger_errors(ledger):
+        try:
             file = LedgerFile.of(ledger)
+        except OSError as error:
+            raise SbpairError(f"Cannot read the ledger {ledger}: {error.strerror or error}.") from error
     return replace(result, page=page_of(pair, drained, result, began_at, file))
 
 

@@ -245,9 +245,9 @@ class Custody:
             del self._forwarded[next(iter(self._forwarded))]
 
     def unrecorded(self, items: Iterable[Item]) -> None:
-        """The namespace accepted these, and the ledger could not be written: what has no line is not completed. It
-        goes back at once instead of staying locked. It stays remembered: the next run of this process completes it, and
-        only another one sends it again, with the same message ids."""
+        """The ledger could not be written, before these were sent or after the namespace accepted them: what has no
+        line is not completed. It goes back at once instead of staying locked. What was accepted stays remembered: the
+        next run of this process completes it, and only another one sends it again, with the same message ids."""
         self.stopping = True
         for item in items:
             if item.completed:

@@ -254,7 +254,7 @@ class Destinations:
         self._accepted(destination, batch.items)
 
     def unrecorded(self, batch: Batch) -> None:
-        """The namespace accepted the batch, and the ledger could not be written."""
+        """The ledger had no room for the batch, or could not be written after the namespace had accepted it."""
         self._over(batch)
         self._custody.unrecorded(batch.items)
 

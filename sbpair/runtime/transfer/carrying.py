@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC
 
@@ -12,7 +12,7 @@ from sbpair.core.message import Disposition
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.state import Batch, Item, Renew, Settle
 from sbpair.ports import Clock, Observer
-from sbpair.runtime.transfer.ledger import Entry, Recorder
+from sbpair.runtime.transfer.ledger import Begun, Entry, LedgerError, Recorder
 from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.sinks import Sink
 
@@ -107,31 +107,48 @@ class Carrier:
             self._machine.destinations.limit_known(destination, limit)
 
     async def send(self, batch: Batch) -> None:
-        """Send a batch, and record what was accepted before anything is completed."""
+        """Send a batch once the ledger has room for it, and record what was accepted before anything is completed."""
+        begun: Begun | None = None
+        try:
+            if self._ledger is not None:
+                entries = self._entries(batch.items, "forwarded")
+                begun = await self._ledger.begin(entries, in_doubt=self._sink.in_doubt)
+        except LedgerError as error:
+            self._break_down(error)
+            self._machine.destinations.unrecorded(batch)
+            return
         try:
             await self._sink.send(batch.destination, batch.items)
         except SendIncompleteError as error:
-            accepted = [batch.items[place] for place in error.accepted]
-            self._machine.custody.remember(accepted)
-            if await self._recorded(batch, accepted):
+            self._machine.custody.remember([batch.items[place] for place in error.accepted])
+            cause = error.__cause__ if isinstance(error.__cause__, ServiceError) else error
+            if await self._recorded(batch, begun, error.accepted, certain=not cause.uncertain):
                 self._machine.destinations.send_failed(batch, error, self._clock.monotonic())
         except LocksLostError as error:
-            self._machine.destinations.locks_lost(batch, error.lost, self._clock.monotonic())
+            if await self._recorded(batch, begun, ()):
+                self._machine.destinations.locks_lost(batch, error.lost, self._clock.monotonic())
         except ServiceError as error:
-            self._machine.destinations.send_failed(batch, error, self._clock.monotonic())
+            if await self._recorded(batch, begun, (), certain=not error.uncertain):
+                self._machine.destinations.send_failed(batch, error, self._clock.monotonic())
         except SbpairError as error:
             self._break_down(error)
-            self._machine.destinations.send_failed(batch, UnknownServiceError(error.message), self._clock.monotonic())
+            if await self._recorded(batch, begun, ()):
+                failed = UnknownServiceError(error.message)
+                self._machine.destinations.send_failed(batch, failed, self._clock.monotonic())
         else:
             self._machine.custody.remember(batch.items)
-            if await self._recorded(batch, batch.items):
+            if await self._recorded(batch, begun, range(len(batch.items))):
                 self._machine.destinations.sent(batch, self._clock.monotonic())
 
-    async def _recorded(self, batch: Batch, items: Sequence[Item]) -> bool:
-        """Write the lines of what was sent; False if that failed, which ends the run."""
+    async def _recorded(
+        self, batch: Batch, begun: Begun | None, sent: Collection[int], *, certain: bool = True
+    ) -> bool:
+        """Write what became of a batch; False if that failed, which ends the run. Arguments as of `confirm`."""
+        if self._ledger is None or begun is None:
+            return True
         try:
-            await self._record(items, "forwarded")
-        except OSError as error:
+            await self._ledger.confirm(begun, sent, certain=certain)
+        except LedgerError as error:
             self._break_down(error)
             self._machine.destinations.unrecorded(batch)
             return False
@@ -167,8 +184,9 @@ class Carrier:
         item = settle.item
         if not settle.has_line:
             try:
-                await self._record([item], settle.outcome, settle.reason)
-            except OSError as error:
+                if self._ledger is not None:
+                    await self._ledger.record(self._entries([item], settle.outcome, settle.reason))
+            except LedgerError as error:
                 self._break_down(error)
                 self._machine.custody.not_recorded(settle)
                 return
@@ -194,28 +212,24 @@ class Carrier:
         now_utc = self._clock.now().timestamp()
         self._machine.custody.renewed(renew, source.locks.deadline(until, now_utc=now_utc, now=self._clock.monotonic()))
 
-    async def _record(self, items: Sequence[Item], outcome: str, reason: str = "") -> None:
-        if self._ledger is None:
-            return
+    def _entries(self, items: Sequence[Item], outcome: str, reason: str = "") -> list[Entry]:
         time = self._clock.now().astimezone(UTC).isoformat()
-        await self._ledger.record(
-            [
-                Entry(
-                    queue=item.key[0],
-                    sequence_number=item.key[1],
-                    message_id=item.key[2],
-                    enqueued_at_ms=item.key[3],
-                    destination=item.destination,
-                    session_id=item.session_id,
-                    outcome=outcome,
-                    time=time,
-                    attempts=item.attempts,
-                    reason=reason,
-                    digest=None if item.received.origin is None else item.received.origin.digest,
-                )
-                for item in items
-            ]
-        )
+        return [
+            Entry(
+                queue=item.key[0],
+                sequence_number=item.key[1],
+                message_id=item.key[2],
+                enqueued_at_ms=item.key[3],
+                destination=item.destination,
+                session_id=item.session_id,
+                outcome=outcome,
+                time=time,
+                attempts=item.attempts,
+                reason=reason,
+                digest=None if item.received.origin is None else item.received.origin.digest,
+            )
+            for item in items
+        ]
 
     def settled_at_once(self, settle: Settle) -> bool:
         """A stored message that was sent is settled by being forgotten, and one that was moved in a transaction is

@@ -352,7 +352,7 @@ async def drain(job: DrainJob) -> DrainReport:
     Raises:
         ServiceError: no queue at all could be read; the first one's error.
         FilterError: the filter cannot be evaluated for a message, and nothing had moved; otherwise the report says so.
-        OSError: the ledger or archive cannot be written.
+        SbpairError: the ledger or archive cannot be written.
     """
     request, clock = job.request, job.clock
     facts = job.facts

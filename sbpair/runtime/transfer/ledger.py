@@ -1,7 +1,13 @@
 """The ledger: one JSON line per message that was dealt with, on disk before its receipt is settled.
 
 Compared with the queues afterwards it proves that nothing was lost, and which messages may have arrived
-twice. Lines are written and fsynced in groups: all that wait while one group is being written make the next one.
+twice. Lines are written at once, so they outlive a killed process, and fsynced in groups: all that wait while one sync
+is under way make the next group.
+
+Room before record. Before a batch is sent, the disk space of its lines is allocated and a line (`sending`) names its
+messages. Without space nothing is sent. What was refused for certain is named by a line `not-sent`. So after a kill
+`doubtful` has exactly the messages that may have arrived without a line of their own. A power cut may take the last
+lines `sending` along.
 
 It is the only format: drain, syphon and restore write a file, the tasks of a replay and of `archive --take` one file
 each in a folder. Ledgers of replays before that named the dead-letter queue in a field of its own; they are read too.
@@ -9,12 +15,13 @@ each in a folder. Ledgers of replays before that named the dead-letter queue in 
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO
 
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.core.redact import json_text, quoted
 from sbpair.core.transfer.state import Key
@@ -24,7 +31,11 @@ from sbpair.files import AppendedFile, open_private
 STATE_MOVED = "session-state"
 """Outcome of a line that tells of the state of a session, not of a message: sequence number 0, the session's id."""
 SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded"})
-
+SENDING, NOT_SENT = "sending", "not-sent"
+"""Outcomes of lines about a batch, whose messages they name together: it may be on its way; it was refused."""
+BATCH_OUTCOMES = frozenset({SENDING, NOT_SENT})
+_MOST_NAMED = 500
+"""Messages in one such line, which keeps it under the length of the longest line."""
 
 _BEGINNING = b'{"queue": '
 """Of every line, cut off or not; a file that does not begin with it is no ledger, and is not cut."""
@@ -75,17 +86,91 @@ class Way:
     """None: into an archive."""
 
 
-class Recorder(Protocol):
-    """What a run writes its entries with: a ledger, or the way to the process that has it."""
+class LedgerError(SbpairError):
+    """The ledger has no room for what is to be written, or cannot be written."""
 
-    @property
-    def forwarded(self) -> frozenset[Key]:
-        """What earlier runs have already sent."""
-        ...
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A batch that may be on its way. The ledger has room for its lines."""
+
+    lines: tuple[bytes, ...]
+    """Of each message, once it was sent."""
+    entries: tuple[Entry, ...]
+    room_bytes: int
+
+
+class Recorder(ABC):
+    """What a run writes its entries with: a ledger, or the way to the process that has it.
+
+    Args:
+        way: written into every line.
+        forwarded: what earlier runs have sent.
+    """
+
+    def __init__(self, way: "Way | None", forwarded: frozenset[Key]) -> None:
+        self._between = between(way)
+        self.forwarded = forwarded
+
+    @abstractmethod
+    async def append(self, lines: bytes, room_bytes: int = 0, *, synced: bool = True) -> None:
+        """Write lines; `synced`: and return when they are on disk.
+
+        Args:
+            room_bytes: so much more room is to be kept for lines to come; negative: so much less.
+
+        Raises:
+            LedgerError: there is no room for that, or the lines cannot be written.
+        """
 
     async def record(self, entries: Sequence[Entry]) -> None:
-        """Returns when the entries are on disk; OSError if they cannot be written."""
-        ...
+        """Returns when the entries are on disk; raises as `append`."""
+        if entries:
+            await self.append(lines_of(entries, self._between))
+
+    async def begin(self, entries: Sequence[Entry], *, in_doubt: bool = True) -> Begun:
+        """Have room for the entries, and name their messages as on their way, before they are sent.
+
+        Args:
+            in_doubt: a send whose answer is lost may have arrived; False where a transaction decides that.
+
+        Raises:
+            LedgerError: as `append`; nothing may be sent then.
+        """
+        lines = tuple(entry.line(self._between) for entry in entries)
+        named = tuple(entries) if in_doubt else ()
+        sending = _batch_lines(named, SENDING, self._between)
+        to_take_back = len(sending) + sending.count(b"\n") * (len(NOT_SENT) - len(SENDING))
+        room_bytes = sum(map(len, lines)) + to_take_back
+        await self.append(sending, room_bytes, synced=False)
+        return Begun(lines, named, room_bytes)
+
+    async def confirm(self, begun: Begun, sent: Collection[int], *, certain: bool = True) -> None:
+        """Returns when the lines of what was sent are on disk; raises as `append`.
+
+        Args:
+            sent: places in the batch of what was accepted.
+            certain: the others were refused; False: an answer was lost, so they stay in doubt.
+        """
+        accepted = b"".join(begun.lines[place] for place in sent)
+        others = [one for place, one in enumerate(begun.entries) if place not in sent] if certain else []
+        taken_back = _batch_lines(others, NOT_SENT, self._between)
+        await self.append(accepted + taken_back, -begun.room_bytes, synced=bool(accepted))
+
+
+def _batch_lines(entries: Sequence[Entry], outcome: str, way: Mapping[str, Any]) -> bytes:
+    of_queues: dict[str, list[Entry]] = {}
+    for one in entries:
+        of_queues.setdefault(one.queue, []).append(one)
+    lines = []
+    for queue, named in of_queues.items():
+        for begin in range(0, len(named), _MOST_NAMED):
+            some = named[begin : begin + _MOST_NAMED]
+            first = some[0]
+            about = Entry(queue, first.sequence_number, None, 0, first.destination, None, outcome, first.time)
+            keys = [(one.sequence_number, one.message_id, one.enqueued_at_ms) for one in some]
+            lines.append(about.line({**way, "messages": keys}))
+    return b"".join(lines)
 
 
 def between(way: Way | None) -> dict[str, Any]:
@@ -98,7 +183,7 @@ def lines_of(entries: Sequence[Entry], way: Mapping[str, Any]) -> bytes:
     return b"".join(entry.line(way) for entry in entries)
 
 
-class Ledger:
+class Ledger(Recorder):
     """Appends entries to a file; `forwarded` is what earlier runs have already sent. One process at a time.
 
     Args:
@@ -120,10 +205,11 @@ class Ledger:
         opened: Callable[[Path], AppendedFile] = AppendedFile,
         to: Mapping[str, str] = {},
     ) -> None:
+        super().__init__(way, frozenset())
         self.path = path
         self.way = way
-        self._between = between(way)
-        self.forwarded: frozenset[Key] = frozenset()
+        self.doubtful: Mapping[Key, str] = {}
+        """Destinations of what earlier runs may have sent: they ended before they knew, or an answer was lost."""
         self._file = opened(path)
         try:
             if not self._file.claim():  # its lines would end up in the middle of ours
@@ -134,66 +220,120 @@ class Ledger:
             if path.stat().st_size:
                 if not resume:
                     raise UsageError(f"The ledger {path} exists already.", hint="Continue it, or name another file.")
-                self.forwarded = _cut_and_read(path, self._between, to)
+                self.forwarded, self.doubtful = _cut_and_read(path, self._between, to)
         except BaseException:
             self._file.close()
             raise
-        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._room_bytes = 0
+        """Promised to batches that are on their way."""
+        self._unsynced: list[asyncio.Future[None]] = []
+        self._syncing: asyncio.Task[None] | None = None
 
-    async def record(self, entries: Sequence[Entry]) -> None:
-        """Returns when the entries are on disk."""
-        if entries:
-            await self.append(lines_of(entries, self._between))
+    async def append(self, lines: bytes, room_bytes: int = 0, *, synced: bool = True) -> None:
+        room = self._room_bytes + room_bytes
+        try:
+            self._file.reserve(len(lines) + room)
+        except OSError as error:
+            raise LedgerError(
+                f"There is no room for the ledger {self.path}: {error.strerror or error}. All that was sent is "
+                "recorded, and nothing more was sent.",
+                hint="Make room, or name another file with --ledger, and run it again.",
+            ) from error
+        self._room_bytes = room
+        if not lines:
+            return
+        try:
+            self._file.write(lines)
+        except OSError as error:
+            raise self._not_written(error) from error
+        if synced:
+            await self._on_disk()
 
-    async def append(self, lines: bytes) -> None:
-        """The same for what `lines_of` gave somebody else."""
+    async def _on_disk(self) -> None:
         written = asyncio.get_running_loop().create_future()
-        self._waiting.append((lines, written))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write_groups())
+        self._unsynced.append(written)
+        if self._syncing is None or self._syncing.done():
+            self._syncing = asyncio.create_task(self._sync_groups())
         await written
 
-    async def _write_groups(self) -> None:
-        while self._waiting:
-            group, self._waiting = self._waiting, []
+    async def _sync_groups(self) -> None:
+        while self._unsynced:
+            group, self._unsynced = self._unsynced, []
+            failed: LedgerError | None = None
             try:
-                await asyncio.to_thread(self._file.append, b"".join(lines for lines, _ in group))
+                await asyncio.to_thread(self._file.sync)
             except OSError as error:
-                named = OSError(error.errno, error.strerror, str(self.path))
-                for _, written in group:
-                    if not written.done():
-                        written.set_exception(named)
-                continue
-            for _, written in group:
-                if not written.done():
+                failed = self._not_written(error)
+            for written in group:
+                if written.done():
+                    continue
+                if failed is not None:
+                    written.set_exception(failed)
+                else:
                     written.set_result(None)
 
+    def _not_written(self, error: OSError) -> LedgerError:
+        return LedgerError(
+            f"Cannot write the ledger {self.path}: {error.strerror or error}. What was sent, but not recorded, is "
+            "still in its queue: the next run sends it a second time, with the same MessageId.",
+            hint="Name another file with --ledger, on a disk that works, and run it again.",
+        )
+
     async def close(self) -> None:
-        if self._writer is not None:
-            await self._writer
+        if self._syncing is not None:
+            await self._syncing
         self._file.close()
 
 
-def _cut_and_read(path: Path, way: Mapping[str, Any], to: Mapping[str, str]) -> frozenset[Key]:
-    """The keys of what was sent. A last line cut off by a crash is removed: its receipt was never settled."""
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one line of a ledger says."""
+
+    number: int
+    end_bytes: int
+    """Where in the file it ends."""
+    key: Key
+    outcome: str
+    way: Mapping[str, Any]
+    """Between which namespaces, if the line says so."""
+    destination: Any
+    messages: Sequence[Key] = field(default=())
+    """What a line about a batch names."""
+
+
+def _cut_and_read(
+    path: Path, way: Mapping[str, Any], to: Mapping[str, str]
+) -> tuple[frozenset[Key], Mapping[Key, str]]:
+    """The keys of what was sent, and of what is in doubt, with its destination. A last line cut off by a crash, and
+    the NULs that a file system puts there, are removed: a receipt is settled after its line is on disk."""
     wanted = {queue.lower(): destination for queue, destination in to.items()}
     forwarded: set[Key] = set()
+    sending: dict[Key, list[str]] = {}
     complete = 0
     with open_private(path, "r+b") as file:
-        for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
-            if not line.endswith(b"\n"):
-                if not line.startswith(_BEGINNING[: len(line)]) or file.read(1):
-                    raise _no_ledger(path, number)
-                break
-            complete += len(line)
-            key, outcome, there, destination = _read(line, path, number)
-            _check_way(there, way, path, number)
-            if outcome in SENT_OUTCOMES or outcome == STATE_MOVED:
-                _check_destination(key[0], destination, wanted, path, number)
-                forwarded.add(key)
+        for line in _lines(file, path):
+            complete = line.end_bytes
+            _check_way(line.way, way, path, line.number)
+            if line.outcome in BATCH_OUTCOMES:
+                for key in line.messages:
+                    _count(sending, key, line)
+                continue
+            sending.pop(line.key, None)
+            if line.outcome in SENT_OUTCOMES or line.outcome == STATE_MOVED:
+                _check_destination(line.key[0], line.destination, wanted, path, line.number)
+                forwarded.add(line.key)
         file.truncate(complete)
-    return frozenset(forwarded)
+    return frozenset(forwarded), {key: to[-1] for key, to in sending.items()}
+
+
+def _count(sending: dict[Key, list[str]], key: Key, line: Line) -> None:
+    """A message is in doubt as often as it was sent without an answer."""
+    if line.outcome == SENDING:
+        sending.setdefault(key, []).append(str(line.destination or ""))
+    elif (tries := sending.get(key)) is not None:
+        tries.pop()
+        if not tries:
+            del sending[key]
 
 
 def sent_in(path: Path) -> frozenset[Key]:
@@ -208,33 +348,46 @@ def sent_in(path: Path) -> frozenset[Key]:
 
 
 def outcomes_in(path: Path) -> Iterator[tuple[Key, str]]:
-    """Key and outcome of every whole line of a ledger that somebody may still be writing.
+    """Key and outcome of every whole line about a message, in a ledger that somebody may still be writing.
 
     Raises:
         UsageError: it is not a ledger.
     """
     with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
-            if line.endswith(b"\n"):
-                key, outcome, _, _ = _read(line, path, number)
-                yield key, outcome
-            elif file.read(1):
+        for line in _lines(file, path):
+            if line.outcome not in BATCH_OUTCOMES:
+                yield line.key, line.outcome
+
+
+def _lines(file: BinaryIO, path: Path) -> Iterator[Line]:
+    """The whole lines of a ledger. Its last line may be cut off, and end in NULs."""
+    end_bytes = 0
+    for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
+        if not line.endswith(b"\n"):
+            rest = line.rstrip(b"\0")
+            cut_off = rest.startswith(_BEGINNING[: len(rest)]) and (rest or end_bytes)
+            if not cut_off or any(block.strip(b"\0") for block in iter(lambda: file.read(_MOST_LINE_BYTES), b"")):
                 raise _no_ledger(path, number)
+            return
+        end_bytes += len(line)
+        yield _read(line, path, number, end_bytes)
 
 
-def _read(line: bytes, path: Path, number: int) -> tuple[Key, str, Mapping[str, Any], Any]:
-    """Key, outcome, between which namespaces, if the line says so, and the destination."""
+def _read(line: bytes, path: Path, number: int, end_bytes: int) -> Line:
     try:
         read = json.loads(line)
-        dead_letter = f"/{DEAD_LETTER_SUFFIX}" if read.get("dead_letter") is True else ""
-        key = (read["queue"] + dead_letter, read["sequence_number"], read["message_id"], read["enqueued_at_ms"])
+        queue = read["queue"] + (f"/{DEAD_LETTER_SUFFIX}" if read.get("dead_letter") is True else "")
+        key = (queue, read["sequence_number"], read["message_id"], read["enqueued_at_ms"])
         outcome = read["outcome"]
+        named = read["messages"] if outcome in BATCH_OUTCOMES else ()
+        messages = [(queue, sequence_number, message_id, at) for sequence_number, message_id, at in named]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _no_ledger(path, number) from error
-    if not all(isinstance(value, kinds) for value, kinds in zip((*key, outcome), _KINDS, strict=True)):
-        raise _no_ledger(path, number)
+    for one in (key, *messages):
+        if not all(isinstance(value, kinds) for value, kinds in zip((*one, outcome), _KINDS, strict=True)):
+            raise _no_ledger(path, number)
     way = {name: read[name] for name in ("from_namespace", "to_namespace") if name in read}
-    return key, outcome, way, read.get("destination")
+    return Line(number, end_bytes, key, outcome, way, read.get("destination"), messages)
 
 
 def _check_way(there: Mapping[str, Any], way: Mapping[str, Any], path: Path, number: int) -> None:

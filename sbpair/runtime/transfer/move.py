@@ -34,7 +34,7 @@ async def move(job: MoveJob) -> DrainReport:
     Raises:
         ServiceError: nothing could be read, and nothing was moved.
         FilterError: as `drain`.
-        OSError: the ledger cannot be written.
+        LedgerError: the ledger cannot be written.
     """
     request = job.request
     seconds = None if request.dry_run else request.for_seconds

@@ -7,10 +7,8 @@ pipe to them, and they stop by themselves.
 """
 
 import asyncio
-import errno
 import itertools
 import multiprocessing
-import os
 import signal
 import threading
 import traceback
@@ -33,7 +31,7 @@ from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Observer
 from sbpair.runtime.inspection.usage import Usage
 from sbpair.runtime.transfer.drain import NONE_READABLE, TransferRequest
-from sbpair.runtime.transfer.ledger import Entry, Ledger, Recorder, Way, between, lines_of
+from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Recorder, Way
 
 STOP_SECONDS = 30.0
 """A process that has been told to stop is ended after this time: a drain stops within ten."""
@@ -98,7 +96,7 @@ async def drain_in_processes(
     Raises:
         ServiceError: no queue at all could be read; the first one's error.
         FilterError: the filter cannot be evaluated for a message, and nothing had moved; otherwise the report says so.
-        OSError: the ledger cannot be written.
+        LedgerError: the ledger cannot be written.
     """
     began = clock.monotonic()
     known = {path: request.expected(one.counts) for path, one in (facts or {}).items() if one is not None}
@@ -259,14 +257,14 @@ class _Worker:
             case "failed":
                 self._fail(value)
 
-    async def _record(self, connection: Connection, number: int, lines: bytes) -> None:
+    async def _record(self, connection: Connection, number: int, lines: bytes, room_bytes: int, synced: bool) -> None:
         error = None
         try:
             if self._ledger is None:
                 raise RuntimeError("a process that was told of no ledger sent lines for one")
-            await self._ledger.append(lines)
-        except OSError as raised:
-            error = (raised.errno, raised.strerror, raised.filename)
+            await self._ledger.append(lines, room_bytes, synced=synced)
+        except LedgerError as raised:
+            error = raised
         except Exception as raised:  # noqa: BLE001 - as in `_guarded`
             self._fail(raised)
             return
@@ -352,13 +350,12 @@ async def _in_process(connection: Connection, work: Work, share: Share) -> tuple
         await end(telling)
 
 
-class _There:
+class _There(Recorder):
     """The process that began this one: it is told what happens, and has the ledger."""
 
     def __init__(self, connection: Connection, share: Share) -> None:
-        self.forwarded = share.forwarded
+        super().__init__(share.way, share.forwarded)
         self.stop = asyncio.Event()
-        self._between = between(share.way)
         self._connection = connection
         self._numbers = itertools.count()
         self._unwritten: dict[int, asyncio.Future[None]] = {}
@@ -367,14 +364,12 @@ class _There:
     def notify(self, event: Event) -> None:
         self._send("event", event)
 
-    async def record(self, entries: Sequence[Entry]) -> None:
-        if not entries:
-            return
+    async def append(self, lines: bytes, room_bytes: int = 0, *, synced: bool = True) -> None:
         if self._gone:
             raise _nobody_writes()
         number = next(self._numbers)
         written = self._unwritten[number] = asyncio.get_running_loop().create_future()
-        self._send("lines", (number, lines_of(entries, self._between)))
+        self._send("lines", (number, lines, room_bytes, synced))
         try:
             await written
         finally:
@@ -401,14 +396,14 @@ class _There:
                     loop.call_soon_threadsafe(act, *(() if value is None else value))
             loop.call_soon_threadsafe(self._left_alone)
 
-    def _written(self, number: int, error: tuple[Any, ...] | None) -> None:
+    def _written(self, number: int, error: LedgerError | None) -> None:
         written = self._unwritten.get(number)
         if written is None or written.done():
             return
         if error is None:
             written.set_result(None)
         else:
-            written.set_exception(OSError(*error))
+            written.set_exception(error)
 
     def _left_alone(self) -> None:
         self._gone = True
@@ -422,5 +417,5 @@ class _There:
             self._connection.send((kind, value))
 
 
-def _nobody_writes() -> OSError:
-    return OSError(errno.EPIPE, f"the process that keeps the ledger is gone ({os.strerror(errno.EPIPE)})")
+def _nobody_writes() -> LedgerError:
+    return LedgerError("The process that writes the ledger is gone.")

@@ -88,7 +88,7 @@ async def restore(
             decided here.
 
     Raises:
-        OSError: the ledger cannot be written; what was sent and not recorded will be sent again.
+        LedgerError: the ledger cannot be written; what was sent and not recorded will be sent again.
     """
     done = ledger.forwarded if ledger is not None else frozenset()
     todo = {key_of(one.received): one for one in messages}
@@ -137,7 +137,7 @@ async def send_stored(
     receiver does nothing with what was sent but forget it.
 
     Raises:
-        OSError: the ledger cannot be written.
+        LedgerError: the ledger cannot be written.
         SbpairError: the sink says that nothing more may be sent.
     """
     forgets = stored if settled_by_us else None

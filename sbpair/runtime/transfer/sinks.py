@@ -20,6 +20,9 @@ _NO_LIMIT_BYTES = 2**31
 class Sink(Protocol):
     """Takes batches for destinations. Raises ServiceError as `MessageSender` does."""
 
+    in_doubt: bool
+    """Whether a send whose answer is lost may have arrived while its messages are still in their queue."""
+
     async def limit_bytes(self, destination: str) -> int: ...
 
     async def send(self, destination: str, items: Sequence[Item]) -> None: ...
@@ -29,6 +32,8 @@ class Sink(Protocol):
 
 class NamespaceSink:
     """Sends to the entities of a namespace, one link each."""
+
+    in_doubt = True
 
     def __init__(self, messaging: Messaging) -> None:
         self._links = Links(messaging)
@@ -52,6 +57,8 @@ class TransactionSink:
     A partitioned entity takes messages into a transaction only with one session or partition key, so a message without
     is sent as to another namespace, and completed afterwards.
     """
+
+    in_doubt = False
 
     def __init__(self, mover: Moves, messaging: Messaging) -> None:
         self._mover = mover
@@ -86,12 +93,23 @@ class TransactionSink:
 
 class ArchiveSink:
     """Writes messages to a JSON Lines file in a directory, fsynced: the exact bytes in base64 and where they lay, as
-    `sbpair send` reads them."""
+    `sbpair send` reads them.
+
+    Raises:
+        SbpairError: no file can be made there.
+    """
+
+    in_doubt = True
 
     def __init__(self, directory: Path, stamp: str) -> None:
-        make_private_folder(directory)
-        self.path, self._file = _new_file(directory, stamp)
+        try:
+            make_private_folder(directory)
+            self.path, self._file = _new_file(directory, stamp)
+        except OSError as error:
+            said = f"Cannot write an archive in {directory}: {error.strerror or error}. Nothing was moved."
+            raise SbpairError(said, hint="Name another folder with --archive.") from error
         self._writing = asyncio.Lock()
+        self._failed = False
 
     async def limit_bytes(self, destination: str) -> int:
         return _NO_LIMIT_BYTES
@@ -102,10 +120,17 @@ class ArchiveSink:
             try:
                 await asyncio.to_thread(self._file.append, lines)
             except OSError as error:
-                raise SbpairError(f"Could not write the archive {self.path}: {error}.") from error
+                self._failed = True
+                raise SbpairError(
+                    f"Cannot write the archive {self.path}: {error.strerror or error}. Messages that it does not have "
+                    "are still in their queue.",
+                    hint="Make room, or name another folder with --archive, and run it again.",
+                ) from error
 
     async def close(self) -> None:
         self._file.close()
+        if self._failed and not self.path.stat().st_size:
+            self.path.unlink()  # not one more for each start on a full disk
 
 
 def _new_file(directory: Path, stamp: str) -> tuple[Path, AppendedFile]:

@@ -54,7 +54,7 @@ async def syphon(job: DrainJob, *, poll_seconds: float = POLL_SECONDS) -> DrainR
     not apply; of the job, `primary_admin` and all that a drain takes in place of something else.
 
     Raises:
-        OSError: the ledger or archive cannot be written.
+        SbpairError: the ledger or archive cannot be written.
     """
     run = await syphon_until(job, poll_seconds=poll_seconds)
     if run.broken is not None:

@@ -214,7 +214,7 @@ def test_a_closed_terminal_ends_a_drain_with_its_messages_settled_unless_it_igno
     finally:
         process.kill()
         process.wait()
-    recorded = [json.loads(line) for line in ledger.read_text().splitlines()]
+    recorded = [line for line in ledger.read_text().splitlines() if '"forwarded"' in line]
     if ignored:
         assert (code, len(recorded)) == (0, 60)
     elif "--rate" in options:

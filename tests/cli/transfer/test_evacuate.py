@@ -11,6 +11,7 @@ from sbpair.core.entities import EntityKind, EntitySettings, RuleFacts
 from sbpair.core.message import Disposition
 from sbpair.core.pairing import Side
 from sbpair.core.rewrite import as_sent, compose
+from sbpair.runtime.transfer.ledger import outcomes_in
 from sbpair.settings import load
 from tests.cli.conftest import embedded_pair
 from tests.cli.process import Ran, Sbpair
@@ -94,7 +95,7 @@ def test_a_standard_namespace_moves_into_a_premium_one_with_all_it_holds(made: E
     orders = made.runner("entity", "show", "local-secondary:orders", "-o", "json").data["settings"]
     assert (orders["enable_partitioning"], orders["max_delivery_count"], orders["user_metadata"]) == (False, 4, None)
     ledger = made.runner.home / "evacuate-local-primary-local-secondary.jsonl"
-    assert len(ledger.read_text(encoding="utf-8").splitlines()) == sum(one["moved"] for one in ran.data["moves"])
+    assert len(list(outcomes_in(ledger))) == sum(one["moved"] for one in ran.data["moves"])
     again = made.runner(*WORDS, "--yes", "-o", "json")
     assert (again.code, again.data["moves"], again.data["held"]) == (0, [], sorted(ran.data["held"]))
     assert set(ran.data["held"]) == {path for path in places if path.startswith(HELD)}

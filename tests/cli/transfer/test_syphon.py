@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.cli.process import Sbpair
 from tests.waiting import LIMIT_SECONDS, until
 
@@ -146,7 +147,7 @@ def test_it_brings_home_what_lies_there_and_what_comes_and_reports_at_the_end(ho
     assert (report["forwarded"], report["completed"], report["uncompleted"]) == (250, 250, 0)
     assert report["per_destination"] == {"orders": 250}
     assert sorted(at_home(home, "orders")) == sorted(expected(200) + expected(50))
-    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 250
+    assert len(list(outcomes_in(tmp_path / "ledger.jsonl"))) == 250
     text = textfile.read_text()
     assert "# TYPE sbpair_syphon_forwarded_messages_total counter" in text
     assert 'sbpair_syphon_healthy_ratio{pair="local"} 1' in text

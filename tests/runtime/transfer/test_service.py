@@ -12,7 +12,7 @@ from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.report import DrainReport, Left, together
 from sbpair.core.transfer.state import Key
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
-from sbpair.runtime.transfer.ledger import Entry, Ledger
+from sbpair.runtime.transfer.ledger import Ledger, LedgerError
 from sbpair.runtime.transfer.syphon import STEADY_SECONDS, SyphonRun, serve, syphon, syphon_until
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
@@ -93,10 +93,10 @@ class FullDisk(Ledger):
 
     full = True
 
-    async def record(self, entries: "list[Entry]") -> None:  # type: ignore[override]
-        if self.full:
-            raise OSError(28, "No space left on device")
-        await super().record(entries)
+    async def append(self, lines: bytes, room_bytes: int = 0, *, synced: bool = True) -> None:
+        if self.full and synced:
+            raise LedgerError("the disk is broken")
+        await super().append(lines, room_bytes, synced=synced)
 
 
 @virtual_time

@@ -29,7 +29,7 @@ from sbpair.core.transfer.filters import FilterError, MessageFilter, parse_where
 from sbpair.core.transfer.report import Left
 from sbpair.runtime.browse import PAGE_MESSAGES
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToQueue, TransferRequest, drain
-from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Recorder
 from sbpair.runtime.transfer.syphon import RECOUNT_SECONDS, SOON_SECONDS, syphon
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
@@ -812,21 +812,19 @@ def test_a_ledger_is_not_overwritten_and_must_be_one(tmp_path):
 
 @virtual_time
 async def test_a_ledger_that_cannot_be_written_ends_the_drain():
-    class Full(Ledger):
-        def __init__(self):
-            self.forwarded = frozenset()
-
-        async def record(self, entries):
-            raise OSError(28, "No space left on device")
+    class Full(Recorder):
+        async def append(self, lines, room_bytes=0, *, synced=True):
+            raise LedgerError("No space left on device")
 
     world = World()
-    world.ledger = Full()
+    world.ledger = Full(None, frozenset())
     for number in range(600):
         world.divert(message(number), queue=number % 3)
     world.divert(message(600), "gone")
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(LedgerError, match="No space left"):
         await world.drain()
     assert world.remaining() == 601
+    assert not world.orders.messages, "sent without room for a record"
     stored = [one for queue in world.queues for one in queue.messages.values()]
     assert all(one.lock is None and one.delivery_count == 0 for one in stored), "locks stayed behind"
 

@@ -1,0 +1,291 @@
+"""Room before record: nothing is sent without space for its lines, and after a kill it is known what is in doubt."""
+
+import asyncio
+import errno
+import json
+import os
+import resource
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sbpair.core.entities import QueueSettings
+from sbpair.core.errors import (
+    ConnectionLostError,
+    SendIncompleteError,
+    ServerBusyError,
+    UsageError,
+)
+from sbpair.core.events import Doubtful
+from sbpair.core.rewrite import compose, for_backlog
+from sbpair.core.transfer.report import DrainReport
+from sbpair.files import AppendedFile
+from sbpair.operations.ledgers import doubtful_file, open_ledger
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
+from sbpair.runtime.transfer.ledger import Entry, Ledger, LedgerError, Way, outcomes_in
+from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
+
+QUEUE = "primary/x-servicebus-transfer/0"
+WAY = Way("secondary", "primary")
+
+
+def entry(number: int, outcome: str = "forwarded") -> Entry:
+    return Entry(QUEUE, number, f"m{number}", 5, "orders", None, outcome, "2026-11-24T00:00:00+00:00")
+
+
+def key(number: int) -> tuple[str, int, str, int]:
+    return QUEUE, number, f"m{number}", 5
+
+
+@contextmanager
+def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
+    """A file system of this size, where this user may mount one; else files that cannot grow beyond it."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "none", str(folder)], capture_output=True, check=False
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if mounted.returncode:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield folder
+    finally:
+        if mounted.returncode:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        else:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+class Backlog:
+    """A backlog of messages on fakes, drained as often as is asked for."""
+
+    def __init__(self, messages: int) -> None:
+        self.clock = FakeClock()
+        self.primary, self.secondary = FakeNamespace("primary", self.clock), FakeNamespace("secondary", self.clock)
+        self.orders = self.primary.add_queue("orders")
+        self.queue = self.secondary.add_queue(QUEUE, QueueSettings(lock_duration_seconds=5.0))
+        for number in range(messages):
+            self.secondary.put(QUEUE, for_backlog(compose(body=b"x", message_id=str(number)), "orders"))
+
+    async def drain(self, ledger: Ledger, **more: float) -> DrainReport:
+        try:
+            return await drain(
+                DrainJob(
+                    TransferRequest((QUEUE,), **more),  # type: ignore[arg-type]
+                    secondary=self.secondary.messaging(),
+                    primary=self.primary.messaging(),
+                    clock=self.clock,
+                    observer=RecordingObserver(),
+                    ledger=ledger,
+                    stop=asyncio.Event(),
+                )
+            )
+        finally:
+            await ledger.close()
+
+
+@virtual_time
+async def test_repeated_starts_on_a_full_disk_double_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    world = Backlog(1200)
+    folder = tmp_path_factory.mktemp("disk")
+    path = folder / "ledger.jsonl"
+    with small_disk(folder, 64 * 1024):
+        for start in range(5):
+            ledger = Ledger(path, resume=True, way=WAY)
+            with pytest.raises(LedgerError, match=r"no room for the ledger .*nothing more was sent"):
+                await world.drain(ledger)
+            sent = [one for one, outcome in outcomes_in(path) if outcome == "forwarded"]
+            assert len(world.orders.messages) == len(sent), start
+            assert len(world.queue.messages) == 1200 - len(sent)
+        left = path.read_bytes()
+    path.write_bytes(left)
+    ledger = Ledger(path, resume=True, way=WAY)
+    report = await world.drain(ledger)
+    assert report.confirmed_empty
+    assert len(world.orders.messages) == 1200
+
+
+class Failing(AppendedFile):
+    """Raises what it is given, at the next call of a method."""
+
+    fail: tuple[str, int] | None = None
+
+    def _raise(self, name: str) -> None:
+        if self.fail is not None and self.fail[0] == name:
+            raise OSError(self.fail[1], os.strerror(self.fail[1]))
+
+    def _allocate(self, end_bytes: int) -> None:
+        self._raise("allocate")
+        super()._allocate(end_bytes)
+
+    def write(self, data: bytes) -> None:
+        self._raise("write")
+        super().write(data)
+
+    def sync(self) -> None:
+        self._raise("sync")
+        super().sync()
+
+
+@virtual_time
+async def test_lines_of_what_is_on_its_way_fit_when_the_disk_fills_meanwhile(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    ledger = Ledger(path, opened=Failing)
+    begun = await ledger.begin([entry(number) for number in range(20_000)])
+    file = ledger._file
+    assert isinstance(file, Failing)
+    file.fail = ("allocate", errno.ENOSPC)
+    with pytest.raises(LedgerError, match="no room"):
+        await ledger.begin([entry(number) for number in range(20_000, 40_000)])
+    await ledger.confirm(begun, range(20_000))
+    with pytest.raises(LedgerError, match="no room"):
+        await ledger.record([entry(number, "dead-lettered") for number in range(20_000, 40_000)])
+    await ledger.close()
+    assert len(dict(outcomes_in(path))) == 20_000
+    assert path.stat().st_blocks * 512 < path.stat().st_size + 64 * 1024, "unused space was given back"
+
+
+@virtual_time
+@pytest.mark.parametrize("failing", ["write", "sync"])
+async def test_a_disk_that_breaks_ends_the_drain_and_completes_nothing_unrecorded(
+    tmp_path_factory: pytest.TempPathFactory, failing: str
+) -> None:
+    world = Backlog(30)
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    ledger = Ledger(path, opened=Failing)
+    file = ledger._file
+    assert isinstance(file, Failing)
+    file.fail = (failing, errno.EIO)
+    with pytest.raises(LedgerError, match="Cannot write the ledger"):
+        await world.drain(ledger)
+    assert len(world.queue.messages) == 30
+    assert len(world.orders.messages) == (0 if failing == "write" else 30)
+
+
+@virtual_time
+async def test_what_was_on_its_way_is_in_doubt_until_it_has_a_line_or_was_refused(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    ledger = Ledger(path, way=WAY)
+    confirmed = await ledger.begin([entry(1), entry(2)])
+    await ledger.confirm(confirmed, range(2))
+    refused = await ledger.begin([entry(3), entry(4)])
+    await ledger.confirm(refused, ())
+    half = await ledger.begin([entry(5), entry(6)])
+    await ledger.confirm(half, [0])
+    lost = await ledger.begin([entry(7)])
+    await ledger.confirm(lost, (), certain=False)
+    again = await ledger.begin([entry(7), entry(8)])
+    await ledger.confirm(again, ())
+    await ledger.begin([entry(9)], in_doubt=False)
+    await ledger.begin([entry(number) for number in range(1000, 2200)])
+    await ledger.close()  # as a kill leaves it
+
+    read = Ledger(path, resume=True, way=WAY)
+    await read.close()
+    assert read.forwarded == {key(1), key(2), key(5)}
+    assert set(read.doubtful) == {key(7), *(key(number) for number in range(1000, 2200))}
+    assert set(read.doubtful.values()) == {"orders"}
+    assert [one for one, _ in outcomes_in(path)] == [key(1), key(2), key(5)], "others read messages only"
+
+
+@virtual_time
+async def test_errors_of_the_destination_leave_in_doubt_what_may_have_arrived(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    for error, doubtful in (
+        (ServerBusyError("busy"), 0),
+        (ConnectionLostError("cut"), 10),
+        (SendIncompleteError("half", accepted=(0, 1, 2)), 0),
+    ):
+        world = Backlog(10)
+        path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+        world.primary.fail("send", error)
+        ledger = Ledger(path, way=WAY)
+        await world.drain(ledger, for_seconds=2.0)
+        read = Ledger(path, resume=True, way=WAY)
+        assert len(read.doubtful) == doubtful, error
+        await read.close()
+
+
+@virtual_time
+async def test_the_next_run_names_each_message_in_doubt_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    ledger = Ledger(path, way=WAY)
+    await ledger.begin([entry(1), entry(2)])
+    await ledger.close()
+    observer = RecordingObserver()
+    for _ in range(2):
+        async with open_ledger(path, WAY, observer) as again:
+            assert again is not None
+            assert {key(1), key(2)} <= set(again.doubtful)
+            begun = await again.begin([entry(3)])
+            await again.confirm(begun, (), certain=False)
+    told = [(one.messages, one.file) for one in observer.of(Doubtful)]
+    assert told == [(2, str(doubtful_file(path))), (1, str(doubtful_file(path)))]
+    named = [json.loads(line)["message_id"] for line in doubtful_file(path).read_text().splitlines()]
+    assert named == ["m1", "m2", "m3"]
+
+
+@virtual_time
+async def test_a_dry_run_writes_no_file_of_doubtful_messages(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    ledger = Ledger(path, way=WAY)
+    await ledger.begin([entry(1)])
+    await ledger.close()
+    async with open_ledger(path, WAY, None):
+        assert not doubtful_file(path).exists()
+
+
+@virtual_time
+async def test_a_new_ledger_does_not_rename_one_that_a_process_writes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    running = Ledger(path, way=WAY)
+    await running.record([entry(1)])
+    with pytest.raises(UsageError, match="being written by another process"):
+        async with open_ledger(path, WAY, None, new=True):
+            raise AssertionError("it was opened")
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    await running.close()
+    async with open_ledger(path, WAY, None, new=True) as fresh:
+        assert fresh is not None
+        assert not fresh.forwarded
+    assert path.with_name("ledger.jsonl.1").exists()
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 4096, b"\0", b'{"queue": "x' + b"\0" * 5000, b"\0" * 3_000_000])
+@virtual_time
+async def test_a_ledger_that_ends_in_nuls_loses_only_them(
+    tmp_path_factory: pytest.TempPathFactory, tail: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    ledger = Ledger(path, way=WAY)
+    await ledger.record([entry(1), entry(2)])
+    await ledger.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + tail)
+    assert len(list(outcomes_in(path))) == 2
+    read = Ledger(path, resume=True, way=WAY)
+    await read.close()
+    assert read.forwarded == {key(1), key(2)}
+    assert path.read_bytes() == whole
+
+
+@virtual_time
+async def test_nuls_in_the_middle_are_refused_and_left(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    ledger = Ledger(path, way=WAY)
+    await ledger.record([entry(1)])
+    await ledger.close()
+    broken = path.read_bytes() + b"\0" * 4096 + entry(2).line()
+    path.write_bytes(broken)
+    with pytest.raises(UsageError, match="Line 2"):
+        Ledger(path, resume=True, way=WAY)
+    assert path.read_bytes() == broken
