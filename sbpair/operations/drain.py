@@ -12,13 +12,14 @@ from sbpair.core.errors import UsageError
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import DrainReport
 from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, refuse_reversed, way_of, what_is_left
+from sbpair.operations.doubtful import record_what_arrived
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.inspection.backlog import find_queues, is_own
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
-from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue
+from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue, make_classifier
 from sbpair.runtime.transfer.drain import drain as drain_backlog
 from sbpair.runtime.transfer.ledger import Ledger, Recorder
 
@@ -86,6 +87,10 @@ async def drain(
             await run_until(stop, refuse_reversed(sides, found, seconds))
             paths, facts = chosen_queues(pair, found, only)
             request = replace(request, queues=paths)
+        if request.verify_doubtful and ledger is not None and not request.dry_run:
+            judge = make_classifier(request, clock)
+            looking = record_what_arrived(ledger, judge, source=secondary, target=sides.primary, clock=clock)
+            await run_until(stop, looking)
         job = DrainJob(
             request,
             secondary=secondary,

@@ -14,13 +14,14 @@ from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import Key
 from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, refuse_reversed, way_of, what_is_left
+from sbpair.operations.doubtful import record_what_arrived
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.inspection.backlog import find_queues
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
-from sbpair.runtime.transfer.drain import DrainJob
+from sbpair.runtime.transfer.drain import DrainJob, make_classifier
 from sbpair.runtime.transfer.syphon import POLL_SECONDS, SyphonRun, serve, syphon_until
 
 LEFT_SECONDS = 3.0
@@ -124,6 +125,10 @@ class _Service:
                 raise OperationTimeoutError(f"{where}. Nothing was moved.") from ended
             await run_until(self._end, refuse_reversed(sides, found, request.patience_seconds))
             paths, facts = chosen_queues(pair, found, request.queues)
+            if request.verify_doubtful and ledger is not None:
+                judge = make_classifier(request, self._clock)
+                looking = record_what_arrived(ledger, judge, source=secondary, target=sides.primary, clock=self._clock)
+                await run_until(self._end, looking)
             self.notify(SyphonBegan(self._clock.now().timestamp(), paths))
             job = DrainJob(
                 replace(request, queues=paths),

@@ -72,6 +72,13 @@ LedgerOption = Annotated[
 NewLedgerOption = Annotated[
     bool, typer.Option("--new-ledger", help="Start a new ledger; the old file is kept beside it."), ONCE
 ]
+VerifyDoubtfulOption = Annotated[
+    bool,
+    typer.Option(
+        "--verify-doubtful",
+        help="Browse the destinations first for messages that a killed run may have sent; needs Listen there.",
+    ),
+]
 OnlyEntitiesOption = Annotated[
     bool,
     typer.Option("--only-entities", help="Send only to the pair's configured entities; leave and name all others."),
@@ -231,6 +238,7 @@ class MoveOptions(OptionSet):
     ttl: TtlOption = TtlMode.FULL
     ledger: LedgerOption = None
     new_ledger: NewLedgerOption = False
+    verify_doubtful: VerifyDoubtfulOption = False
     yes: YesOption = False
 
     def go_on(self, pair: Pair) -> str:

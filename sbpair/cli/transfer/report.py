@@ -71,6 +71,7 @@ def make_request(kind: type[R], pair: Pair, options: MoveOptions) -> R:
         only=_allowed(pair, options) if options.only_entities else None,
         ledger=options.ledger,
         new_ledger=options.new_ledger,
+        verify_doubtful=options.verify_doubtful,
     )
 
 

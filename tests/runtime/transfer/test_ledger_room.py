@@ -23,8 +23,9 @@ from sbpair.core.events import Doubtful
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.report import DrainReport
 from sbpair.files import AppendedFile
+from sbpair.operations.doubtful import record_what_arrived
 from sbpair.operations.ledgers import doubtful_file, open_ledger
-from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain, make_classifier
 from sbpair.runtime.transfer.ledger import Entry, Ledger, LedgerError, Way, outcomes_in
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
@@ -230,6 +231,44 @@ async def test_the_next_run_names_each_message_in_doubt_once(tmp_path_factory: p
     assert told == [(2, str(doubtful_file(path))), (1, str(doubtful_file(path)))]
     named = [json.loads(line)["message_id"] for line in doubtful_file(path).read_text().splitlines()]
     assert named == ["m1", "m2", "m3"]
+
+
+@virtual_time
+async def test_what_lies_at_its_destination_is_recorded_and_the_rest_is_sent(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    world = Backlog(10)
+    for body in (b"one", b"two"):  # of two messages with one MessageId nobody can tell which has arrived
+        world.secondary.put(QUEUE, for_backlog(compose(body=body, message_id="same"), "orders"))
+    ledger = Ledger(path, way=WAY)
+    sent = ledger.confirm
+
+    async def killed(begun: object, places: object, *, certain: bool = True) -> None:
+        raise LedgerError("killed")
+
+    ledger.confirm = killed  # type: ignore[method-assign,assignment]
+    with pytest.raises(LedgerError, match="killed"):
+        await world.drain(ledger, max_messages=6)
+    assert sent is not None
+    assert len(world.orders.messages) == 6
+    await asyncio.sleep(6)
+    taken = next(iter(world.orders.messages))
+    del world.orders.messages[taken]  # a consumer was faster
+    again = Ledger(path, resume=True, way=WAY)
+    assert len(again.doubtful) == 6
+    request = TransferRequest((QUEUE,))
+    found = await record_what_arrived(
+        again,
+        make_classifier(request, world.clock),
+        source=world.secondary.messaging(),
+        target=world.primary.messaging(),
+        clock=world.clock,
+    )
+    assert found == 5
+    report = await world.drain(again)
+    assert (report.already_forwarded, report.forwarded, report.confirmed_empty) == (5, 7, True)
+    assert len(world.orders.messages) == 5 + 7
 
 
 @virtual_time
