@@ -160,7 +160,7 @@ class Carrier:
         try:
             for outcome in {settle.outcome for settle in without}:
                 await self._record([settle.item for settle in without if settle.outcome == outcome], outcome)
-        except OSError as unwritten:
+        except LedgerError as unwritten:
             self._break_down(unwritten)
             for settle in without:
                 self._machine.custody.not_recorded(settle)
@@ -184,8 +184,7 @@ class Carrier:
         item = settle.item
         if not settle.has_line:
             try:
-                if self._ledger is not None:
-                    await self._ledger.record(self._entries([item], settle.outcome, settle.reason))
+                await self._record([item], settle.outcome, settle.reason)
             except LedgerError as error:
                 self._break_down(error)
                 self._machine.custody.not_recorded(settle)
@@ -211,6 +210,10 @@ class Carrier:
             return
         now_utc = self._clock.now().timestamp()
         self._machine.custody.renewed(renew, source.locks.deadline(until, now_utc=now_utc, now=self._clock.monotonic()))
+
+    async def _record(self, items: Sequence[Item], outcome: str, reason: str = "") -> None:
+        if self._ledger is not None:
+            await self._ledger.record(self._entries(items, outcome, reason))
 
     def _entries(self, items: Sequence[Item], outcome: str, reason: str = "") -> list[Entry]:
         time = self._clock.now().astimezone(UTC).isoformat()
