@@ -3,10 +3,12 @@
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from sbpair.amqp import sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
@@ -39,7 +41,7 @@ from sbpair.core.pairing import DOCUMENTED_SETTINGS, expected_backlog_paths
 from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.filters import MessageFilter, parse_where
 from sbpair.core.transfer.report import DrainReport, Left
-from sbpair.emulator import Emulator
+from sbpair.emulator import Emulator, NamespaceConfig
 from sbpair.emulator.entities import QueueDescription
 from sbpair.ports import MessageReceiver
 from sbpair.runtime.browse import NOT_VISIBLE
@@ -89,6 +91,13 @@ BODIES = (
     {"value": Array(0x71, (Int(1), Int(2)))},
     {"sequences": [[Int(1), "two"], [None]]},
 )
+
+
+LAX_BATCHES = {
+    "partitioned-batch-key": "lax",
+    "partitioned-batch-keyless": "lax",
+    "partitioned-batch-message-id": "lax",
+}
 
 
 @dataclass
@@ -153,8 +162,9 @@ def access(emulator: Emulator, name: str) -> NamespaceAccess:
 
 
 @asynccontextmanager
-async def stage(queues: int = 4) -> AsyncIterator[Stage]:
-    async with Emulator(["primary", "secondary"], seed=1) as emulator:
+async def stage(queues: int = 4, laws: Mapping[str, str] | None = None) -> AsyncIterator[Stage]:
+    names = [NamespaceConfig(name, laws=laws or {}) for name in ("primary", "secondary")]
+    async with Emulator(names, seed=1) as emulator:
         emulator.namespace("primary").create_queue("orders")
         admin = DataPlaneAdmin(access(emulator, "secondary"))
         paths = expected_backlog_paths("primary", queues)
@@ -334,6 +344,28 @@ async def test_what_lies_in_a_partition_that_is_away_is_left_and_comes_with_the_
         report = await on.drain()
         assert (report.forwarded, report.confirmed_empty) == (10, True)
         assert len({one.message_id for one in await on.at_home()}) == len(await on.at_home()) == 160
+
+
+@pytest.mark.parametrize("duplicates", [False, True], ids=["", "duplicates"])
+@pytest.mark.parametrize("laws", [{}, LAX_BATCHES], ids=["strict", "lax"])
+async def test_a_drain_learns_from_refused_batches_what_a_partitioned_destination_takes(duplicates, laws) -> None:
+    """Sessions, keys and neither in one backlog; where the namespace refuses no mixed batch, the same arrives."""
+    async with stage(laws=laws) as on:
+        description = QueueDescription(enable_partitioning=True, requires_duplicate_detection=duplicates)
+        on.emulator.namespace("primary").create_queue("parts", description)
+        keyed = {Symbol("x-opt-partition-key"): "k"}
+        sent = [compose(body="x", message_id=f"{number:03}", session_id=f"s{number % 4}") for number in range(40)]
+        sent += [compose(body="x", message_id=f"{number:03}") for number in range(40, 80)]
+        sent += [
+            sections.build(message_annotations=keyed, properties={PropertyField.MESSAGE_ID: f"{number:03}"}, data=b"x")
+            for number in range(80, 120)
+        ]
+        await on.divert(sent, destination="parts")
+        report = await on.drain()
+        assert (report.forwarded, report.dead_lettered, report.left) == (120, 0, ())
+        counts = on.emulator.namespace("primary").get_queue("parts").counts()
+        assert (counts.active, counts.dead_letter) == (120, 0)
+        assert await on.in_backlog() == await on.in_backlog(dead_letter=True) == []
 
 
 async def test_a_partitioned_backlog_is_emptied() -> None:
