@@ -68,16 +68,20 @@ def describe(event: events.Event) -> str | None:
             quiet = result in ("completed", "duplicate")
             return None if quiet else f"Message {message} of session {session} ({side}): {result}. {detail}".rstrip()
         case events.NotIdleYet(source=source, messages=messages, next_at=next_at):
-            if next_at is None:
-                return f"Not idle yet: the second copies of {counted(messages, 'message')} of {source} were not met."
-            due = f"Not idle yet: {counted(messages, 'scheduled message')} of {source} will come"
-            return f"{due}, the first at {iso_time(next_at)}."
+            return _not_idle_yet(source, messages, next_at)
         case events.EntityCreated(entity=entity, kind=kind, namespace=namespace):
             return f"Created {kind} {entity} on {namespace}."
         case events.StepDone(item=item, result=result, detail=detail):
             return f"{item}: {result}{f' ({detail})' if detail else ''}"
         case _:
             return None
+
+
+def _not_idle_yet(source: str, messages: int, next_at: float | None) -> str:
+    if next_at is None:
+        return f"Not idle yet: the second copies of {counted(messages, 'message')} of {source} were not met."
+    due = f"Not idle yet: {counted(messages, 'scheduled message')} of {source} will come"
+    return f"{due}, the first at {iso_time(next_at)}."
 
 
 def _led_elsewhere(queues: Sequence[str], messages_per_second: float) -> str:
