@@ -51,6 +51,7 @@ NETWORK_PREFIXES = (
 )
 MAY_HANDLE_CREDENTIALS = {
     "core/access.py": "the gate itself: the host in a connection string, the name of its key",
+    "azure/client.py": "gives the SDK the judged parts of a connection string; asks the gate before a client is made",
     "azure/messaging.py": "asks the gate before a messaging client is made",
     "azure/administration.py": "makes its client by `LazyClient`, which asks the gate",
     "azure/topology.py": "the SDK's classes of rules; its client is that of azure/administration.py",
