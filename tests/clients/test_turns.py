@@ -10,6 +10,7 @@ from azure.servicebus import ServiceBusMessage, exceptions
 
 import sbpair.aio
 from sbpair import ServiceBusClient
+from sbpair.azure.wire import Feature, lacks
 from sbpair.clients.calls import LateTurnError
 from sbpair.engine.faults import parse_text
 from tests.clients.conftest import FAST, World
@@ -68,6 +69,7 @@ async def test_coroutines_that_wait_too_long_say_so_and_nothing_about_the_primar
     assert await asyncio.to_thread(world.bodies, "orders") == ["before", "after"]
 
 
+@pytest.mark.skipif(lacks(Feature.TIME_LIMITS) is not None, reason=str(lacks(Feature.TIME_LIMITS)))
 async def test_a_cancellation_of_scheduled_messages_spends_its_time_once(world: World) -> None:
     client = sbpair.aio.ServiceBusClient.from_connection_string(
         world.connection_string(),
