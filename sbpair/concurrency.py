@@ -161,6 +161,11 @@ NO_USE_WAITING = frozenset(
 """Errors that do not pass by themselves."""
 
 
+def passes(error: ServiceError) -> bool:
+    """Whether a call that failed so may succeed later with nobody doing anything."""
+    return error.passes or error.category not in NO_USE_WAITING
+
+
 async def retried(
     call: Callable[[], Awaitable[T]],
     pause: Callable[[ServiceError, int], float | None],
@@ -215,7 +220,7 @@ async def patiently(
             seconds = SERVER_BUSY_SECONDS if busy else SYPHON.seconds(failures)
             bound = patience_seconds if busy else min(patience_seconds, unreached_seconds)
             left = began + bound - now()
-            if error.category in NO_USE_WAITING or not ends_in_time(seconds, now() - tried_at, left):
+            if not passes(error) or not ends_in_time(seconds, now() - tried_at, left):
                 return None
             wait.error, wait.until = error.message, time.monotonic() + left
             # A link that was idle between two calls is simply opened again.

@@ -7,6 +7,7 @@ A message says what was tried and what came back, and never contains a key, a si
 import re
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ from sbpair.concurrency import waiting
 from sbpair.core import errors
 from sbpair.core.errors import SbpairError, ServiceError
 from sbpair.core.redact import scrub
+from sbpair.core.serialization import iso_time
 
 _CONDITIONS: dict[str, type[ServiceError]] = {
     "amqp:not-found": errors.EntityNotFoundError,
@@ -130,6 +132,9 @@ _RIGHT = re.compile(
     r"|specified action: (Manage|Send|Listen)\b"
 )
 """The service's ways to say which right it asks for: of an entity or endpoint, for reading, and for changing."""
+_EXPIRED = re.compile(r"ExpiredToken|\btoken (?:is|has) expired", re.IGNORECASE)
+_EXPIRATION = re.compile(r"Expiration time: '(\d{9,11})'\.?")
+"""In seconds since 1970."""
 _OBJECT = re.compile(r"<([\w.]+) object at 0x[0-9a-fA-F]+>")
 _SUB_CODE = re.compile(r"\bSubCode[=:\s]+(\d{5})", re.IGNORECASE)
 _ATOM_DETAIL = re.compile(r"<Detail>(.*?)</Detail>", re.DOTALL)
@@ -201,6 +206,13 @@ def kind_of_status(status: int) -> type[ServiceError]:
 
 
 def _classify(error: BaseException) -> type[ServiceError]:
+    kind = _kind_of(error)
+    if issubclass(kind, errors.AccessDeniedError) and _EXPIRED.search(str(error)):
+        return errors.TokenExpiredError
+    return kind
+
+
+def _kind_of(error: BaseException) -> type[ServiceError]:
     if isinstance(error, WireError):
         return _classify_wire(error)
     status = getattr(error, "status_code", None)
@@ -287,7 +299,13 @@ def _for_people(text: str) -> str:
     text = _NOT_RESOLVED.sub("the host name cannot be resolved (DNS)", text)
     text = _CALL_FAILED.sub("connection refused or host unreachable", text)
     text = _TRACKING.sub(r" (TrackingId \1)", text)
+    text = _EXPIRATION.sub(_expiration, text)
     return _OBJECT.sub(r"\1", _CHATTER.sub("", text))
+
+
+def _expiration(found: re.Match[str]) -> str:
+    until, now = iso_time(float(found[1])), iso_time(time.time())
+    return f"It was valid until {until}, and this machine's clock says {now}: a clock may be wrong."
 
 
 _IS_IT_RUNNING = (

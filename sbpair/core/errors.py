@@ -132,7 +132,8 @@ class StalePlanError(UsageError):
 
 
 class ServiceError(SbpairError):
-    """An answer, or the lack of one, from a namespace. `retryable`: the same call may succeed later.
+    """An answer, or the lack of one, from a namespace. `retryable`: the same call may succeed later; `passes`: it may
+    although errors of its category do not pass by themselves.
 
     `uncertain`: the request may have been carried out although it is reported as failed (the answer was lost).
     """
@@ -141,6 +142,7 @@ class ServiceError(SbpairError):
     category = Category.UNKNOWN
     retryable = False
     uncertain = False
+    passes = False
 
     def __init__(self, message: str, *, hint: str | None = None, entity: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -222,6 +224,12 @@ class AuthenticationFailedError(AccessDeniedError):
         "Check that the key is one of this namespace's and not of one entity's (EntityPath=...), or the identity; "
         "see which credential is used with: sbpair doctor"
     )
+
+
+class TokenExpiredError(AuthenticationFailedError):
+    """A token that was made a moment ago counts as expired: a clock is wrong, and may soon be right again."""
+
+    passes = True
 
 
 class UnauthorizedError(AccessDeniedError):

@@ -11,7 +11,7 @@ from azure.servicebus import exceptions as sdk_exceptions
 
 from sbpair.azure.errors import WireError, kind_of_condition, translate, translating
 from sbpair.core import errors
-from sbpair.core.errors import Category, ServiceError
+from sbpair.core.errors import Category, ServiceError, TokenExpiredError
 from sbpair.core.redact import scrub
 
 
@@ -203,6 +203,15 @@ def test_endless_texts_are_cut() -> None:
 )
 def test_messages_are_for_people(raw: str, shown: str) -> None:
     assert translate(OSError(raw), "list the queues").message == f"Could not list the queues: {shown}"
+
+
+def test_a_token_that_is_expired_at_once_tells_of_the_clock_in_times_that_can_be_read() -> None:
+    answer = WireError(None, "ExpiredToken: The token is expired. Expiration time: '1795454161'.", status=401)
+    error = translate(answer, "read q")
+    assert isinstance(error, TokenExpiredError)
+    assert (error.exit_name, error.passes) == ("denied", True)
+    assert "It was valid until 2026-11-23T17:16:01.000Z, and this machine's clock says 2" in error.message
+    assert "1795454161" not in error.message
 
 
 @pytest.mark.parametrize(

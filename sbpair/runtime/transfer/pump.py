@@ -72,6 +72,7 @@ class Pump:
         self._tasks: set[asyncio.Task[None]] = set()
         self._receiving: list[asyncio.Task[None]] = []
         self._looping: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self.moved = asyncio.Event()
         """Set whenever messages have come, or have left their queue."""
         self.fatal: BaseException | None = None
@@ -104,6 +105,7 @@ class Pump:
         for source in self.sources:
             self._read(source)
         self._looping = asyncio.create_task(self._loop())
+        self._watching = asyncio.create_task(self._reader.awake.watch())
 
     def add(self, source: Source) -> None:
         """Read one more source from now on."""
@@ -165,7 +167,7 @@ class Pump:
         await asyncio.gather(*(close_quietly(source.receiver) for source in self.sources))
 
     async def _end_tasks(self) -> None:
-        loop = [] if self._looping is None else [self._looping]
+        loop = [task for task in (self._looping, self._watching) if task is not None]
         await end(*loop, *self._tasks)
 
     # Doing what the machine says

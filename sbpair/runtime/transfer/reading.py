@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sbpair.concurrency import NO_USE_WAITING
+from sbpair.concurrency import passes
 from sbpair.core.entities import Counts
 from sbpair.core.errors import Category, ServiceError
 from sbpair.core.events import Polled, ReceiveFailed
@@ -22,6 +22,7 @@ from sbpair.core.transfer.pace import BUSY
 from sbpair.core.transfer.state import LockClock, Sample, Verdict, has_order
 from sbpair.ports import Clock, MessageReceiver, Observer
 from sbpair.runtime.browse import pages
+from sbpair.runtime.clock import Awake
 from sbpair.runtime.transfer.stored import StoredMessages
 
 RECEIVE_MESSAGES = 100
@@ -135,6 +136,7 @@ class Reader:
         self._room = room
         self._moved = moved
         self._changed = changed
+        self.awake = Awake(clock.monotonic)
 
     async def receive_from(self, source: Source) -> None:
         """Receive until the source is given up; an idle one only when it is to be polled again."""
@@ -155,7 +157,7 @@ class Reader:
         wait_seconds = source.wait_seconds
         if self._machine.queues.standing_back(path):
             wait_seconds = min(wait_seconds, TRY_SECONDS)
-        began = self._clock.monotonic()
+        began = self.awake.monotonic()
         try:
             received = await source.receiver.receive(granted, wait_seconds=wait_seconds)
         except ServiceError as error:
@@ -284,15 +286,16 @@ class Reader:
             self._machine.queues.sampled(sample, page, in_hand=in_hand, now=self._clock.monotonic())
 
     async def _receive_failed(self, source: Source, error: ServiceError, *, since: float) -> None:
-        """`since`: when what failed was begun, which may have been a while ago where nobody answers."""
-        now = self._clock.monotonic()
+        """`since`: when what failed was begun, which may have been a while ago where nobody answers; by `awake`."""
+        now = self.awake.monotonic()
         source.failures += 1
         source.last_error = error
         source.failing_since = source.failing_since if source.failing_since is not None else since
-        hopeless = error.category in NO_USE_WAITING
+        hopeless = not passes(error)
         answered = source.was_read or error.category is Category.BUSY
         patience = self._patience.seconds if answered else min(self._patience.seconds, self._patience.unreached_seconds)
-        in_time = ends_in_time(now - source.failing_since, now - since, patience)
+        failing = now - source.failing_since
+        in_time = failing < patience and ends_in_time(failing, now - since, patience)
         if not self._patience.endless and (hopeless or not in_time):
             source.failed = error
             self._machine.window.rests(source.receiver.source)
@@ -303,7 +306,7 @@ class Reader:
         if error.category is Category.BUSY:
             seconds = BUSY.seconds(source.failures)
         if not self._patience.endless:
-            seconds = min(seconds, patience - (now - source.failing_since))
+            seconds = min(seconds, patience - failing)
         self._observer.notify(ReceiveFailed(self._utc(), source.path, error.code, seconds, error.message))
         await self._clock.sleep(seconds)
 

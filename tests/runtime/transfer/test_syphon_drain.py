@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from sbpair.core.errors import (
     QuotaExceededError,
     SendIncompleteError,
     ServerBusyError,
+    TokenExpiredError,
     UnauthorizedError,
     UsageError,
 )
@@ -28,6 +30,7 @@ from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_me
 from sbpair.core.transfer.filters import FilterError, MessageFilter, parse_where
 from sbpair.core.transfer.report import Left
 from sbpair.runtime.browse import PAGE_MESSAGES
+from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToQueue, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Recorder
 from sbpair.runtime.transfer.syphon import RECOUNT_SECONDS, SOON_SECONDS, syphon
@@ -799,6 +802,47 @@ def test_resuming_completes_what_was_sent_and_does_not_send_it_again(tmp_path):
         assert all(json.loads(line) for line in path.read_text().splitlines())
 
     scenario()
+
+
+@virtual_time
+async def test_queues_come_back_when_a_wrong_clock_is_right_again():
+    world = World()
+    for number in range(6):
+        world.divert(message(number), queue=number % 3)
+    fault = world.secondary.fail("receive", TokenExpiredError("The token is expired."))
+    asyncio.get_running_loop().call_later(12.0, world.secondary.heal, fault)
+    report = await world.drain()
+    assert (report.forwarded, report.confirmed_empty, report.failures) == (6, True, ())
+
+
+async def test_time_in_which_the_process_was_stopped_is_not_the_silence_of_the_service():
+    """The loop stands still, as with SIGSTOP, while a first receive is under way; its time is over when it goes on."""
+    world = World(queues=1)
+    world.clock = SystemClock()
+    healed = asyncio.Event()
+    world.divert(message(1))
+    times_out = world.secondary.fail("receive", OperationTimeoutError("no answer in time"))
+
+    async def stopped(operation, entity):
+        if operation == "receive" and not healed.is_set():
+            healed.set()
+            await asyncio.sleep(0.1)
+            time.sleep(5.0)
+            asyncio.get_running_loop().call_later(0.5, world.secondary.heal, times_out)
+
+    world.secondary.hook = stopped
+    report = await world.drain(patience_seconds=4.0, unreached_seconds=4.0)
+    assert (report.forwarded, report.confirmed_empty, report.failures) == (1, True, ())
+
+
+@virtual_time
+async def test_a_clock_that_stays_wrong_ends_the_drain_in_time():
+    world = World()
+    world.divert(message(1))
+    world.secondary.fail("receive", TokenExpiredError("The token is expired."))
+    with pytest.raises(TokenExpiredError):
+        await world.drain()
+    assert world.clock.monotonic() < 30.0
 
 
 def test_a_ledger_is_not_overwritten_and_must_be_one(tmp_path):
