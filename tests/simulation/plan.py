@@ -100,7 +100,7 @@ class Plan:
     @property
     def half_accepted(self) -> float:
         """The share of batches of which a destination takes the first half only."""
-        return 0.0 if self.seed % 3 else 0.2
+        return 0.2 if self.seed % 3 == 1 else 0.0
 
     @property
     def primaries(self) -> tuple[str, ...]:

@@ -590,13 +590,15 @@ class World:
         await primary.close()
 
     def _loses_answer(self) -> bool:
-        if self.ending or self.plan.answers_lost <= self.loop.dice.random():
+        share = 0.0 if self.ending else self.plan.answers_lost
+        if not share or self.loop.dice.random() >= share:
             return False
         self.truth.doubt("an answer that was lost")
         return True
 
     def _takes_half(self) -> bool:
-        return not self.ending and self.plan.half_accepted > self.loop.dice.random()
+        share = 0.0 if self.ending else self.plan.half_accepted
+        return share > 0 and self.loop.dice.random() < share  # where nothing is taken in half, no dice are thrown
 
     async def _syphon(
         self,
