@@ -32,7 +32,7 @@ from sbpair.core.transfer.report import Left
 from sbpair.runtime.browse import PAGE_MESSAGES
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToQueue, TransferRequest, drain
-from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Recorder
+from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Recorder, outcomes_in
 from sbpair.runtime.transfer.syphon import RECOUNT_SECONDS, SOON_SECONDS, syphon
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
@@ -765,14 +765,14 @@ def test_what_was_accepted_of_a_batch_is_in_the_ledger_before_it_is_settled(tmp_
 
         async def look_at_ledger(operation, entity):
             if operation == "settle":
-                recorded_at_settle.append(len(path.read_text().splitlines()))
+                recorded_at_settle.append(len(list(outcomes_in(path))))
 
         world.primary.hook, world.secondary.hook = look, look_at_ledger
         report = await world.drain()
         await world.ledger.close()
         assert sorted(ids(world.orders.payloads)) == ["m0", "m1", "m2", "m3"]
         assert recorded_at_settle[0] >= 2
-        entries = [(entry["message_id"], entry["outcome"]) for entry in map(json.loads, path.read_text().splitlines())]
+        entries = [(key[2], outcome) for key, outcome in outcomes_in(path)]
         assert sorted(entries) == [(f"m{number}", "forwarded") for number in range(4)]
         assert (report.forwarded, report.completed, report.confirmed_empty) == (4, 4, True)
 
