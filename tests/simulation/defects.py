@@ -500,8 +500,8 @@ def _held_by_spelling() -> None:
 @defect("what was accepted of a batch has no line in the ledger")
 def _half_not_recorded() -> None:
     def make(recorded: Any) -> Any:
-        async def of_whole_batches(self: Any, batch: Any, items: Sequence[Any], *rest: Any) -> bool:
-            return len(items) < len(batch.items) or bool(await recorded(self, batch, items, *rest))
+        async def of_whole_batches(self: Any, batch: Any, begun: Any, places: Any, **options: Any) -> bool:
+            return 0 < len(places) < len(batch.items) or bool(await recorded(self, batch, begun, places, **options))
 
         return of_whole_batches
 
