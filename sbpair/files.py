@@ -131,7 +131,7 @@ class AppendedFile:
             raise
 
     def reserve(self, size_bytes: int) -> None:
-        """Have space on the disk for so many more bytes: writing them cannot fail for want of it.
+        """Have space on the disk for this many more bytes: writing them cannot fail for want of it.
 
         Raises:
             OSError: there is no space for them.

@@ -32,6 +32,7 @@ MAY_WRITE_TO_THE_TERMINAL = {
     "cli/inspection/cleanup.py": "a question, made printable",
     "cli/context.py": "log records as JSON, which escapes what must not stand there",
     "cli/emulator.py": "connection strings of the embedded namespaces",
+    "cli/failover/gateway.py": "connection strings with the gateway's own keys",
     "cli/demo.py": "asks whether it is a terminal",
     "cli/inspection/status.py": "asks whether it is a terminal",
     "cli/running.py": "asks whether somebody reads",
@@ -66,6 +67,8 @@ MAY_HANDLE_CREDENTIALS = {
     "runtime/inspection/doctor.py": "connects without a credential",
     "cli/transfer/metrics_endpoint.py": "listens",
     "cli/emulator.py": "prints the keys of embedded namespaces",
+    "gateway/primary.py": "asks the gate before a token is made",
+    "gateway/web.py": "goes to the origin that the gate has named; listens",
 }
 
 CLIENTS = {
@@ -85,6 +88,7 @@ FILES_PREFIXES = ("tempfile", "fileinput")
 MAY_WRITE_FILES = {
     "files.py": "the gate itself",
     "connect.py": "no file: opens a pairing",
+    "gateway/server.py": "no file: opens a pairing",
     "operations/send.py": "no file: opens a pairing",
     "clients/failover.py": "no file: opens a pairing",
     "runtime/replication/consumer.py": "no file: opens a session store",
@@ -104,13 +108,14 @@ MAY_WRITE_FILES = {
     "pipeline/spark/session.py": "a private temporary folder",
 }
 
-EMULATOR = "emulator/"
-"""A server with keys and ports of its own; `tests/emulator` and `tests/test_private_files.py` are about it."""
+SERVERS = ("emulator/", "engine/")
+"""A server with keys and ports of its own, and what it shares with the gateway's door; `tests/emulator`, `tests/engine`
+and `tests/test_private_files.py` are about them."""
 
 
 def around(found: dict[str, set[str]], allowed: dict[str, str]) -> dict[str, set[str]]:
     """What is met in files that neither have a reason nor lie in a room that has one."""
-    rooms = tuple(name for name in (EMULATOR, *allowed) if name.endswith("/"))
+    rooms = tuple(name for name in (*SERVERS, *allowed) if name.endswith("/"))
     return {file: met for file, met in found.items() if file not in allowed and not file.startswith(rooms)}
 
 

@@ -347,6 +347,17 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
             ),
         ),
     ),
+    "gateway": row(
+        "gateway",
+        ok=Never("ends by a signal only, and the code is the signal's"),
+        failed=Never("what it cannot do for a client it tells the client, and its metrics"),
+        usage=Proven("gateway/test_command.py::test_what_makes_no_sense_is_refused"),
+        partial=UNTIL_STOPPED,
+        denied=UNTIL_STOPPED,
+        findings=UNTIL_STOPPED,
+        unreachable=UNTIL_STOPPED,
+        signals=Proven("gateway/test_command.py::test_it_serves_tells_and_stops"),
+    ),
     "replicate send": row(
         "replicate send",
         ok=Proven("cli/replication/test_replicate.py::test_what_is_sent_is_processed_once_in_order_and_shown"),

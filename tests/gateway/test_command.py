@@ -75,7 +75,8 @@ def read(url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_it_serves_tells_and_stops(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_it_serves_tells_and_stops(world: World, tmp_path: Path, number: signal.Signals, code: int) -> None:
     with started(world, tmp_path, "--metrics-port", "0", "-o", "json") as (process, (text,)):
         send(text, "one")
         world.dark()
@@ -90,8 +91,9 @@ def test_it_serves_tells_and_stops(world: World, tmp_path: Path) -> None:
         assert status == 200
         assert 'sbpair_gateway_messages_total{pair="orders",entity="orders",outcome="primary"} 1' in samples
         assert 'sbpair_gateway_messages_total{pair="orders",entity="orders",outcome="backlog"} 1' in samples
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         output, _ = process.communicate(timeout=60)
+    assert process.returncode == code
     told = json.loads(output)["data"]
     assert (told["accepted"], told["diverted"], told["refused"]) == (2, 1, 0)
     assert world.backlog() == ["two"]
