@@ -5,6 +5,7 @@ And its luck: generated cases are the same ones in each run; `--hypothesis-profi
 import gc
 import os
 import re
+import signal
 import sys
 from functools import cache
 from pathlib import Path
@@ -31,12 +32,20 @@ if sys.dont_write_bytecode:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
+# A run under nohup ignores SIGHUP, and so would each process that a test starts and then hangs up on.
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 LONGEST = (
     "tests/test_readme.py",
     "tests/runtime/replication/test_replicate.py",
     "tests/stories/test_recovery.py",
     "tests/pipeline/test_kills.py",
     "tests/soak/test_kills.py",
+    "tests/soak/test_clients.py",
+    "tests/stories/test_workers.py",
+    "tests/gateway/test_campaign.py",
+    "tests/simulation/test_laws.py",
     "tests/pipeline/test_command_line.py",
     "tests/cli/program/test_signals.py",
     "tests/cli/test_exit_codes.py",

@@ -40,6 +40,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "dlq": ("dlq --help", "dlq list orders --pair local", "dlq resubmit --help"),
     "replicate": ("replicate provision local parcels --dry-run --exit-zero",),
     "send": ("send local orders --file lines",),
+    "gateway": ("gateway --help",),
     "ping": ("ping local --count 1 --interval 0",),
     "cost": ("cost --messages-per-day 100000 --queues 5,10 --compare", "cost --explain-prices"),
     "status": ("status local --interval 0", "status local --watch --interval 10ms --count 2"),

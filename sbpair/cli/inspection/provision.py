@@ -57,7 +57,9 @@ def provision(
         int | None,
         typer.Option(min=1, help="Number of backlog queues, instead of the configured one.", show_default=False),
     ] = None,
-    partitioned: Annotated[bool, typer.Option("--partitioned", help="Make new queues partitioned.")] = False,
+    partitioned: Annotated[
+        bool, typer.Option("--partitioned", help="Make new queues partitioned, which keep no order within a session.")
+    ] = False,
 ) -> CommandResult:
     """Create the backlog queues that a pair needs on its secondary namespace, with the documented settings.
 

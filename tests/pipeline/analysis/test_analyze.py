@@ -364,8 +364,8 @@ def test_sessions_are_numbered_by_all_their_names(most_numbers: int) -> None:
 def test_spellings_of_a_session_that_differ_in_case_are_one_session(tmp_path: Path) -> None:
     """Out of order, and spread over two queues, although no spelling is."""
     rows = [
-        message(1, 5, queue=in_queue(0)) | {"session_id": "Order-7"},
-        message(2, 1, queue=in_queue(0)) | {"session_id": "ORDER-7"},
+        message(1, 1, queue=in_queue(0)) | {"session_id": "Order-7"},
+        message(2, 5, queue=in_queue(0)) | {"session_id": "ORDER-7"},
         message(1, 3, queue=in_queue(1)) | {"session_id": "order-7"},
     ]
     _, sessions = parts(Unit(((write(tmp_path / "a.parquet", rows), (0,)),), 3, False))
