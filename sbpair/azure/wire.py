@@ -34,8 +34,6 @@ from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from azure.core.credentials import AzureNamedKeyCredential
-
 from sbpair.amqp.sections import PropertyField, Section
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate
@@ -1363,6 +1361,7 @@ def missing_features() -> tuple[str, ...]:
 
 def _test_senders() -> None:
     """The senders that the drop-in clients stand before, and a message on its way through the SDK's encoding."""
+    from azure.core.credentials import AzureNamedKeyCredential
     from azure.servicebus import ServiceBusMessage, ServiceBusSender
     from azure.servicebus.aio import ServiceBusSender as AsyncSender
 

@@ -30,7 +30,7 @@ version: 1
 pairs:
   orders_EU:
     primary: {namespace: contoso-weu, connection_string: {env: NOT_SET}}
-    secondary: {namespace: contoso-neu, resource_group: 'rg ${neu}', subscription: 00000000-0000-0000-0000-000000000001}
+    secondary: {namespace: contoso-neu, resource_group: 'rg-(neu)', subscription: 00000000-0000-0000-0000-000000000001}
     backlog_queues: 12
     failover_interval: 15m5s
     hold_sessions: true
@@ -396,7 +396,7 @@ def test_the_variables_of_a_container_say_what_the_configuration_says(files: Fil
     assert taken.secondary.auth == "workload-identity"
     assert taken.options == configured.options
     assert (taken.name, taken.entities, taken.primary) == (configured.name, configured.entities, configured.primary)
-    assert taken.secondary.resource_group == configured.secondary.resource_group == "rg ${neu}"
+    assert taken.secondary.resource_group == configured.secondary.resource_group == "rg-(neu)"
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
@@ -457,7 +457,7 @@ def test_terraform_speaks_of_the_resources_that_it_declares(files: Files) -> Non
     assert {tuple(one.split(".")) for one in re.findall(r"to += (\w+\.\w+)\[", imports)} == declared
     assert set(re.findall(r"local\.(\w+)", queues + imports)) == {"sbpair_orders_EU_queues"}
     assert "sbpair_orders_EU_queues = toset([for index in range(12) :" in queues
-    assert '"rg $${neu}"' in queues
+    assert '"rg-(neu)"' in queues
 
 
 # The image of the embedded namespace.

@@ -25,6 +25,7 @@ LINES = {
     "peek": "lie",
     "drain": "lie --yes",
     "syphon": "lie",
+    "gateway": "lie --listen 127.0.0.1:0",
     "dlq list": ENTITY,
     "entity peek": ENTITY,
     "dlq peek": ENTITY,

@@ -36,7 +36,7 @@ def handlers() -> list[type[LinkHandler]]:
     found, waiting = [], [LinkHandler]
     while waiting:
         children = waiting.pop().__subclasses__()
-        found += [child for child in children if child.__module__.startswith("sbpair.")]
+        found += [child for child in children if child.__module__.startswith(("sbpair.emulator.", "sbpair.engine."))]
         waiting += children
     return found
 
