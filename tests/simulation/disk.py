@@ -24,6 +24,8 @@ class Disk:
         """Told of every file that has changed for good."""
         self.full = False
         self.failing = False
+        self.failed_syncs = 0
+        """Each may leave lines in a file, true ones, of which nobody knows whether they would outlive a power cut."""
         self._files: dict[Process, list[File]] = {}
         self._sync = os.fsync
         os.fsync = self._fsync
@@ -49,6 +51,7 @@ class Disk:
         if file is None:
             self._sync(number)
         elif self.failing:
+            self.failed_syncs += 1
             raise _BROKEN
         else:
             file.safe_bytes = os.fstat(number).st_size

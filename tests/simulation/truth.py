@@ -255,6 +255,7 @@ class Truth:
         *,
         began: float,
         lines_before: int,
+        unsynced: bool,
         dropped_before: int,
         ledger: Path | None,
         alone: bool,
@@ -264,7 +265,7 @@ class Truth:
         told = report.forwarded
         lines = None if ledger is None else whole_lines(ledger)[lines_before:]
         counted = {name: getattr(report, name) for name in ("forwarded", "dead_lettered", "per_destination")}
-        self._believed(of_drain(counted, lines))
+        self._believed(of_drain(counted, lines, unsynced=unsynced))
         self.trace.note("report", report.ended_by, told, report.completed, report.uncompleted, report.confirmed_empty)
         gone = self.dropped[side] - dropped_before
         if alone and report.completed + report.already_forwarded > gone:

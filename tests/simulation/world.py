@@ -551,6 +551,7 @@ class World:
         ledger = Ledger(path, resume=True, opened=self.disk.opened) if self.plan.ledgers else None
         began = self.truth.now()
         lines_before, dropped_before = len(whole_lines(path)), self.truth.dropped[side]
+        failed_before = self.disk.failed_syncs
         secondary = self.messaging(SECONDARY)
         primary = WatchedMessaging(self.messaging(side), self.truth, path.name, self.wrong, self._takes_half)
         request = TransferRequest(self.queues[side], in_flight_messages=self.plan.in_flight_messages)
@@ -579,6 +580,7 @@ class World:
             report,
             began=began,
             lines_before=lines_before,
+            unsynced=self.disk.failed_syncs > failed_before,
             dropped_before=dropped_before,
             ledger=path if ledger is not None else None,
             alone=alone,
