@@ -41,6 +41,14 @@ def test_data_files_lie_where_the_wheel_takes_them_from() -> None:
     assert (ROOT / "sbpair" / "render" / "style.css").stat().st_size > 500
 
 
+def test_the_top_level_holds_what_belongs_there_and_nothing_that_a_test_left() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a clone")
+    named = {".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "completions", "pyproject.toml", "sbpair", "tests"}
+    assert {path.partition("/")[0] for path in listed.stdout.splitlines()} == named
+
+
 def files_of(room: str) -> set[str]:
     """Its files but those that `.gitignore` names."""
     found = (path.relative_to(ROOT) for path in (ROOT / room).rglob("*") if path.is_file())

@@ -80,7 +80,7 @@ from celery import Celery
 
 folder = os.environ["EVENTS"] + "/../broker"
 app = Celery("shop", broker="filesystem://", backend="file://" + folder + "/results")
-folders = {name: folder for name in ("data_folder_in", "data_folder_out", "processed_folder")}
+folders = {name: folder for name in ("data_folder_in", "data_folder_out", "processed_folder", "control_folder")}
 app.conf.update(broker_transport_options=folders, worker_prefetch_multiplier=1, task_track_started=False)
 
 # Made before the worker forks its pool, as a module of an application does.
@@ -100,7 +100,7 @@ def test_celery_worker(world: World, variables: dict[str, str], tmp_path: Path) 
     (tmp_path / "broker" / "results").mkdir(parents=True)
     (tmp_path / "shop.py").write_text(CELERY, encoding="utf-8")
     folder = str(tmp_path / "broker")
-    folders = dict.fromkeys(("data_folder_in", "data_folder_out", "processed_folder"), folder)
+    folders = dict.fromkeys(("data_folder_in", "data_folder_out", "processed_folder", "control_folder"), folder)
     app = celery.Celery("shop", broker="filesystem://", backend=f"file://{folder}/results")
     app.conf.update(broker_transport_options=folders)
     command = [sys.executable, "-m", "celery", "-A", "shop", "worker", "-P", "prefork", "-c", "2", "-l", "WARNING"]
