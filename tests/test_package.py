@@ -45,7 +45,17 @@ def test_the_top_level_holds_what_belongs_there_and_nothing_that_a_test_left() -
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a clone")
-    named = {".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "completions", "pyproject.toml", "sbpair", "tests"}
+    named = {
+        ".ci",
+        ".gitignore",
+        "CHANGELOG.md",
+        "LICENSE",
+        "README.md",
+        "completions",
+        "pyproject.toml",
+        "sbpair",
+        "tests",
+    }
     assert {path.partition("/")[0] for path in listed.stdout.splitlines()} == named
 
 

@@ -146,7 +146,8 @@ def without_copies(frame: "DataFrame") -> "tuple[DataFrame, DataFrame]":
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    same = Window.partitionBy("destination", "session_id", "message_id", "digest").orderBy(
+    # Neither a destination's case nor a session's tells two of them apart (`service.session_key`).
+    same = Window.partitionBy(F.lower("destination"), F.lower("session_id"), "message_id", "digest").orderBy(
         "enqueued_at", "queue", "sequence_number"
     )
     ranked = frame.withColumn("copy", F.row_number().over(same))

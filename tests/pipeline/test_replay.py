@@ -22,7 +22,7 @@ from sbpair.pipeline.importing import import_drained
 from sbpair.pipeline.ledgers import FOLDED, ledger_folder, read_ledgers
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.reconcile import reconcile
-from sbpair.pipeline.replay import Dedupe
+from sbpair.pipeline.replay import Dedupe, without_copies
 from sbpair.pipeline.spark.session import Session
 from sbpair.runtime.transfer.ledger import Entry
 from tests.pipeline.stage import Stage, backlog, messages
@@ -123,6 +123,21 @@ def test_copies_of_one_message_are_left_out_and_accounted_for(session: Session, 
     assert len(stage.at_home()) == 6
     outcomes = read_ledgers(session.spark, [str(stage.ledger)]).groupBy("outcome").count().collect()
     assert {row["outcome"]: row["count"] for row in outcomes} == {"forwarded": 6, "duplicate": 5}
+
+
+def test_copies_may_spell_session_and_destination_in_another_case(session: Session) -> None:
+    named = "destination string, session_id string, message_id string, digest string, enqueued_at long"
+    rows = [
+        ("orders", "Order-7", "m", "d", 1),
+        ("Orders", "ORDER-7", "m", "d", 2),
+        ("orders", "order-8", "m", "d", 3),
+        ("orders", None, "m", "d", 4),
+        ("orders", "order-7", "M", "d", 5),
+    ]
+    frame = session.spark.createDataFrame(rows, named).selectExpr("*", "'q' as queue", "1L as sequence_number")
+    kept, copies = without_copies(frame)
+    assert [row.enqueued_at for row in copies.collect()] == [2]
+    assert sorted(row.enqueued_at for row in kept.collect()) == [1, 3, 4, 5]
 
 
 def test_what_a_destination_refuses_does_not_hold_up_the_rest(session: Session, stage: Stage) -> None:

@@ -25,7 +25,7 @@ from sbpair.cli.replication.options import (
 )
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
-from sbpair.core.words import counted
+from sbpair.core.words import counted, listed
 from sbpair.journal import COSMOS_KEY
 from sbpair.pipeline.replication.report import VERDICTS, ReplicationReport
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
@@ -189,6 +189,11 @@ def result_of(report: ReplicationReport) -> CommandResult:
         )
     if report.without_ids:
         notes.append(f"{counted(report.without_ids, 'message')} without a session id or message id left out.")
+    if report.unreadable:
+        notes.append(
+            f"{counted(len(report.unreadable), 'line')} could not be read; what they held counts as not archived: "
+            f"{listed(report.unreadable)}."
+        )
     unstamped = sum(one.unstamped for one in report.destinations)
     if unstamped:
         notes.append(
@@ -209,7 +214,7 @@ def result_of(report: ReplicationReport) -> CommandResult:
         closing=True,
         summary=f"{report.completed:,} of {counted(report.messages, 'message')} completed; "
         f"{wrong or 'nothing is wrong with them'}.",
-        exit=Exit.FINDINGS if report.findings else Exit.OK,
+        exit=Exit.FINDINGS if report.findings or report.unreadable else Exit.OK,
         checks=tuple(
             Check(
                 name,

@@ -6,6 +6,7 @@ report = audit(LocalEngine(parts, cores=2, read=read_part), Asked(as_of=time.tim
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +45,15 @@ RANGE_RECORDS: Final = 250_000
 ROWS_PER_SHARE: Final = 2_000_000
 """Rows whose sessions one task judges."""
 _COUNTED: Final = "counted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Copies that are judged, those without an id, and where unreadable ones lie."""
+
+    copies: int
+    left_out: int
+    unreadable: tuple[str, ...]
 
 
 def archive_parts(primary: Sequence[str], secondary: Sequence[str], *, at_least: int) -> list[Part]:
@@ -105,8 +115,9 @@ def audit(engine: Engine, asked: Asked, *, rows: int, journal: str) -> Replicati
     return ReplicationReport(
         journal=journal,
         as_of=asked.as_of,
-        copies=sum(copies for copies, _ in counted),
-        without_ids=sum(left_out for _, left_out in counted),
+        copies=sum(one.copies for one in counted),
+        without_ids=sum(one.left_out for one in counted),
+        unreadable=tuple(sorted(place for one in counted for place in one.unreadable)),
         destinations=tuple(_destinations(judged)),
         listed=tuple(_listed(judged, asked.limit)),
     )
@@ -116,7 +127,7 @@ def _by_session(shares: int, parts: Sequence[Rows]) -> Iterator[tuple[Key, Any]]
     """The rows of one unit, by the share of their sessions; and how many copies it had."""
     for part in parts:
         if part.kind == COPIES:
-            yield (_COUNTED, 0), (part.table.num_rows, part.left_out)
+            yield (_COUNTED, 0), _Counted(part.table.num_rows, part.left_out, part.unreadable)
         if shares == 1:
             yield (SESSION, 0), part
             continue
@@ -133,7 +144,8 @@ def _by_session(shares: int, parts: Sequence[Rows]) -> Iterator[tuple[Key, Any]]
 
 def _judged(asked: Asked, key: Key, parts: Sequence[Any]) -> Any:
     if key[0] == _COUNTED:
-        return sum(copies for copies, _ in parts), sum(left_out for _, left_out in parts)
+        places = tuple(place for one in parts for place in one.unreadable)
+        return _Counted(sum(one.copies for one in parts), sum(one.left_out for one in parts), places)
     return judge(parts, asked)
 
 

@@ -68,6 +68,8 @@ class ReplicationReport:
     """Messages in the archives, those without a session or message id left out."""
     without_ids: int
     """Messages without a session id or message id: nothing can be said of them."""
+    unreadable: tuple[str, ...]
+    """Where lines lie that are no messages: file and byte. What stands there counts as missing in that archive."""
     destinations: tuple[AuditedDestination, ...]
     listed: tuple[ReplicationFinding, ...]
 

@@ -1,7 +1,8 @@
 """What a task of the audit reads: a stretch of an archive's messages, or of the journal's records.
 
 An archive is a folder that `sbpair pipeline archive` wrote (Parquet), or JSON Lines as `peek -o jsonl` and `drain
---archive` write them: a file, or a folder of such files. All tasks have to see the same files.
+--archive` write them: a file, or a folder of such files. All tasks have to see the same files. A line that cannot be
+read is named and left out.
 
 The journal's session entries are read before its records (see `core.replication.ownership`): what was finished between
 the two reads is then in one of them at least.
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +58,9 @@ COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 """The columns of each kind of rows. Sessions are told apart by `destination` and `session_id`, which all have."""
 LINES_BYTES: Final = 64 * 1024 * 1024
 _ABOUT_LINE_BYTES: Final = 1_000
+_LINES_TRIED: Final = 100
+"""A file in whose first lines none can be read is no archive."""
+_NOT_TAKEN: Final = (ValueError, TypeError, OverflowError)
 _MICROS: Final = 1_000_000
 _OF_PARQUET: Final = (
     "queue", "dead_letter", "sequence_number", "enqueued_at", "state", "dead_letter_reason", "message_id",
@@ -65,11 +70,13 @@ _OF_PARQUET: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one kind. `left_out`: messages without a session or message id."""
+    """Rows of one kind. `left_out`: messages without a session or message id. `unreadable`: where the lines lie that
+    cannot be read."""
 
     kind: str
     table: "pa.Table"
     left_out: int = 0
+    unreadable: tuple[str, ...] = ()
 
 
 def table_of(kind: str, rows: Iterable[Sequence[Any]]) -> "pa.Table":
@@ -107,6 +114,11 @@ def copies_in(archive: str, side: str, *, at_least: int) -> "list[ParquetCopies 
 
 def _lines_in(file: str, side: str) -> "Iterator[LineCopies]":
     size = Path(file).stat().st_size
+    tried = [copy is not None for _, copy in islice(LineCopies(side, file, 0, size).copies(), _LINES_TRIED)]
+    if tried and not any(tried):
+        raise UsageError(
+            f"{file} is not an archive: its lines are none that `sbpair peek -o jsonl` or `drain --archive` writes."
+        )
     for first in range(0, size, LINES_BYTES):
         yield LineCopies(side, file, first, min(size, first + LINES_BYTES))
 
@@ -162,41 +174,52 @@ class LineCopies:
         return (self.end - self.first) // _ABOUT_LINE_BYTES + 1
 
     def read(self) -> list[Rows]:
-        rows = [self._copy(line) for line in self._lines()]
-        whole = [row for row in rows if row[2] and row[3]]
-        return [Rows(COPIES, table_of(COPIES, whole), len(rows) - len(whole))]
+        copies = list(self.copies())
+        try:
+            table = table_of(COPIES, [row for _, row in copies if row is not None and row[2] and row[3]])
+        except _NOT_TAKEN:  # a number or a text that no column takes: which one?
+            copies = [(at, row if row is not None and _is_taken(row) else None) for at, row in copies]
+            table = table_of(COPIES, [row for _, row in copies if row is not None and row[2] and row[3]])
+        unreadable = tuple(f"{self.path} at byte {at:,}" for at, row in copies if row is None)
+        return [Rows(COPIES, table, len(copies) - len(unreadable) - table.num_rows, unreadable)]
 
-    def _lines(self) -> Iterator[bytes]:
-        """A last line that a crash has cut off is left out: its message was never taken."""
+    def copies(self) -> Iterator[tuple[int, tuple[Any, ...] | None]]:
+        """Each line's row and where the line begins; None for one that no command of ours writes.
+
+        A last line that a crash has cut off is left out: its message was never taken.
+        """
         with Path(self.path).open("rb") as file:
             if self.first:
                 file.seek(self.first - 1)
                 file.readline()  # begins before; a line that begins exactly here stays
-            while file.tell() < self.end and (line := file.readline()).endswith(b"\n"):
+            while (at := file.tell()) < self.end and (line := file.readline()).endswith(b"\n"):
                 if line.strip():
-                    yield line
+                    yield at, self._copy(line)
 
-    def _copy(self, line: bytes) -> tuple[Any, ...]:
+    def _copy(self, line: bytes) -> tuple[Any, ...] | None:
         try:
             read = json.loads(line)
             source, number, at = str(read["queue"]), int(read["sequence_number"]), read["enqueued_at"]
-            payload = base64.b64decode(read["payload_base64"], validate=True)
-            enqueued_us = None if at is None else round(_seconds(at) * _MICROS)
-            state = str(read.get("state", "active"))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            raise UsageError(
-                f"{self.path} is not an archive: a line of it is none that `sbpair peek -o jsonl` or `drain --archive` "
-                "writes."
-            ) from error
-        queue, dead_letter = split_source(source)
-        message = describe(payload)
-        said = message.application_properties
-        stream, place = said.get(STREAM), said.get(NUMBER)
-        return (
-            self.side, destination_of(queue), message.session_id, read.get("message_id") or message.message_id, number,
-            enqueued_us, state, dead_letter, message.dead_letter_reason, stream if isinstance(stream, str) else None,
-            place if isinstance(place, int) else None, _text(said.get(AFTER)), _text(said.get(AFTER_IDS)),
-        )  # fmt: skip
+            message = describe(base64.b64decode(read["payload_base64"], validate=True))
+            queue, dead_letter = split_source(source)
+            said = message.application_properties
+            return (
+                self.side, destination_of(queue), _text(message.session_id),
+                _text(read.get("message_id")) or _text(message.message_id), number,
+                None if at is None else round(_seconds(at) * _MICROS), str(read.get("state", "active")), dead_letter,
+                _text(message.dead_letter_reason), _text(said.get(STREAM)), _place(said.get(NUMBER)),
+                _text(said.get(AFTER)), _text(said.get(AFTER_IDS)),
+            )  # fmt: skip
+        except (*_NOT_TAKEN, LookupError, AttributeError, RecursionError):
+            return None
+
+
+def _is_taken(row: Sequence[Any]) -> bool:
+    try:
+        table_of(COPIES, [row])
+    except _NOT_TAKEN:
+        return False
+    return True
 
 
 def _seconds(at: Any) -> float:
@@ -205,6 +228,10 @@ def _seconds(at: Any) -> float:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _place(value: Any) -> int | None:
+    return value if isinstance(value, int) and -(2**63) <= value < 2**63 else None
 
 
 # The journal

@@ -153,13 +153,55 @@ def test_what_is_no_journal_or_archive_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not an archive"):
         archive_parts([str(tmp_path / "nowhere")], [], at_least=1)
     file = tmp_path / "lines.jsonl"
-    file.write_text('{"a": 1}\n')
-    (part,) = archive_parts([str(file)], [], at_least=1)
-    with pytest.raises(UsageError, match="a line of it is none"):
-        read_part(part)
+    file.write_text('{"a": 1}\n' * 3)
+    with pytest.raises(UsageError, match="is not an archive"):
+        archive_parts([str(file)], [], at_least=1)
     with pytest.raises(UsageError, match="There is no journal"):
         asyncio.run(journal_parts(SqliteJournal(tmp_path / "journal.db")))
     assert not (tmp_path / "journal.db").exists()
+
+
+BAD_LINES = {
+    "no JSON": "{",
+    "no message": '{"a": 1}',
+    "too deep": "[" * 100_000,
+    "no base64": {"payload_base64": "?"},
+    "a number no column takes": {"sequence_number": 10**30},
+    "a time no column takes": {"enqueued_at": 1e300},
+    "half a character": {"message_id": "\ud800"},
+    "a state that is half a character": {"state": "\udfff"},
+    "not UTF-8": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("bad", BAD_LINES)
+def test_a_bad_line_is_one_bad_line(request: pytest.FixtureRequest, tmp_path: Path, bad: str) -> None:
+    archives, records, entries, _ = story()
+    journal = journal_of(tmp_path / "journal.db", records, entries)
+    written = archives.as_lines(tmp_path)
+    clean = audited(request, written, journal)
+    (file,) = written["primary"]
+    path = Path(file) if Path(file).is_file() else next(Path(file).glob("*.jsonl"))
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    line = BAD_LINES[bad]
+    if isinstance(line, dict):
+        line = json.dumps(json.loads(first) | {"session_id": "x"} | line)
+    ends = line if isinstance(line, bytes) else line.encode()
+    path.write_bytes(b"".join((first, ends, b"\n", *rest)))
+    report = audited(request, written, journal)
+    assert report.unreadable == (f"{path} at byte {len(first):,}",)
+    assert replace(report, unreadable=()) == clean
+
+
+@pytest.mark.parametrize("text", ["m", 7, None, ["m"]])
+def test_a_message_id_that_is_no_text_is_taken_from_the_message(tmp_path: Path, text: object) -> None:
+    archives = Archives()
+    archives.put("s", "m", (1, None))
+    (file,) = archives.as_lines(tmp_path)["primary"]
+    path = Path(file) if Path(file).is_file() else next(Path(file).glob("*.jsonl"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"message_id": text}) + "\n")
+    (part,) = archive_parts([str(path)], [], at_least=1)
+    assert read_part(part)[0].table.column("message_id").to_pylist() == ["m"]
 
 
 @pytest.mark.parametrize("document", ["{", "[]", "{}", '{"finished": 1, "settled": []}', "[" * 100_000])
