@@ -36,9 +36,7 @@ PING_INTERVAL_SECONDS = 1.0
 def demo(
     options: Options,
     messages: Annotated[int, typer.Option(min=100, max=100_000, help="How many messages are sent.")] = DEMO_MESSAGES,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the namespaces running afterwards, until Ctrl-C.")
-    ] = False,
+    keep: Annotated[bool, typer.Option(help="Leave the namespaces running afterwards, until Ctrl-C.")] = False,
 ) -> CommandResult:
     """Play through an outage on two embedded namespaces: failover, backlog, drain, audit, bill, proof.
 

@@ -74,129 +74,95 @@ def emulator(
     options: Options,
     ctx: typer.Context,
     namespace: Annotated[
-        list[str] | None,
-        typer.Option("--namespace", metavar="NAME", help="Name of a namespace; repeatable.", show_default=False),
+        list[str] | None, typer.Option(metavar="NAME", help="Name of a namespace; repeatable.")
     ] = None,
     port: Annotated[
         int,
         typer.Option(min=0, max=65535, help="Port of the first namespace, the next ones follow; 0 for any free ports."),
     ] = DEFAULT_PORT,
     admin_port: Annotated[
-        int,
-        typer.Option(
-            "--admin-port", min=0, max=65535, help="Port for fault control, which no fault affects; 0 for any free one."
-        ),
+        int, typer.Option(min=0, max=65535, help="Port for fault control, which no fault affects; 0 for any free one.")
     ] = 0,
     host: Annotated[
-        str,
-        typer.Option(
-            "--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for all, and any machine's clients."
-        ),
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for all, and any machine's clients.")
     ] = "127.0.0.1",
     microsoft_ports: Annotated[
         bool,
         typer.Option(
-            "--microsoft-ports",
-            help="Listen where Microsoft's emulator does, 5672 and 5300, and take the key in its connection string.",
+            help="Listen where Microsoft's emulator does, 5672 and 5300, and take the key in its connection string."
         ),
     ] = False,
     standard_ports: Annotated[
         bool,
         typer.Option(
-            "--standard-ports",
-            help="Listen on 5671 and 443, for clients that know no other ports, on an address for each namespace.",
+            help="Listen on 5671 and 443, for clients that know no other ports, on an address for each namespace."
         ),
     ] = False,
     new_keys: Annotated[
-        bool,
-        typer.Option("--new-keys", help="Make new keys and certificates, instead of those of the last start."),
+        bool, typer.Option(help="Make new keys and certificates, instead of those of the last start.")
     ] = False,
     tls_name: Annotated[
         list[str] | None,
-        typer.Option(
-            "--tls-name",
-            metavar="NAME",
-            help="A name clients use beside localhost, e.g. *.example.com; repeatable.",
-            show_default=False,
-        ),
+        typer.Option(metavar="NAME", help="A name clients use beside localhost, e.g. *.example.com; repeatable."),
     ] = None,
     bearer_tokens: Annotated[
         bool | None,
         typer.Option(
             "--bearer-tokens/--no-bearer-tokens",
             help="Take Entra ID tokens of any signer; by default only when listening on this machine alone.",
-            show_default=False,
         ),
     ] = None,
-    tls: Annotated[bool, typer.Option("--tls", help="Print connection strings for AMQP over TLS.")] = False,
+    tls: Annotated[bool, typer.Option(help="Print connection strings for AMQP over TLS.")] = False,
     data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Keep entities and messages in this folder; survives kill -9.", show_default=False),
+        Path | None, typer.Option(help="Keep entities and messages in this folder; survives kill -9.")
     ] = None,
     seed: Annotated[
         Path | None,
-        typer.Option(
-            help="Entities to start with: YAML, JSON, or the Config.json of Microsoft's emulator.", show_default=False
-        ),
+        typer.Option(help="Entities to start with: YAML, JSON, or the Config.json of Microsoft's emulator."),
     ] = None,
     sample: Annotated[
         bool,
         typer.Option(
-            "--sample",
             help="Start with a pair after an outage: 500 messages for a queue, a queue with sessions and a topic wait "
-            "in ten backlog queues.",
+            "in ten backlog queues."
         ),
     ] = False,
     fault: Annotated[
         list[str] | None,
         typer.Option(
-            "--fault",
-            metavar="[NAMESPACE/]SPEC",
-            help="Start with this fault, e.g. throttle:entity=orders,for=30s; repeatable.",
-            show_default=False,
+            metavar="[NAMESPACE/]SPEC", help="Start with this fault, e.g. throttle:entity=orders,for=30s; repeatable."
         ),
     ] = None,
     ui: Annotated[
-        bool,
-        typer.Option("--ui", help="Serve a page for a browser on this machine; its address is printed."),
+        bool, typer.Option(help="Serve a page for a browser on this machine; its address is printed.")
     ] = False,
     throttling: Annotated[
         bool,
-        typer.Option(
-            "--throttling",
-            help="Throttle as the service does: 1,000 credits a second, in the Premium tier 4 MB a second.",
-        ),
+        typer.Option(help="Throttle as the service does: 1,000 credits a second, in the Premium tier 4 MB a second."),
     ] = False,
     alias: Annotated[
         str | None,
         typer.Option(
-            "--alias",
             metavar="NAME",
             help="Pair the first two namespaces under this Geo-DR alias; Premium unless the seed says otherwise.",
-            show_default=False,
         ),
     ] = None,
     lax: Annotated[
         list[str] | None,
         typer.Option(
-            "--lax",
             metavar="LAW[=other]",
             help="Do not keep this law of the service, or keep it in the other form that it may have; repeatable.",
-            show_default=False,
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Keep every law of the service, which is the default; refuses --lax.")
+        bool, typer.Option(help="Keep every law of the service, which is the default; refuses --lax.")
     ] = False,
-    laws: Annotated[bool, typer.Option("--laws", help="List the known laws of the service, and exit.")] = False,
+    laws: Annotated[bool, typer.Option(help="List the known laws of the service, and exit.")] = False,
     law: Annotated[
-        list[str] | None,
-        typer.Option("--law", metavar="NAME", help="List all that is known of this law, and exit; repeatable."),
+        list[str] | None, typer.Option(metavar="NAME", help="List all that is known of this law, and exit; repeatable.")
     ] = None,
-    not_emulated: Annotated[bool, typer.Option("--not-emulated", help="List what is not emulated, and exit.")] = False,
-    compatibility: Annotated[
-        bool, typer.Option("--compatibility", help="List the client releases that were tried, and exit.")
-    ] = False,
+    not_emulated: Annotated[bool, typer.Option(help="List what is not emulated, and exit.")] = False,
+    compatibility: Annotated[bool, typer.Option(help="List the client releases that were tried, and exit.")] = False,
 ) -> CommandResult:
     """Run embedded Service Bus namespaces until Ctrl-C. The pair `local` is the first two of them.
 
@@ -713,7 +679,7 @@ def fault_add(
 def fault_clear(
     options: Options,
     namespace: NamespaceArgument,
-    fault_id: Annotated[str | None, typer.Option("--id", help="Only this one.", show_default=False)] = None,
+    fault_id: Annotated[str | None, typer.Option("--id", help="Only this one.")] = None,
 ) -> CommandResult:
     """Remove all faults of a namespace, or one of them.
 

@@ -72,12 +72,10 @@ def export(
         Path, typer.Option("--dir", metavar="DIR", help="Folder to write to.", show_default="the current one")
     ] = Path(),
     image: Annotated[
-        str, typer.Option("--image", metavar="IMAGE", help="Container image with sbpair as its entry point.")
+        str, typer.Option(metavar="IMAGE", help="Container image with sbpair as its entry point.")
     ] = f"sbpair:{__version__}",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that have another content.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say which files would be written; exit 5 if any would.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace files that have another content.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only say which files would be written; exit 5 if any would.")] = False,
 ) -> CommandResult:
     """Write files for what you install: alert rules, a dashboard, services, jobs, and templates of the backlog queues.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeGuard, get_args
 
 import typer
-from typer.models import ArgumentInfo
+from typer.models import ArgumentInfo, OptionInfo
 
 from sbpair.cli import suggestions
 from sbpair.cli.help_page import COMMON_OPTIONS
@@ -83,22 +83,44 @@ def moment_option(text: str, option: str, now: float) -> float:
         raise UsageError(f"{option}: {error.message}") from None
 
 
+def _common(*names: str, **said: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=COMMON_OPTIONS, **said)
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Values of the common options. None or False: not given."""
+    """The common options: declarations and values. None or False: not given."""
 
-    config: Path | None = None
-    output: Format | None = None
-    outfile: Path | None = None
-    no_color: bool = False
-    quiet: bool = False
-    verbose: bool = False
-    log_format: LogFormat | None = None
-    no_input: bool = False
-    timeout: str | None = None
-    exit_zero: bool = False
-    primary: str | None = None
-    secondary: str | None = None
+    config: Annotated[Path | None, _common(help="Configuration file.")] = None
+    output: Annotated[
+        Format | None,
+        _common(
+            "-o",
+            "--output",
+            metavar="FORMAT",
+            help="table, json, jsonl, yaml, tsv or markdown; for some also prometheus, nagios, github, junit or html.",
+            show_default="table or tsv",
+        ),
+    ] = None
+    outfile: Annotated[Path | None, _common(help="Write the output to this file; it is replaced in one step.")] = None
+    no_color: Annotated[bool, _common(help="No colors.")] = False
+    quiet: Annotated[bool, _common("-q", "--quiet", help="Only errors on stderr.")] = False
+    verbose: Annotated[bool, _common("-v", "--verbose", help="More detail, also on stderr.")] = False
+    log_format: Annotated[LogFormat | None, _common(help="Format of the log on stderr.", show_default="text")] = None
+    no_input: Annotated[bool, _common(help="Never prompt.")] = False
+    timeout: Annotated[
+        str | None,
+        _common(
+            metavar="DURATION",
+            help="Time-out of one request.",
+            show_default="30s; discover, doctor, status, replicate send 10s",
+        ),
+    ] = None
+    exit_zero: Annotated[bool, _common(help="Exit 0 instead of 5 when there are findings.")] = False
+    primary: Annotated[
+        str | None, _common(metavar="NAME", help="Primary namespace of a pair that no file names, by name or host.")
+    ] = None
+    secondary: Annotated[str | None, _common(metavar="NAME", help="Its secondary namespace.")] = None
     line: tuple[str, ...] = ()
     """The command with its arguments and its options that are not `ONCE`."""
 
@@ -212,71 +234,7 @@ def _is_set(kind: Any) -> TypeGuard[type[OptionSet]]:
     return isinstance(kind, type) and issubclass(kind, OptionSet)
 
 
-_PANEL = COMMON_OPTIONS
-_COMMON: dict[str, Any] = {
-    "config": Annotated[
-        Path | None, typer.Option("--config", help="Configuration file.", rich_help_panel=_PANEL, show_default=False)
-    ],
-    "output": Annotated[
-        Format | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FORMAT",
-            help="table, json, jsonl, yaml, tsv or markdown; for some also prometheus, nagios, github, junit or html.",
-            rich_help_panel=_PANEL,
-            show_default="table or tsv",
-        ),
-    ],
-    "outfile": Annotated[
-        Path | None,
-        typer.Option(
-            "--outfile",
-            help="Write the output to this file; it is replaced in one step.",
-            rich_help_panel=_PANEL,
-            show_default=False,
-        ),
-    ],
-    "no_color": Annotated[bool, typer.Option("--no-color", help="No colors.", rich_help_panel=_PANEL)],
-    "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="Only errors on stderr.", rich_help_panel=_PANEL)],
-    "verbose": Annotated[
-        bool, typer.Option("-v", "--verbose", help="More detail, also on stderr.", rich_help_panel=_PANEL)
-    ],
-    "log_format": Annotated[
-        LogFormat | None,
-        typer.Option("--log-format", help="Format of the log on stderr.", rich_help_panel=_PANEL, show_default="text"),
-    ],
-    "no_input": Annotated[bool, typer.Option("--no-input", help="Never prompt.", rich_help_panel=_PANEL)],
-    "timeout": Annotated[
-        str | None,
-        typer.Option(
-            "--timeout",
-            metavar="DURATION",
-            help="Time-out of one request.",
-            rich_help_panel=_PANEL,
-            show_default="30s; discover, doctor, status, replicate send 10s",
-        ),
-    ],
-    "exit_zero": Annotated[
-        bool, typer.Option("--exit-zero", help="Exit 0 instead of 5 when there are findings.", rich_help_panel=_PANEL)
-    ],
-    "primary": Annotated[
-        str | None,
-        typer.Option(
-            "--primary",
-            metavar="NAME",
-            help="Primary namespace of a pair that no file names, by name or host.",
-            rich_help_panel=_PANEL,
-            show_default=False,
-        ),
-    ],
-    "secondary": Annotated[
-        str | None,
-        typer.Option(
-            "--secondary", metavar="NAME", help="Its secondary namespace.", rich_help_panel=_PANEL, show_default=False
-        ),
-    ],
-}
+_COMMON = {each.name: each.type for each in fields(Options) if each.name != "line"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +349,12 @@ def _present_as(function: Callable[..., Any], own: list[inspect.Parameter]) -> N
         if name not in {one.name for one in own}
     ]
     parameters = [context, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *common]
+    for one in parameters:
+        kind, *said = get_args(one.annotation) or (one.annotation,)
+        for info in said:
+            # Without a name of its own typer would give a flag a --no-flag, too.
+            if kind is bool and isinstance(info, OptionInfo) and info.default is ... and not info.param_decls:
+                info.param_decls = (f"--{one.name.replace('_', '-')}",)
     setattr(function, "__signature__", inspect.Signature(parameters))  # noqa: B010
     function.__annotations__ = {p.name: p.annotation for p in parameters}
 

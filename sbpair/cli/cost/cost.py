@@ -44,15 +44,11 @@ def cost(
         str, typer.Option(help="How long the primary is down in the month, e.g. 4h.", metavar="DURATION")
     ] = "0",
     diverted: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT", help="Messages diverted, e.g. 2%. Default: the outage's share.", show_default=False
-        ),
+        str | None, typer.Option(metavar="PERCENT", help="Messages diverted, e.g. 2%. Default: the outage's share.")
     ] = None,
     redelivered: Annotated[str, typer.Option(metavar="PERCENT", help="Messages delivered again, e.g. 1%.")] = "0%",
     queues: Annotated[
-        str | None,
-        typer.Option(metavar="N,...", help="Backlog queues; several to compare, e.g. 5,10,20.", show_default=False),
+        str | None, typer.Option(metavar="N,...", help="Backlog queues; several to compare, e.g. 5,10,20.")
     ] = None,
     hosts: Annotated[str, typer.Option(metavar="N,...", help="Processes that run a syphon; several to compare.")] = "1",
     syphon: Annotated[
@@ -60,57 +56,42 @@ def cost(
     ] = "15m",
     consumers: Annotated[int, typer.Option(min=0, help="Processes that consume, with --replicated.")] = 1,
     tier: Annotated[
-        str | None,
-        typer.Option(metavar="TIER,...", help="Tier of both namespaces; several to compare.", show_default=False),
+        str | None, typer.Option(metavar="TIER,...", help="Tier of both namespaces; several to compare.")
     ] = None,
     messaging_units: Annotated[int, typer.Option(min=1, help="Messaging units of each Premium namespace.")] = 1,
     processes: Annotated[int, typer.Option(min=0, help="Processes that send.")] = 1,
     two_subscriptions: Annotated[
-        bool, typer.Option("--two-subscriptions", help="The namespaces are in different Azure subscriptions.")
+        bool, typer.Option(help="The namespaces are in different Azure subscriptions.")
     ] = False,
     audits_per_day: Annotated[int, typer.Option(min=0, help="Audits per day.")] = 0,
     follow: Annotated[
         str | None,
         typer.Option(
-            "--follow",
             metavar="DURATION",
             help="`pipeline follow` looks as often as this, e.g. 30s.",
             show_default="nobody follows",
         ),
     ] = None,
-    replicated: Annotated[
-        bool, typer.Option("--replicated", help="Active/active: every message goes to both namespaces.")
-    ] = False,
+    replicated: Annotated[bool, typer.Option(help="Active/active: every message goes to both namespaces.")] = False,
     month: Annotated[str, typer.Option(help="30d, average, or a month such as 2026-11.")] = "30d",
-    compare: Annotated[bool, typer.Option("--compare", help="Compare alternatives, including no pairing.")] = False,
+    compare: Annotated[bool, typer.Option(help="Compare alternatives, including no pairing.")] = False,
     prices: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--prices", help="Price list: JSON of the Retail Prices API, or YAML; repeatable.", show_default=False
-        ),
+        list[Path] | None, typer.Option(help="Price list: JSON of the Retail Prices API, or YAML; repeatable.")
     ] = None,
-    region: Annotated[str | None, typer.Option(help="Azure region of the prices.", show_default=False)] = None,
-    currency: Annotated[str | None, typer.Option(help="Currency of the prices.", show_default=False)] = None,
+    region: Annotated[str | None, typer.Option(help="Azure region of the prices.")] = None,
+    currency: Annotated[str | None, typer.Option(help="Currency of the prices.")] = None,
     egress_per_gb: Annotated[
-        str | None,
-        typer.Option(metavar="PRICE", help="Price of 1 GB of traffic between the regions.", show_default=False),
+        str | None, typer.Option(metavar="PRICE", help="Price of 1 GB of traffic between the regions.")
     ] = None,
     snapshot: Annotated[
-        Path | None,
-        typer.Option(
-            "--snapshot", help="Use the tiers and entities of a snapshot (audit --snapshot-out).", show_default=False
-        ),
+        Path | None, typer.Option(help="Use the tiers and entities of a snapshot (audit --snapshot-out).")
     ] = None,
     usage: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--usage",
-            help="Actual usage: Azure Monitor metrics (JSON) or usage details (CSV); repeatable.",
-            show_default=False,
-        ),
+        typer.Option(help="Actual usage: Azure Monitor metrics (JSON) or usage details (CSV); repeatable."),
     ] = None,
     explain_prices: Annotated[
-        bool, typer.Option("--explain-prices", help="Show the price list, and the query for today's prices.")
+        bool, typer.Option(help="Show the price list, and the query for today's prices.")
     ] = False,
 ) -> CommandResult:
     """Estimate what a pair costs per month, line by line, each line with the rule behind it.

@@ -46,47 +46,36 @@ def gateway(
     pair: PairArgument = None,
     *,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect to; port 0 for any free one.")
+        str, typer.Option(metavar="HOST:PORT", help="Where clients connect to; port 0 for any free one.")
     ] = DEFAULT_LISTEN,
     key: Annotated[
         list[str] | None,
         typer.Option(
-            "--key",
             metavar="NAME=RIGHTS[@PATTERNS]",
             help="A random key, e.g. checkout=send@orders; repeatable. Default: app=send,listen.",
-            show_default=False,
         ),
     ] = None,
     keys: Annotated[
-        Path | None,
-        typer.Option("--keys", metavar="FILE", help="Keys of a file, read again when it changes.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Keys of a file, read again when it changes.")
     ] = None,
     cert: Annotated[
-        Path | None,
-        typer.Option("--cert", metavar="FILE", help="Certificate chain (PEM); without it an own authority's."),
+        Path | None, typer.Option(metavar="FILE", help="Certificate chain (PEM); without it an own authority's.")
     ] = None,
-    cert_key: Annotated[Path | None, typer.Option("--cert-key", metavar="FILE", help="Its private key (PEM).")] = None,
-    tls: Annotated[bool, typer.Option("--tls", help="Print connection strings for AMQP over TLS.")] = False,
-    snippet: Annotated[
-        Snippet, typer.Option("--snippet", help="How the connection strings are printed.")
-    ] = Snippet.ENV,
+    cert_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key (PEM).")] = None,
+    tls: Annotated[bool, typer.Option(help="Print connection strings for AMQP over TLS.")] = False,
+    snippet: Annotated[Snippet, typer.Option(help="How the connection strings are printed.")] = Snippet.ENV,
     metrics_on: Annotated[
         int | None,
         typer.Option(
-            "--metrics-port",
-            min=0,
-            max=65535,
-            help="Serve /metrics and /healthz on this port; 0 for any free one.",
-            show_default=False,
+            "--metrics-port", min=0, max=65535, help="Serve /metrics and /healthz on this port; 0 for any free one."
         ),
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port listens on.")] = "127.0.0.1",
     send_timeout: Annotated[
-        str,
-        typer.Option("--send-timeout", metavar="DURATION", help="What a message has, on both sides together."),
+        str, typer.Option(metavar="DURATION", help="What a message has, on both sides together.")
     ] = "1m",
     grace: Annotated[
-        str, typer.Option("--grace", metavar="DURATION", help="How long a stop waits for what is unsettled.")
+        str, typer.Option(metavar="DURATION", help="How long a stop waits for what is unsettled.")
     ] = "10s",
 ) -> CommandResult:
     """Run as a service: an AMQP endpoint that passes everything to the primary, and diverts sends while it is away.

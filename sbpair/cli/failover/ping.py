@@ -47,26 +47,20 @@ def ping(
             autocompletion=suggestions.entities,
         ),
     ] = None,
-    side: Annotated[SideChoice, typer.Option("--side", help="Which namespaces to ping.")] = SideChoice.BOTH,
+    side: Annotated[SideChoice, typer.Option(help="Which namespaces to ping.")] = SideChoice.BOTH,
     count: Annotated[
         int, typer.Option("-c", "--count", min=1, help="Pings per entity, if it answers.")
     ] = DEFAULT_COUNT,
-    interval: Annotated[
-        str, typer.Option("--interval", metavar="DURATION", help="Pause between pings of one entity.")
-    ] = "1s",
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Pause between pings of one entity.")] = "1s",
     until_ok: Annotated[
-        bool,
-        typer.Option("--until-ok", help="Ping until every entity has answered once, for --timeout in all."),
+        bool, typer.Option(help="Ping until every entity has answered once, for --timeout in all.")
     ] = False,
-    control_plane: Annotated[
-        bool, typer.Option("--control-plane", help="Look the entities up instead: needs Manage.")
-    ] = False,
+    control_plane: Annotated[bool, typer.Option(help="Look the entities up instead: needs Manage.")] = False,
     message: Annotated[
-        bool,
-        typer.Option("--message", help="Send queues and topics the documented ping message, which lives one second."),
+        bool, typer.Option(help="Send queues and topics the documented ping message, which lives one second.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --message: open the links only, and name what would be sent.")
+        bool, typer.Option(help="With --message: open the links only, and name what would be sent.")
     ] = False,
     yes: YesOption = False,
 ) -> CommandResult:

@@ -97,58 +97,36 @@ def send(
     form: InputOption = InputFormat.AUTO,
     failover_interval: Annotated[
         str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="How long sends may fail before failing over; 0: at the first failure.",
-            show_default=False,
-        ),
+        typer.Option(metavar="DURATION", help="How long sends may fail before failing over; 0: at the first failure."),
     ] = None,
     ping_interval: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Pause between pings of an unavailable entity.", show_default=False),
+        str | None, typer.Option(metavar="DURATION", help="Pause between pings of an unavailable entity.")
     ] = None,
-    policy: Annotated[
-        PolicyName | None, typer.Option(help="Which errors start a failover.", show_default=False)
-    ] = None,
+    policy: Annotated[PolicyName | None, typer.Option(help="Which errors start a failover.")] = None,
     retry_for: Annotated[
         str, typer.Option(help="Retry a message for this long before it counts as failed.", metavar="DURATION")
     ] = "3m",
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Concurrent sends.")] = 10,
-    partitioned: Annotated[
-        bool, typer.Option("--partitioned", help="The entity is partitioned: check the partition keys.")
-    ] = False,
+    partitioned: Annotated[bool, typer.Option(help="The entity is partitioned: check the partition keys.")] = False,
     hold_sessions: Annotated[
-        bool, typer.Option("--hold-sessions", help="Keep order within a session across failover and failback.")
+        bool, typer.Option(help="Keep order within a session across failover and failback.")
     ] = False,
-    message_id: Annotated[
-        str | None, typer.Option("--message-id", help="MessageId of the only line.", show_default=False)
-    ] = None,
-    session_id: Annotated[
-        str | None, typer.Option("--session-id", help="Session of lines that name none.", show_default=False)
-    ] = None,
+    message_id: Annotated[str | None, typer.Option(help="MessageId of the only line.")] = None,
+    session_id: Annotated[str | None, typer.Option(help="Session of lines that name none.")] = None,
     property_: Annotated[
         list[str] | None,
         typer.Option(
             "--property",
             metavar="NAME=VALUE",
             help="Application property, a text, of lines that do not have it; repeatable.",
-            show_default=False,
         ),
     ] = None,
     ttl: Annotated[
-        str | None,
-        typer.Option(
-            "--ttl", metavar="DURATION", help="Time to live of lines that name none, e.g. 1h.", show_default=False
-        ),
+        str | None, typer.Option(metavar="DURATION", help="Time to live of lines that name none, e.g. 1h.")
     ] = None,
     scheduled: Annotated[
         str | None,
-        typer.Option(
-            "--scheduled",
-            metavar="TIME",
-            help="When lines that name no time appear in the queue, e.g. 2026-12-01T08:00Z.",
-            show_default=False,
-        ),
+        typer.Option(metavar="TIME", help="When lines that name no time appear in the queue, e.g. 2026-12-01T08:00Z."),
     ] = None,
     namespace: Annotated[
         str | None,

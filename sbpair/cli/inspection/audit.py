@@ -29,49 +29,27 @@ def audit(
     options: Options,
     pairs: PairsArgument = None,
     snapshot_out: Annotated[
-        Path | None,
-        typer.Option("--snapshot-out", help="Save what was read to this file; it holds no keys.", show_default=False),
+        Path | None, typer.Option(help="Save what was read to this file; it holds no keys.")
     ] = None,
-    snapshot: Annotated[
-        Path | None,
-        typer.Option("--snapshot", help="Check this saved snapshot instead; contacts nothing.", show_default=False),
-    ] = None,
+    snapshot: Annotated[Path | None, typer.Option(help="Check this saved snapshot instead; contacts nothing.")] = None,
     check: Annotated[
         list[str] | None,
-        typer.Option(
-            "--check",
-            metavar="CODE",
-            help="Run only this check; repeatable.",
-            show_default=False,
-            autocompletion=suggestions.check_codes,
-        ),
+        typer.Option(metavar="CODE", help="Run only this check; repeatable.", autocompletion=suggestions.check_codes),
     ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
-            "--ignore",
-            metavar="CODE[:PATTERN]",
-            help="Ignore these findings; repeatable.",
-            show_default=False,
-            autocompletion=suggestions.check_codes,
+            metavar="CODE[:PATTERN]", help="Ignore these findings; repeatable.", autocompletion=suggestions.check_codes
         ),
     ] = None,
     history: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Append one line per pair to a file in this folder.", show_default=False),
+        Path | None, typer.Option(metavar="DIR", help="Append one line per pair to a file in this folder.")
     ] = None,
-    fail_on: Annotated[
-        Severity, typer.Option("--fail-on", help="Minimum severity that yields exit code 5.")
-    ] = Severity.WARNING,
-    list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks and exit.")] = False,
+    fail_on: Annotated[Severity, typer.Option(help="Minimum severity that yields exit code 5.")] = Severity.WARNING,
+    list_checks: Annotated[bool, typer.Option(help="List the checks and exit.")] = False,
     explain: Annotated[
         str | None,
-        typer.Option(
-            metavar="CODE",
-            help="Explain one check and exit.",
-            show_default=False,
-            autocompletion=suggestions.check_codes,
-        ),
+        typer.Option(metavar="CODE", help="Explain one check and exit.", autocompletion=suggestions.check_codes),
     ] = None,
 ) -> CommandResult:
     """Find stranded messages, and backlog queues that are missing, extra or set up wrong.

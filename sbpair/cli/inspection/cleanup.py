@@ -56,34 +56,19 @@ def cleanup(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     confirm: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--confirm",
-            metavar="QUEUE",
-            help="Delete this queue even if it holds messages; repeatable.",
-            show_default=False,
-        ),
+        list[str] | None, typer.Option(metavar="QUEUE", help="Delete this queue even if it holds messages; repeatable.")
     ] = None,
     left_overs_of: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PRIMARY",
-            help="Include what this former primary left on the secondary; repeatable.",
-            show_default=False,
-        ),
+        typer.Option(metavar="PRIMARY", help="Include what this former primary left on the secondary; repeatable."),
     ] = None,
     archive: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="First move the messages to a file in this folder.", show_default=False),
+        Path | None, typer.Option(metavar="DIR", help="First move the messages to a file in this folder.")
     ] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="First return the messages to the primary.")] = False,
-    plan_out: Annotated[
-        Path | None,
-        typer.Option("--plan-out", help="Save the plan to this file; change nothing.", show_default=False),
-    ] = None,
+    drain: Annotated[bool, typer.Option(help="First return the messages to the primary.")] = False,
+    plan_out: Annotated[Path | None, typer.Option(help="Save the plan to this file; change nothing.")] = None,
     plan: Annotated[
-        Path | None,
-        typer.Option(help="Apply this plan; refused if the queues changed since it was made.", show_default=False),
+        Path | None, typer.Option(help="Apply this plan; refused if the queues changed since it was made.")
     ] = None,
 ) -> CommandResult:
     """Delete backlog queues that are empty and that no configured pair uses.

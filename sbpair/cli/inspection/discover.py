@@ -43,11 +43,10 @@ def discover(
         ),
     ] = None,
     subscription: Annotated[
-        str | None,
-        typer.Option(help="Look through every namespace of this Azure subscription.", show_default=False),
+        str | None, typer.Option(help="Look through every namespace of this Azure subscription.")
     ] = None,
     resource_group: Annotated[
-        str | None, typer.Option(help="With --subscription: of this resource group alone.", show_default=False)
+        str | None, typer.Option(help="With --subscription: of this resource group alone.")
     ] = None,
     cloud: Annotated[
         Cloud | None,
@@ -58,24 +57,19 @@ def discover(
     management_url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL",
-            help="With --subscription: another resource manager, such as an embedded namespace's.",
-            show_default=False,
+            metavar="URL", help="With --subscription: another resource manager, such as an embedded namespace's."
         ),
     ] = None,
     primary: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A primary to look for where a namespace does not list its queues.", metavar="NAME", show_default=False
-        ),
+        typer.Option(help="A primary to look for where a namespace does not list its queues.", metavar="NAME"),
     ] = None,
     auth: Annotated[
         AuthMethod | None,
         typer.Option(help="Credential for namespaces that are not configured.", show_default="of the configuration"),
     ] = None,
     pairs_out: Annotated[
-        Path | None,
-        typer.Option(help="Write a configuration with the pairs found to this new file.", show_default=False),
+        Path | None, typer.Option(help="Write a configuration with the pairs found to this new file.")
     ] = None,
 ) -> CommandResult:
     """Find out whether namespaces hold backlog queues, of which primaries, and with how many messages.

@@ -29,8 +29,7 @@ def doctor(
     options: Options,
     pair: PairArgument = None,
     for_application: Annotated[
-        bool,
-        typer.Option("--for-application", help="Try only what an application needs to divert: links, with Send alone."),
+        bool, typer.Option(help="Try only what an application needs to divert: links, with Send alone.")
     ] = False,
 ) -> CommandResult:
     """Check configuration, credentials, rights, connections, clocks, versions, Java and Spark, and say how to fix them.

@@ -60,8 +60,8 @@ def list_entities(
     ] = "*",
     *,
     on: NamespaceOptions,
-    kind: Annotated[EntityKind | None, typer.Option("--kind", help="Only these.", show_default=False)] = None,
-    with_messages: Annotated[bool, typer.Option("--with-messages", help="Only what holds messages.")] = False,
+    kind: Annotated[EntityKind | None, typer.Option(help="Only these.")] = None,
+    with_messages: Annotated[bool, typer.Option(help="Only what holds messages.")] = False,
 ) -> CommandResult:
     """List the queues, topics and subscriptions of a namespace with their status and message counts.
 
@@ -119,24 +119,19 @@ def create(
     entity: EntityArgument,
     *,
     on: NamespaceOptions,
-    topic: Annotated[bool, typer.Option("--topic", help="Create a topic; without it a queue.")] = False,
+    topic: Annotated[bool, typer.Option(help="Create a topic; without it a queue.")] = False,
     given: SettingOptions,
     filter_: Annotated[
-        str | None,
-        typer.Option("--filter", metavar="SQL", help="Of a rule: its condition. Default: every message."),
+        str | None, typer.Option("--filter", metavar="SQL", help="Of a rule: its condition. Default: every message.")
     ] = None,
     correlation: Annotated[
         list[str] | None,
         typer.Option(
-            "--correlation",
             metavar="NAME=VALUE",
             help="Of a rule: a value that has to be equal, e.g. label=invoice or user.country=DE; repeatable.",
-            show_default=False,
         ),
     ] = None,
-    action: Annotated[
-        str | None, typer.Option("--action", metavar="SQL", help="Of a rule: what it changes.", show_default=False)
-    ] = None,
+    action: Annotated[str | None, typer.Option(metavar="SQL", help="Of a rule: what it changes.")] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
@@ -221,9 +216,7 @@ def delete(
     entity: EntityArgument,
     *,
     on: NamespaceOptions,
-    with_messages: Annotated[
-        bool, typer.Option("--with-messages", help="Also if it holds messages, which are lost.")
-    ] = False,
+    with_messages: Annotated[bool, typer.Option(help="Also if it holds messages, which are lost.")] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:

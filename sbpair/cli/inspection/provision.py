@@ -42,23 +42,16 @@ def provision(
     all_pairs: AllPairsOption = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    plan_out: Annotated[
-        Path | None,
-        typer.Option("--plan-out", help="Save the plan to this file; change nothing.", show_default=False),
-    ] = None,
+    plan_out: Annotated[Path | None, typer.Option(help="Save the plan to this file; change nothing.")] = None,
     plan: Annotated[
-        Path | None,
-        typer.Option(help="Apply this plan; refused if the queues changed since it was made.", show_default=False),
+        Path | None, typer.Option(help="Apply this plan; refused if the queues changed since it was made.")
     ] = None,
-    update: Annotated[
-        bool, typer.Option("--update", help="Change existing queues to the documented settings.")
-    ] = False,
+    update: Annotated[bool, typer.Option(help="Change existing queues to the documented settings.")] = False,
     queues: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of backlog queues, instead of the configured one.", show_default=False),
+        int | None, typer.Option(min=1, help="Number of backlog queues, instead of the configured one.")
     ] = None,
     partitioned: Annotated[
-        bool, typer.Option("--partitioned", help="Make new queues partitioned, which keep no order within a session.")
+        bool, typer.Option(help="Make new queues partitioned, which keep no order within a session.")
     ] = False,
 ) -> CommandResult:
     """Create the backlog queues that a pair needs on its secondary namespace, with the documented settings.

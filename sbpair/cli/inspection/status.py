@@ -41,14 +41,9 @@ def status(
     interval: Annotated[
         str, typer.Option(metavar="DURATION", help="Refresh interval; rates are computed from two samples.")
     ] = "2s",
-    count: Annotated[
-        int | None, typer.Option(min=1, help="With --watch: stop after this many refreshes.", show_default=False)
-    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="With --watch: stop after this many refreshes.")] = None,
     fail_on: Annotated[
-        Severity,
-        typer.Option(
-            "--fail-on", help="warning: anything in the backlog makes the exit code 5; error: no queue at all."
-        ),
+        Severity, typer.Option(help="warning: anything in the backlog makes the exit code 5; error: no queue at all.")
     ] = Severity.ERROR,
 ) -> CommandResult:
     """Show a pair on one screen: both namespaces, what is waiting, how fast that changes, what to do next.

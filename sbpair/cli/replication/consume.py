@@ -100,13 +100,7 @@ def consume(
         ),
     ] = "",
     exec_env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--exec-env",
-            metavar="NAME",
-            help="Pass this environment variable to COMMAND; repeatable.",
-            show_default=False,
-        ),
+        list[str] | None, typer.Option(metavar="NAME", help="Pass this environment variable to COMMAND; repeatable.")
     ] = None,
     handler_timeout: Annotated[
         str, typer.Option(metavar="DURATION", help="Kill a command that takes longer; the attempt has failed.")
@@ -120,21 +114,16 @@ def consume(
     granularity: GranularityOption = Granularity.SESSION,
     retention: RetentionOption = "14d",
     remember: RememberOption = "1d",
-    side: Annotated[
-        list[Side] | None, typer.Option("--side", help="Receive from this namespace only.", show_default=False)
-    ] = None,
+    side: Annotated[list[Side] | None, typer.Option(help="Receive from this namespace only.")] = None,
     sessions: Annotated[int, typer.Option(min=1, max=1000, help="Sessions open at once on each namespace.")] = 64,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Concurrent commands.")] = 16,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Stop after this many messages.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after this many messages.")] = None,
     for_: ForOption = None,
     until_idle: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
             help="Stop when no message has come for this time, and what is scheduled within 5m has come.",
-            show_default=False,
         ),
     ] = None,
     yes: YesOption = False,

@@ -94,9 +94,7 @@ def send(
     second: SecondArgument = None,
     file: FileOption = None,
     form: InputOption = InputFormat.AUTO,
-    session_id: Annotated[
-        str | None, typer.Option("--session-id", help="Session of lines that are bodies.", show_default=False)
-    ] = None,
+    session_id: Annotated[str | None, typer.Option(help="Session of lines that are bodies.")] = None,
     prefer: Annotated[Side, typer.Option(help="The namespace whose copy is delivered first.")] = Side.PRIMARY,
     delay: Annotated[str, typer.Option(metavar="DURATION", help="How much later the other copy is delivered.")] = "15s",
     journal: JournalOption = None,

@@ -122,11 +122,10 @@ def status(
     options: Options,
     journal: JournalOption = None,
     journal_key: JournalKeyOption = COSMOS_KEY,
-    state: Annotated[State | None, typer.Option(help="Only sessions in this state.", show_default=False)] = None,
-    stuck: Annotated[bool, typer.Option("--stuck", help="Only stuck sessions.")] = False,
+    state: Annotated[State | None, typer.Option(help="Only sessions in this state.")] = None,
+    stuck: Annotated[bool, typer.Option(help="Only stuck sessions.")] = False,
     destination: Annotated[
-        str | None,
-        typer.Option(help="Only sessions of this queue or TOPIC/Subscriptions/NAME.", show_default=False),
+        str | None, typer.Option(help="Only sessions of this queue or TOPIC/Subscriptions/NAME.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many sessions.")] = 100,
     lease: LeaseOption = "30s",
@@ -244,9 +243,7 @@ def provision(
     second: SecondArgument = None,
     journal: JournalOption = None,
     journal_key: JournalKeyOption = COSMOS_KEY,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what is missing; exit 5 if anything is.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only show what is missing; exit 5 if anything is.")] = False,
     yes: YesOption = False,
 ) -> CommandResult:
     """Create a replicated queue or subscription, with sessions, on both namespaces.
