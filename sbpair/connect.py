@@ -182,7 +182,7 @@ def run(
 async def _open_and_call(
     verb: Verb[_Request, _Result], where: Where, request: _Request, observer: "Observer | None"
 ) -> _Result:
-    async with _opened(where) as ends:
+    async with opened(where) as ends:
         stop = asyncio.Event()
         called = asyncio.ensure_future(verb(ends, request, observer=observer, stop=stop))
         try:
@@ -193,7 +193,8 @@ async def _open_and_call(
             raise
 
 
-def _opened(where: Where) -> "AbstractAsyncContextManager[Any]":
+def opened(where: Where) -> "AbstractAsyncContextManager[Any]":
+    """What a verb works on, opened: the sides of a pair, or the ends of namespaces."""
     match where:
         case str(name):
             from sbpair.settings import load_noticed

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from sbpair.cli.inspection.status_shown import result
+from sbpair.cli.inspection.status import result
 from sbpair.cli.pipeline.analyze_shown import result_of
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.entities import Tier

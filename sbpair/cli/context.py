@@ -22,9 +22,11 @@ from sbpair.core.outcome import Exit
 if TYPE_CHECKING:
     import asyncio
 
+    from sbpair.connect import Verb, Where
     from sbpair.core.events import Event
     from sbpair.core.pairing import Pair
-    from sbpair.operations.ends import Sides
+    from sbpair.operations import Sides
+    from sbpair.ports import Observer
     from sbpair.render.result import CommandResult
     from sbpair.runtime.clock import SystemClock
     from sbpair.settings import Settings
@@ -63,6 +65,7 @@ def choose_pairs(settings: "Settings", names: list[str] | None) -> "list[Pair]":
 __all__ = [
     "EventLog",
     "Interrupted",
+    "call",
     "choose_pairs",
     "event_log",
     "load_settings",
@@ -75,6 +78,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Request = TypeVar("Request")
 
 
 def open_sides(
@@ -108,6 +112,24 @@ def run_async(options: Options, work: "Callable[[asyncio.Event], Coroutine[Any, 
     finally:
         for handler in logging.getLogger("sbpair").handlers:
             handler.flush()
+
+
+def call(
+    options: Options, where: "Where", verb: "Verb[Request, T]", request: Request, *, observer: "Observer | None" = None
+) -> T:
+    """What a verb of `sbpair.operations` returns for a pair, a namespace, or two of them.
+
+    Raises:
+        InterruptedWorkError: see `run_async`.
+    """
+
+    async def work(stop: "asyncio.Event") -> T:
+        from sbpair.connect import opened
+
+        async with opened(where) as ends:
+            return await verb(ends, request, observer=observer, stop=stop)
+
+    return run_async(options, work)
 
 
 def run_and_show(

@@ -4,13 +4,14 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import load_settings, open_sides, run_async
+from sbpair.cli.context import call, load_settings
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
@@ -21,9 +22,6 @@ from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.words import counted
 from sbpair.render.result import Check, CommandResult, Severity, Table, metrics_of, table_of
-
-if TYPE_CHECKING:
-    import asyncio
 
 DEFAULT_COUNT = 4
 
@@ -83,14 +81,13 @@ def ping(
         raise UsageError("--control-plane sends no message; give it or --message.")
     if dry_run and not message:
         raise UsageError("Without --message nothing is sent, so there is no --dry-run.")
-    from sbpair.operations.ping import DEFAULT_TIMEOUT_SECONDS, PingRequest, targets
-    from sbpair.operations.ping import ping as ping_pair
+    from sbpair.operations.ping import DEFAULT_TIMEOUT_SECONDS, targets
 
     settings = load_settings(options)
     writes = message and not dry_run
     chosen = pair_to_write(options, settings, pair, "Send ping messages to") if writes else settings.pair(pair)
     timeout_seconds = options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
-    request = PingRequest(
+    request = operations.PingRequest(
         tuple(check_entity_path(path) for path in entity or ()),
         None if side is SideChoice.BOTH else Side(side.value),
         by_message=message,
@@ -107,11 +104,7 @@ def ping(
     if writes:
         go_ahead(options, f"Send ping messages to {places}", yes=yes, state="Nothing was sent.")
 
-    async def work(stop: "asyncio.Event") -> Pinged:
-        async with open_sides(chosen) as sides:
-            return await ping_pair(sides, request, observer=_Teller(), stop=stop)
-
-    result = _result(chosen, run_async(options, work))
+    result = _result(chosen, call(options, chosen, operations.ping, request, observer=_Teller()))
     return _as_dry_run(result, places, count) if dry_run else result
 
 

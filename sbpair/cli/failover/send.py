@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
+from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, pair_to_write, side_named
-from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, system_clock
+from sbpair.cli.context import EventLog, load_settings, run_and_show, system_clock
 from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
 from sbpair.cli.failover.records import (
     Failure,
@@ -214,13 +215,12 @@ def _send(
     lines = _SentLines(options.output is Format.JSONL, known=known)
 
     async def work(stop: "asyncio.Event") -> SentMessages:
-        from sbpair.connect import open_ends
-        from sbpair.operations.send import TIMEOUT_SECONDS, SendRequest
-        from sbpair.operations.send import send as send_messages
+        from sbpair.connect import opened
+        from sbpair.operations.send import TIMEOUT_SECONDS
 
         if doing:
             logging.getLogger("sbpair").info(f"{doing}.")
-        request = SendRequest(
+        request = operations.SendRequest(
             entity,
             lines.payloads(reading.source, reading.form, stop, reading.to_message),
             reading.concurrency,
@@ -229,11 +229,8 @@ def _send(
             reading.partitioned,
             reading.hold_sessions,
         )
-        if isinstance(to, Pair):
-            async with open_sides(to) as sides:
-                return await send_messages(sides, request, observer=lines, stop=stop)
-        async with open_ends(to) as ends:
-            return await send_messages(ends, request, observer=lines, stop=stop)
+        async with opened(to) as ends:
+            return await operations.send(ends, request, observer=lines, stop=stop)
 
     namespace = "" if isinstance(to, Pair) else shown_name(to)
     return run_and_show(options, work, lambda sent: lines.result(sent, verbose=options.verbose, namespace=namespace))

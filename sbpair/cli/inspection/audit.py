@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.context import choose_pairs, event_log, load_settings, run_async, run_until
 from sbpair.cli.options import Options, PairsArgument, command
@@ -83,10 +84,8 @@ def audit(
 
         write_snapshots(snapshot_out, [pair.snapshot for pair in result.pairs])
     if history is not None:
-        from sbpair.operations.audit import append_history
-
         for pair in result.pairs:
-            append_history(history, pair)
+            operations.append_history(history, pair)
     if result.errors and not result.pairs:
         raise result.errors[0].error
     return _shown(result, (*notes, *result.notes()), fail_on, each=options.verbose)
@@ -95,11 +94,10 @@ def audit(
 def _of_file(path: Path, names: list[str] | None, codes: Sequence[str], ignore: Sequence[str]) -> "AuditResult":
     from sbpair.cli.inspection.saved import choose_snapshots
     from sbpair.core.inspection.audit.result import AuditResult
-    from sbpair.operations.audit import AuditRequest, audit_snapshot
 
     snapshots = choose_snapshots(path, names)
-    request = AuditRequest(codes, ignore, tuple(snapshot.pair.to_pair() for snapshot in snapshots))
-    return AuditResult(tuple(audit_snapshot(snapshot, request) for snapshot in snapshots))
+    request = operations.AuditRequest(codes, ignore, tuple(snapshot.pair.to_pair() for snapshot in snapshots))
+    return AuditResult(tuple(operations.audit_snapshot(snapshot, request) for snapshot in snapshots))
 
 
 def _of_namespaces(
@@ -109,19 +107,17 @@ def _of_namespaces(
     from sbpair.cli.inspection.saved import configured_pairs
     from sbpair.connect import open_sides
     from sbpair.core.inspection.audit.result import AuditedPair, AuditResult, FailedPair
-    from sbpair.operations.audit import AuditRequest
-    from sbpair.operations.audit import audit as audit_pair
     from sbpair.runtime.inspection.gather import gather_each
 
     settings = load_settings(options)
     chosen = choose_pairs(settings, names)
     others, notes = configured_pairs(settings, "the checks across pairs")
-    request = AuditRequest(codes, ignore, tuple(others))
+    request = operations.AuditRequest(codes, ignore, tuple(others))
 
     async def work(stop: "asyncio.Event") -> "list[AuditedPair | SbpairError]":
         async def audited(pair: Pair) -> AuditedPair:
             async with open_sides(pair) as sides:
-                return await audit_pair(sides, request, observer=event_log(options))
+                return await operations.audit(sides, request, observer=event_log(options))
 
         logging.getLogger("sbpair").debug(_announcement(chosen))
         return await run_until(stop, gather_each(chosen, audited))

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli.asking import AllPairsOption, YesOption, can_ask, pairs_to_write
-from sbpair.cli.context import EventLog, load_settings, open_sides, run_async, unchanged
+from sbpair.cli.context import EventLog, load_settings, open_sides, run_async
 from sbpair.cli.inspection.plans import (
     DryRunOption,
     PairPlans,
+    PlanOption,
+    PlanOutOption,
     carry_out,
+    made,
     operations_log,
     planned,
     plans_for,
@@ -31,21 +35,15 @@ from sbpair.core.inspection.cleanup import (
     holds_messages,
     without_queues,
 )
-from sbpair.core.inspection.plan import Plan, Purpose
+from sbpair.core.inspection.plan import Purpose
 from sbpair.core.names import namespace_label
 from sbpair.core.outcome import Exit
-from sbpair.core.pairing import Pair
 from sbpair.core.redact import printable
 from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
     import asyncio
-
-    from sbpair.core.inspection.result import AppliedPlan
-    from sbpair.operations.cleanup import CleanupRequest
-    from sbpair.operations.ends import Sides
-    from sbpair.ports import Observer
 
 
 @command(output="core.inspection.result:Printed")
@@ -66,10 +64,8 @@ def cleanup(
         Path | None, typer.Option(metavar="DIR", help="First move the messages to a file in this folder.")
     ] = None,
     drain: Annotated[bool, typer.Option(help="First return the messages to the primary.")] = False,
-    plan_out: Annotated[Path | None, typer.Option(help="Save the plan to this file; change nothing.")] = None,
-    plan: Annotated[
-        Path | None, typer.Option(help="Apply this plan; refused if the queues changed since it was made.")
-    ] = None,
+    plan_out: PlanOutOption = None,
+    plan: PlanOption = None,
 ) -> CommandResult:
     """Delete backlog queues that are empty and that no configured pair uses.
 
@@ -96,44 +92,36 @@ def cleanup(
     if plan_out is not None:
         check_writable(plan_out)
     configured, notes = configured_pairs(settings, "the check whose queues these are")
-    from sbpair.operations.cleanup import CleanupRequest
-
-    request = CleanupRequest(tuple(configured), tuple(confirm), others, dry_run=True)
+    request = operations.CleanupRequest(tuple(configured), tuple(confirm), others, dry_run=True)
     if plan is not None:
         plans = plans_for(plan, Purpose.CLEANUP, chosen)
         for pair, written in plans:
             check_still_extra(pair, written, configured)
     else:
-        plans = _planned(options, chosen, request)
-        for pair, made in plans:
-            for missing in without_queues(made, shown_name(pair.secondary), others):
+        plans = made(options, chosen, operations.cleanup, request)
+        for pair, found in plans:
+            for missing in without_queues(found, shown_name(pair.secondary), others):
                 logging.getLogger("sbpair").warning(missing)
-    check_confirmed([made for _, made in plans], confirm)
+    check_confirmed([each for _, each in plans], confirm)
     if not act:
         return _only_shown(plans, notes, plan_out)
     if not steps_agreed(options, plans, yes=yes):
         return _shown(plans, notes)
     if archive is not None or drain:
         notes += _empty(options, plans, archive)
-        plans = _planned(options, chosen, request)
+        plans = made(options, chosen, operations.cleanup, request)
     request = replace(request, confirm=(*confirm, *_ask(options, plans, confirm)), dry_run=False, log=operations_log())
-    plans = [(pair, as_confirmed(made, request.confirm)) for pair, made in plans]
+    plans = [(pair, as_confirmed(each, request.confirm)) for pair, each in plans]
 
-    async def verb(
-        sides: "Sides", pair: Pair, plan: Plan, observer: "Observer | None", stop: "asyncio.Event"
-    ) -> "AppliedPlan":
-        from sbpair.operations.cleanup import cleanup as clean_up_pair
-
-        return await clean_up_pair(sides, replace(request, plan=plan), observer=observer, stop=stop)
-
-    return carry_out(options, "cleanup", plans, verb, from_file=plan is not None, notes=notes)
+    from_file = plan is not None
+    return carry_out(options, "cleanup", plans, operations.cleanup, request, from_file=from_file, notes=notes)
 
 
 def _only_shown(plans: PairPlans, notes: list[str], plan_out: Path | None) -> CommandResult:
     if plan_out is not None:
-        write_plans(plan_out, [made for _, made in plans])
+        write_plans(plan_out, [plan for _, plan in plans])
         return replace(_shown(plans, [*notes, f"Plan written to {plan_out}."]), exit=Exit.OK)
-    if any(made.has_changes for _, made in plans):
+    if any(plan.has_changes for _, plan in plans):
         notes = [*notes, "Delete them with --yes."]
     return _shown(plans, notes)
 
@@ -168,7 +156,6 @@ def _labels(names: Iterable[str]) -> tuple[str, ...]:
 
 def _empty(options: Options, plans: PairPlans, archive: Path | None) -> list[str]:
     """Empty the extra queues that hold messages and are not protected; what happened, in sentences."""
-    from sbpair.operations.empty import EmptyRequest, empty
     from sbpair.render.progress import MoveProgress
 
     async def work(stop: "asyncio.Event") -> list[str]:
@@ -177,26 +164,12 @@ def _empty(options: Options, plans: PairPlans, archive: Path | None) -> list[str
             queues = tuple(step.queue for step in plan.steps if holds_messages(step))
             if stop.is_set() or not queues:
                 continue
-            request = EmptyRequest(queues, archive, operations_log())
+            request = operations.EmptyRequest(queues, archive, operations_log())
             log = None if options.quiet else EventLog(verbose=options.verbose).notify
             with MoveProgress("drain", quiet=options.quiet, color=not options.no_color, log=log) as progress:
                 async with open_sides(pair) as sides:
-                    notes += (await empty(sides, request, observer=progress, stop=stop)).notes
+                    notes += (await operations.empty(sides, request, observer=progress, stop=stop)).notes
         return notes
-
-    return run_async(options, work)
-
-
-def _planned(options: Options, pairs: Sequence[Pair], request: "CleanupRequest") -> list[tuple[Pair, Plan]]:
-    async def work(stop: "asyncio.Event") -> list[tuple[Pair, Plan]]:
-        from sbpair.operations.cleanup import cleanup as clean_up_pair
-
-        plans = []
-        for pair in pairs:
-            with unchanged():
-                async with open_sides(pair) as sides:
-                    plans.append((pair, (await clean_up_pair(sides, request, stop=stop)).plan))
-        return plans
 
     return run_async(options, work)
 

@@ -1,8 +1,6 @@
 """`sbpair discover`: find backlog queues of any pair, and write the configuration for them."""
 
 import re
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import LOCAL_PAIR
 from sbpair.cli.context import load_settings, run_async, run_until
+from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, command
 from sbpair.core.access import AuthMethod, Cloud, NamespaceAccess, resource_manager_url
 from sbpair.core.errors import UsageError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from sbpair.core.inspection.discovery import Discovery
-    from sbpair.core.pairing import Pair
     from sbpair.settings import Settings
 
 SUBSCRIPTION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -115,21 +114,21 @@ def discover(
             hint="Name one: sbpair discover contoso-neu --auth azure-cli",
         )
     chosen = list({access.host.lower(): access for access in reversed(chosen)}.values())[::-1]
-    pairs = tuple(_complete(settings))
+    # A search is where one starts, so half a pair must not end it. Those that a file names come first: they may be the
+    # embedded namespaces, too.
+    pairs = tuple(sorted(configured_pairs(settings)[0], key=lambda pair: pair.name == LOCAL_PAIR))
     # One of the pairs' namespaces may be the primary of a backlog that is found.
     of_pairs = (access for pair in pairs for access in (pair.primary, pair.secondary))
     known = {access.host.lower(): _keys(settings, access) for access in (*of_pairs, *chosen)}
 
     async def work(stop: "asyncio.Event") -> "Discovery":
         from sbpair.connect import open_namespace
-        from sbpair.operations.discover import DiscoverRequest
-        from sbpair.operations.discover import discover as search
         from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS
 
         timeout_seconds = options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
         names = tuple(settings.pair_names())
-        request = DiscoverRequest(tuple(chosen), pairs, tuple(primary or ()), known, names, timeout_seconds)
-        return await search(open_namespace, request, stop=stop)
+        request = operations.DiscoverRequest(tuple(chosen), pairs, tuple(primary or ()), known, names, timeout_seconds)
+        return await operations.discover(open_namespace, request, stop=stop)
 
     discovery = run_async(options, work)
     if pairs_out is not None and discovery.pairs:
@@ -141,14 +140,6 @@ async def _of_subscription(manager: NamespaceAccess) -> list[NamespaceAccess]:
     from sbpair.azure.management import list_namespaces
 
     return await list_namespaces(manager)
-
-
-def _complete(settings: "Settings") -> "Iterator[Pair]":
-    """The pairs that are configured rightly: a search is where one starts, so half a pair must not end it. Those that a
-    file names come first: they may be the embedded namespaces, too."""
-    for name in sorted(settings.pair_names(), key=lambda name: name == LOCAL_PAIR):
-        with suppress(UsageError):
-            yield settings.pair(name)
 
 
 def _keys(settings: "Settings", access: NamespaceAccess) -> dict[str, Any]:

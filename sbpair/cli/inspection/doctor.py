@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.context import load_settings, open_sides, run_async
+from sbpair import operations
+from sbpair.cli.context import call, load_settings
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.core.errors import ConfigurationError, IncompatibleSdkError, SbpairError, UsageError
 from sbpair.core.inspection.diagnosis import COMMAND, VERSIONS, Diagnoses, Diagnosis, Verdict
@@ -21,7 +22,7 @@ from sbpair.render.result import Check, CommandResult, Severity, table_of
 from sbpair.version import __version__
 
 if TYPE_CHECKING:
-    import asyncio
+    pass
 
 
 @command(output="core.inspection.diagnosis:Diagnoses", checks=True)
@@ -52,26 +53,14 @@ def doctor(
         files = ", ".join(str(path) for path in settings.files) or "no file"
         rows.append(Diagnosis("configuration", chosen.name, Verdict.OK, f"complete ({files})"))
     except UsageError as error:
-        rows.append(Diagnosis.of_error("configuration", pair or "default pair", _advised(error)))
+        advised = error if error.hint else ConfigurationError(error.message)
+        rows.append(Diagnosis.of_error("configuration", pair or "default pair", advised))
     if chosen is not None:
-        rows += _examine(options, chosen, for_application)
+        request = operations.DoctorRequest(
+            options.timeout_seconds(operations.DoctorRequest().timeout_seconds), for_application
+        )
+        rows += call(options, chosen, operations.doctor, request).checks
     return _result(Diagnoses(None if chosen is None else chosen.name, tuple(rows)))
-
-
-def _advised(error: UsageError) -> UsageError:
-    return error if error.hint else ConfigurationError(error.message)
-
-
-def _examine(options: Options, pair: Pair, for_application: bool) -> tuple[Diagnosis, ...]:
-    async def work(stop: "asyncio.Event") -> Diagnoses:
-        from sbpair.operations.doctor import DoctorRequest
-        from sbpair.operations.doctor import doctor as examine
-
-        request = DoctorRequest(options.timeout_seconds(DoctorRequest().timeout_seconds), for_application)
-        async with open_sides(pair) as sides:
-            return await examine(sides, request, stop=stop)
-
-    return run_async(options, work).checks
 
 
 def _result(found: Diagnoses) -> CommandResult:

@@ -1,17 +1,18 @@
 """`sbpair entity list`, `show`, `create`, `delete` and `set-status`."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead, go_ahead_by_name
-from sbpair.cli.context import load_settings, run_async, unchanged
+from sbpair.cli.context import call, load_settings, unchanged
 from sbpair.cli.inspection.entity_settings import SettingOptions, rule_of_options
 from sbpair.cli.inspection.plans import operations_log
+from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref, find_namespace, refuse_unnamed
 from sbpair.core.entities import EntityKind
@@ -33,13 +34,9 @@ from sbpair.render.result import CommandResult, table_of
 from sbpair.service import EntityStatus
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from sbpair.core.access import NamespaceAccess
-    from sbpair.core.pairing import Pair
+    from sbpair.connect import Verb
     from sbpair.settings import Settings
 
-T = TypeVar("T")
 EntityArgument = Annotated[
     str,
     typer.Argument(
@@ -73,11 +70,10 @@ def list_entities(
       sbpair entity list 'news*' --kind subscription --side secondary
       sbpair entity list --namespace contoso-weu --with-messages -o json
     """
-    from sbpair.operations.entity import ListEntitiesRequest
-    from sbpair.operations.entity import list_entities as list_all
-
     access, _ = find_namespace(load_settings(options), on)
-    found = _call(options, access, list_all, ListEntitiesRequest(pattern, kind, with_messages))
+    found = call(
+        options, access, operations.list_entities, operations.ListEntitiesRequest(pattern, kind, with_messages)
+    )
     entities = found.entities
     holding = sum(bool(entity.active + entity.dead_letter + entity.scheduled + entity.transfer) for entity in entities)
     return CommandResult(
@@ -99,10 +95,10 @@ def show(options: Options, entity: EntityArgument, *, on: NamespaceOptions) -> C
       sbpair entity show orders
       sbpair entity show news/Subscriptions/audit --namespace contoso-weu -o json
     """
-    from sbpair.operations.entity import ShowEntityRequest, show_entity
-
     place, rule = find_entity(load_settings(options), on, entity)
-    found = _call(options, place.access, show_entity, ShowEntityRequest(place.path, rule, place.namespace))
+    found = call(
+        options, place.access, operations.show_entity, operations.ShowEntityRequest(place.path, rule, place.namespace)
+    )
     kind = found.entity.kind
     tables = [table_of(SettingRow, setting_rows(found))]
     if kind is EntityKind.SUBSCRIPTION:
@@ -147,8 +143,6 @@ def create(
       sbpair entity create news/Subscriptions/audit --lock 2m --sessions --yes
       sbpair entity create news/Subscriptions/audit/Rules/german --filter "country = 'DE'" --yes
     """
-    from sbpair.operations.entity import CreateEntityRequest, CreateRuleRequest, create_entity, create_rule
-
     settings = load_settings(options)
     place, rule = find_entity(settings, on, entity)
     if not dry_run:
@@ -158,7 +152,13 @@ def create(
         if topic:
             raise UsageError(f"{entity!r} is a rule, not a topic. Nothing was changed.")
         facts = rule_of_options(rule, filter_, correlation or (), action)
-        return _change(options, place, create_rule, CreateRuleRequest(rule=facts, **_asked(place, dry_run)), yes=yes)
+        return _change(
+            options,
+            place,
+            operations.create_rule,
+            operations.CreateRuleRequest(rule=facts, **_asked(place, dry_run)),
+            yes=yes,
+        )
     if filter_ is not None or correlation or action is not None:
         raise UsageError(
             "--filter, --correlation and --action are of a rule. Nothing was changed.",
@@ -167,8 +167,8 @@ def create(
     if topic and place.is_subscription:
         raise UsageError(f"{entity!r} is a subscription, not a topic. Nothing was changed.")
     kind = EntityKind.SUBSCRIPTION if place.is_subscription else EntityKind.TOPIC if topic else EntityKind.QUEUE
-    request = CreateEntityRequest(kind=kind, settings=given.of_kind(kind), **_asked(place, dry_run))
-    return _change(options, place, create_entity, request, yes=yes)
+    request = operations.CreateEntityRequest(kind=kind, settings=given.of_kind(kind), **_asked(place, dry_run))
+    return _change(options, place, operations.create_entity, request, yes=yes)
 
 
 class Status(StrEnum):
@@ -197,17 +197,14 @@ def set_status(
       sbpair entity set-status orders SendDisabled --dry-run
       sbpair entity set-status contoso-weu:news/Subscriptions/audit ReceiveDisabled --yes
     """
-    from sbpair.operations.entity import SetStatusRequest
-    from sbpair.operations.entity import set_status as set_to
-
     settings = load_settings(options)
     place, rule = find_entity(settings, on, entity)
     if rule is not None:
         raise UsageError(f"{entity!r} is a rule, which has no status. Nothing was changed.")
     if not dry_run:
         refuse_unnamed(options, place, yes=yes)
-    request = SetStatusRequest(status=EntityStatus(status.value), **_asked(place, dry_run))
-    return _change(options, place, set_to, request, yes=yes)
+    request = operations.SetStatusRequest(status=EntityStatus(status.value), **_asked(place, dry_run))
+    return _change(options, place, operations.set_status, request, yes=yes)
 
 
 @command(output="core.inspection.entity:Changed")
@@ -231,29 +228,23 @@ def delete(
       sbpair entity delete orders-old --dry-run
       sbpair entity delete contoso-weu:news/Subscriptions/audit/Rules/all --yes
     """
-    from sbpair.operations.entity import DeleteEntityRequest, DeleteRuleRequest, delete_entity, delete_rule
-
     settings = load_settings(options)
     place, rule = find_entity(settings, on, entity)
     if not dry_run:
         refuse_unnamed(options, place, yes=yes)
     asked = _asked(place, dry_run)
     if rule is not None:
-        return _change(options, place, delete_rule, DeleteRuleRequest(rule=rule, **asked), yes=yes, by_name=rule)
-    pairs = tuple(_pairs_on(settings))
-    request = DeleteEntityRequest(with_messages=with_messages, pairs=pairs, **asked)
-    return _change(options, place, delete_entity, request, yes=yes, by_name=place.path)
-
-
-def _pairs_on(settings: "Settings") -> "list[Pair]":
-    """Every pair that is configured completely; of the others nothing is known that could guard an entity."""
-    found = []
-    for name in settings.pair_names():
-        try:
-            found.append(settings.pair(name))
-        except UsageError:
-            continue
-    return found
+        return _change(
+            options,
+            place,
+            operations.delete_rule,
+            operations.DeleteRuleRequest(rule=rule, **asked),
+            yes=yes,
+            by_name=rule,
+        )
+    pairs = tuple(configured_pairs(settings)[0])
+    request = operations.DeleteEntityRequest(with_messages=with_messages, pairs=pairs, **asked)
+    return _change(options, place, operations.delete_entity, request, yes=yes, by_name=place.path)
 
 
 # What the commands share.
@@ -274,18 +265,6 @@ def find_entity(settings: "Settings", on: NamespaceOptions, text: str) -> tuple[
 MOST_RULE_CHARACTERS = 50
 
 
-def _call(options: Options, access: "NamespaceAccess", verb: Callable[..., Awaitable[T]], request: Any) -> T:
-    """What a verb on this namespace returns; if it ends in an error nothing was changed."""
-
-    async def connected(stop: "asyncio.Event") -> T:
-        from sbpair.connect import open_ends
-
-        async with open_ends(access) as ends:
-            return await verb(ends, request, stop=stop)
-
-    return run_async(options, connected)
-
-
 def _asked(place: EntityRef, dry_run: bool) -> dict[str, Any]:
     """What every change is asked."""
     return {"path": place.path, "dry_run": dry_run, "log": operations_log(), "namespace": place.namespace}
@@ -294,7 +273,7 @@ def _asked(place: EntityRef, dry_run: bool) -> dict[str, Any]:
 def _change(
     options: Options,
     place: EntityRef,
-    verb: Callable[..., Awaitable[Changed]],
+    verb: "Verb[Any, Changed]",
     request: Any,
     *,
     yes: bool,
@@ -303,14 +282,14 @@ def _change(
     """Make a change, after it was looked at and agreed to; `by_name`: what has to be typed to agree."""
     if request.dry_run or not yes:
         with unchanged():
-            change = _call(options, place.access, verb, replace(request, dry_run=True))
+            change = call(options, place.access, verb, replace(request, dry_run=True))
         if request.dry_run or not change.changed:
             return _told(replace(change, dry_run=request.dry_run))
         if by_name:
             go_ahead_by_name(options, change.doing, by_name, yes=yes, state="Nothing was deleted.")
         else:
             go_ahead(options, change.doing, yes=yes, state="Nothing was changed.")
-    return _told(_call(options, place.access, verb, request))
+    return _told(call(options, place.access, verb, request))
 
 
 def _told(change: Changed) -> CommandResult:

@@ -1,14 +1,15 @@
 """What provision and cleanup share on the command line: plan files, plans and what became of them as tables."""
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sbpair.cli.asking import agreed, can_ask, side_named
-from sbpair.cli.context import event_log, open_sides, run_and_show
+from sbpair.cli.context import event_log, open_sides, run_and_show, run_async, unchanged
 from sbpair.cli.inspection.saved import read_saved
 from sbpair.cli.options import Options
 from sbpair.core.errors import UsageError
@@ -24,12 +25,13 @@ from sbpair.settings import state_directory
 if TYPE_CHECKING:
     import asyncio
 
+    from sbpair.connect import Verb
     from sbpair.core.inspection.result import AppliedPlan
-    from sbpair.operations.ends import Sides
-    from sbpair.ports import Observer
 
-    Verb = Callable[[Sides, Pair, Plan, Observer | None, asyncio.Event], Awaitable[AppliedPlan]]
-
+PlanOutOption = Annotated[Path | None, typer.Option(help="Save the plan to this file; change nothing.")]
+PlanOption = Annotated[
+    Path | None, typer.Option(help="Apply this plan; refused if the queues changed since it was made.")
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the plan; exit 5 if it has changes.")]
 PairPlans = Sequence[tuple[Pair, Plan]]
 
@@ -78,14 +80,36 @@ def steps_agreed(options: Options, plans: PairPlans, *, yes: bool) -> bool:
     return agreed(options, f"{summary} on {where}: go on?", yes=yes)
 
 
+def made(
+    options: Options, pairs: Sequence[Pair], verb: "Verb[Any, AppliedPlan]", request: Any
+) -> list[tuple[Pair, Plan]]:
+    """The plan of each pair, by a dry run of `verb`."""
+
+    async def work(stop: "asyncio.Event") -> list[tuple[Pair, Plan]]:
+        plans = []
+        for pair in pairs:
+            with unchanged():
+                async with open_sides(pair) as sides:
+                    plans.append((pair, (await verb(sides, request, observer=None, stop=stop)).plan))
+        return plans
+
+    return run_async(options, work)
+
+
 def carry_out(
-    options: Options, command_name: str, plans: PairPlans, verb: "Verb", *, from_file: bool, notes: Sequence[str] = ()
+    options: Options,
+    command_name: str,
+    plans: PairPlans,
+    verb: "Verb[Any, AppliedPlan]",
+    request: Any,
+    *,
+    from_file: bool,
+    notes: Sequence[str] = (),
 ) -> CommandResult:
-    """Call `verb` for one pair after the other until a signal, and show what became of the plans. Those of a file are
-    refused if the queues have changed since."""
+    """Call `verb` with each plan until a signal, and show what became of them. Those of a file are refused if the
+    queues have changed since."""
 
     async def work(stop: "asyncio.Event") -> "list[AppliedPlan]":
-        from sbpair.cli.context import unchanged
         from sbpair.operations.plans import refuse_stale
 
         if from_file:
@@ -98,7 +122,8 @@ def carry_out(
             if applied and stop.is_set():
                 break
             async with open_sides(pair) as sides:
-                applied.append(await verb(sides, pair, plan, event_log(options), stop))
+                asked = replace(request, plan=plan)
+                applied.append(await verb(sides, asked, observer=event_log(options), stop=stop))
         return applied
 
     return run_and_show(options, work, lambda applied: _shown(command_name, plans, applied, notes))

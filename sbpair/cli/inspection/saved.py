@@ -61,8 +61,9 @@ def write_snapshots(path: Path, snapshots: Iterable[Snapshot]) -> None:
     write_file(path, json_text(document, indent=1) + "\n", private=True)
 
 
-def configured_pairs(settings: "Settings", affected: str) -> tuple[list[Pair], list[str]]:
-    """Every pair of the configuration, for what looks across pairs, and why some are left out of `affected`."""
+def configured_pairs(settings: "Settings", affected: str = "") -> tuple[list[Pair], list[str]]:
+    """Every pair that is configured completely, for what looks across pairs, and why the others are left out of what is
+    `affected`."""
     pairs, notes = [], []
     for name in settings.pair_names():
         try:

@@ -3,28 +3,41 @@
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.context import Interrupted, load_settings, open_sides, run_async
-from sbpair.cli.inspection.status_shown import result
+from sbpair import operations
+from sbpair.cli.context import Interrupted, call, load_settings, open_sides, run_async
 from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.core.backlog import QueueState, Verdict, verdict
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
+from sbpair.core.forecast import in_words as forecast_in_words
+from sbpair.core.inspection.status import (
+    PairStatus,
+    StatusReport,
+    StatusRow,
+    figures,
+    in_words,
+    outlook,
+    queue_rows,
+    side_rows,
+)
 from sbpair.core.outcome import Exit, Severity
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import spoken_clock, to_plain
 from sbpair.render.console import can_redraw, choose_format, put
 from sbpair.render.formats import dump_json
 from sbpair.render.output import Format
-from sbpair.render.result import CommandResult
+from sbpair.render.result import Check, CommandResult, Table, metrics_of, table_of
+from sbpair.render.result import Severity as Shown
 
 if TYPE_CHECKING:
     import asyncio
 
     from sbpair.core.inspection.status import StatusReport
-    from sbpair.operations.status import StatusRequest
 
 _WATCHABLE = (Format.TABLE, Format.TSV, Format.JSONL)
 
@@ -59,36 +72,28 @@ def status(
       sbpair status orders --watch --interval 5s
       sbpair status orders --fail-on warning && deploy
     """
-    from sbpair.operations.status import StatusRequest
-    from sbpair.operations.status import status as read_status
-
     chosen = load_settings(options).pair(pair)
     seconds = duration_option(interval) or 0.0
     if count is not None and not watch:
         raise UsageError("--count ends a --watch; without --watch there is one answer.")
-    timeout_seconds = options.timeout_seconds(StatusRequest().timeout_seconds)
+    timeout_seconds = options.timeout_seconds(operations.StatusRequest().timeout_seconds)
     if watch:
-        return _watch(options, chosen, StatusRequest(max(seconds, 0.1), timeout_seconds), count, fail_on)
-
-    async def work(stop: "asyncio.Event") -> "StatusReport":
-        async with open_sides(chosen) as sides:
-            return await read_status(sides, StatusRequest(seconds, timeout_seconds), stop=stop)
-
-    return result(run_async(options, work), fail_on)
+        request = operations.StatusRequest(max(seconds, 0.1), timeout_seconds)
+        return _watch(options, chosen, request, count, fail_on)
+    request = operations.StatusRequest(seconds, timeout_seconds)
+    return result(call(options, chosen, operations.status, request), fail_on)
 
 
 def _watch(
-    options: Options, pair: Pair, request: "StatusRequest", count: int | None, fail_on: Severity
+    options: Options, pair: Pair, request: "operations.StatusRequest", count: int | None, fail_on: Severity
 ) -> CommandResult:
-    from sbpair.operations.status import watch_status
-
     if options.outfile is not None or (options.output is not None and options.output not in _WATCHABLE):
         raise UsageError("--watch writes to a terminal, or lines: -o tsv or -o jsonl, without --outfile.")
     chosen = choose_format(options.output, to_file=False)
 
     async def work(stop: "asyncio.Event") -> Exit:
         exit, samples = Exit.OK, 0
-        async with open_sides(pair) as sides, aclosing(watch_status(sides, request, stop=stop)) as watched:
+        async with open_sides(pair) as sides, aclosing(operations.watch_status(sides, request, stop=stop)) as watched:
             async for found in watched:
                 show(found)
                 exit, samples = found.exit(fail_on), samples + 1
@@ -105,7 +110,7 @@ def _watch(
     return CommandResult("status", None, text="", streamed=True, exit=exit)
 
 
-def _shower(chosen: Format, stack: ExitStack, seconds: float, *, color: bool) -> "Callable[[StatusReport], None]":
+def _shower(chosen: Format, stack: ExitStack, seconds: float, *, color: bool) -> Callable[[StatusReport], None]:
     """How each sample is shown: in place on a terminal, as a record or a plain line elsewhere."""
     if chosen is Format.TABLE and can_redraw(sys.stdout):
         from sbpair.render.progress import LiveView
@@ -114,8 +119,119 @@ def _shower(chosen: Format, stack: ExitStack, seconds: float, *, color: bool) ->
         leave = f"every {format_duration(seconds)}; Ctrl-C leaves"
         return lambda found: view.show(result(found, leave=f"{spoken_clock(found.status.taken_at)}, {leave}"))
 
-    def write(found: "StatusReport") -> None:
+    def write(found: StatusReport) -> None:
         put((dump_json(to_plain(found)) if chosen is Format.JSONL else found.line()) + "\n")
         sys.stdout.flush()
 
     return write
+
+
+# What is shown: the screen, and what monitoring formats check.
+
+_SIDE_COLUMNS = {"what": "Side", "name": "Namespace", "state": "", "tier": "", "answered_in_ms": "", "detail": ""}
+_QUEUE_COLUMNS = {
+    "name": "Queue",
+    "state": "",
+    "active": "",
+    "drawn": "",
+    "dead_letter": "Dead",
+    "oldest": "",
+    "detail": "",
+}
+
+
+def result(found: StatusReport, fail_on: Severity = Severity.ERROR, *, leave: str = "") -> CommandResult:
+    """What is shown of a status. `leave` says on the screen how to end a watch."""
+    status = found.status
+    return CommandResult(
+        "status",
+        found,
+        (table_of(StatusRow, [*side_rows(status), *queue_rows(status)]),),
+        notes=tuple(found.notes()),
+        details=(f"A drain of that takes {forecast_in_words(found.drain)}.",) if found.backlog.active else (),
+        summary=found.summary(),
+        exit=found.exit(fail_on),
+        checks=tuple(_checks(status)),
+        closing=True,
+        metrics=tuple(metrics_of(figures(found), ("pair", status.pair))),
+        screen=_screen(status, leave),
+    )
+
+
+MOST_ROWS = 10
+"""The queues that fit on a screen of 24 lines; of more, those that are empty are only counted."""
+
+
+def _screen(status: PairStatus, leave: str) -> tuple[Table, ...]:
+    """Both namespaces and the queues with their total, for 80 columns and 24 lines."""
+    environment = f" [{status.environment}]" if status.environment else ""
+    heading = f"{status.pair}{environment}{', ' if leave else ''}{leave}"
+    sides = [replace(row, name=side.short_name) for row, side in zip(side_rows(status), status.sides, strict=True)]
+    first = replace(_table(sides, heading, _SIDE_COLUMNS), title_style=status.environment)
+    rows = [_for_a_person(row) for row in queue_rows(status)]
+    if not rows:
+        return (first,)
+    title = f"Backlog queues {rows[0].name.rpartition('/')[0]}/..."
+    if len(rows) > MOST_ROWS:
+        filled = [row for row in rows if row.state != QueueState.EMPTY]
+        title += f" ({len(rows) - len(filled):,} of {len(rows):,} are empty)"
+        rows = filled
+    rows = [replace(row, name=row.name.rpartition("/")[2]) for row in rows]
+    return first, _table([*rows, _total(status)], title, _QUEUE_COLUMNS)
+
+
+def _for_a_person(row: StatusRow) -> StatusRow:
+    """Numbers that are not known say so. Why a queue could not be read is the same for most: a sentence below says
+    it once."""
+    if row.state == QueueState.UNKNOWN:
+        row = replace(row, detail="")
+    if row.state == QueueState.MISSING:
+        return replace(row, drawn=None)
+    active, dead_letter = row.active, row.dead_letter
+    return replace(
+        row,
+        active="unknown" if active is None else active,
+        dead_letter="unknown" if dead_letter is None else dead_letter,
+    )
+
+
+def _table(rows: list[StatusRow], title: str, show: dict[str, str]) -> Table:
+    """Without the column of details where nothing is in it."""
+    if not any(row.detail for row in rows):
+        show = {name: heading for name, heading in show.items() if name != "detail"}
+    return replace(table_of(StatusRow, rows, title, show=show), compact=True)
+
+
+def _total(status: PairStatus) -> StatusRow:
+    age = status.backlog.oldest_age_seconds
+    return StatusRow(
+        "",
+        "total",
+        "",
+        active=in_words(status.backlog.active),
+        dead_letter=in_words(status.backlog.dead_letter),
+        oldest=None if age is None else format_duration(age),
+    )
+
+
+def _checks(status: PairStatus) -> list[Check]:
+    checks = [
+        Check(
+            "namespace",
+            f"{side.side} {side.name}",
+            Shown.OK if side.answers else Shown.CRITICAL,
+            side.detail or side.state,
+        )
+        for side in status.sides
+    ]
+    severity = _SEVERITIES[verdict(status.backlog)]
+    return [*checks, Check("backlog", status.pair, severity, outlook(status, None))]
+
+
+_SEVERITIES = {
+    Verdict.EMPTY: Shown.OK,
+    Verdict.WAITING: Shown.WARNING,
+    Verdict.SET_ASIDE: Shown.WARNING,
+    Verdict.NO_QUEUES: Shown.ERROR,
+    Verdict.UNKNOWN: Shown.UNKNOWN,
+}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sbpair.cli.inspection.status_shown import MOST_ROWS, result
+from sbpair.cli.inspection.status import MOST_ROWS, result
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus, report
 
