@@ -349,12 +349,12 @@ def _present_as(function: Callable[..., Any], own: list[inspect.Parameter]) -> N
         if name not in {one.name for one in own}
     ]
     parameters = [context, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *common]
-    for one in parameters:
-        kind, *said = get_args(one.annotation) or (one.annotation,)
+    for parameter in parameters:
+        kind, *said = get_args(parameter.annotation) or (parameter.annotation,)
         for info in said:
             # Without a name of its own typer would give a flag a --no-flag, too.
             if kind is bool and isinstance(info, OptionInfo) and info.default is ... and not info.param_decls:
-                info.param_decls = (f"--{one.name.replace('_', '-')}",)
+                info.param_decls = (f"--{parameter.name.replace('_', '-')}",)
     setattr(function, "__signature__", inspect.Signature(parameters))  # noqa: B010
     function.__annotations__ = {p.name: p.annotation for p in parameters}
 
