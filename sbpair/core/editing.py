@@ -9,7 +9,7 @@ import base64
 import binascii
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,12 +17,13 @@ from typing import Any
 from sbpair.amqp import codec, sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError, Int, Long, Symbol, Timestamp, Uint
+from sbpair.core.durations import parse_duration
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Received
 from sbpair.core.names import MAX_ID_CHARACTERS, is_dead_letter_path
 from sbpair.core.redact import json_text, printable
-from sbpair.core.rewrite import LAST_MS, PARTITION_KEY, SCHEDULED, as_sent, typed
+from sbpair.core.rewrite import LAST_MS, PARTITION_KEY, SCHEDULED, as_sent, compose, typed
 from sbpair.core.summary import plain
 from sbpair.core.system_properties import MAX_HEADER_TTL_MS
 
@@ -81,15 +82,19 @@ def read_document(text: str) -> dict[str, Any]:
     Raises:
         UsageError: it is no JSON object; the place is named.
     """
+    document = _read_json(text)
+    if not isinstance(document, dict):
+        raise UsageError("The edited message is no JSON object.")
+    return document
+
+
+def _read_json(text: str) -> Any:
     try:
-        document = json.loads(text, object_pairs_hook=_each_once)
+        return json.loads(text, object_pairs_hook=_each_once)
     except RecursionError as error:
         raise UsageError("The edited message is nested too deeply to be read.") from error
     except ValueError as error:
         raise UsageError(f"The edited message is no JSON: {error}.") from error
-    if not isinstance(document, dict):
-        raise UsageError("The edited message is no JSON object.")
-    return document
 
 
 def edited(payload: bytes, after: Mapping[str, Any]) -> bytes:
@@ -151,7 +156,10 @@ class Editable:
             UsageError: the document is no JSON object, or one of its fields cannot be edited so.
             MalformedMessageError: not an AMQP message.
         """
-        document = read_document(text)
+        return self.with_document(read_document(text))
+
+    def with_document(self, document: Mapping[str, Any]) -> "Edit | None":
+        """As `changed`, for a document that was read already."""
         payload = edited(self.payload, document)
         if payload == self.payload:
             return None
@@ -166,6 +174,133 @@ class Edit:
 
     payload: bytes
     diff: tuple[str, ...]
+
+
+_NUMBER = "sequence_number"
+
+
+@dataclass(frozen=True, slots=True)
+class Editables:
+    """One message that is edited, or a few in one document: a JSON array, in which each object begins with its
+    sequence number."""
+
+    messages: tuple[Editable, ...]
+    several: bool = False
+
+    @property
+    def text(self) -> str:
+        """What is edited."""
+        if not self.several:
+            return self.messages[0].text
+        objects = [{_NUMBER: one.received.sequence_number, **as_document(one.payload)} for one in self.messages]
+        return json_text(objects, indent=2) + "\n"
+
+    def changed(self, text: str) -> "tuple[tuple[Editable, Edit], ...]":
+        """Those that the edited text says something new of, and what. An object that was taken out leaves its message
+        as it is.
+
+        Raises:
+            UsageError: as `Editable.changed`, or an object with a number that none of them has.
+            MalformedMessageError: not an AMQP message.
+        """
+        if not self.several:
+            edit = self.messages[0].changed(text)
+            return () if edit is None else ((self.messages[0], edit),)
+        objects = _read_json(text)
+        if not isinstance(objects, list) or not all(isinstance(one, dict) for one in objects):
+            raise UsageError("The edited messages are no JSON array of objects.")
+        there = {one.received.sequence_number: one for one in self.messages}
+        numbers = [one.pop(_NUMBER, None) for one in objects]
+        if len(set(map(str, numbers))) < len(numbers) or not there.keys() >= set(numbers):
+            raise UsageError(f"Each of the edited messages has the {_NUMBER} of one of them, once.")
+        found = []
+        for number, document in zip(numbers, objects, strict=True):
+            try:
+                edit = there[number].with_document(document)
+            except UsageError as error:
+                raise UsageError(f"Message {number}: {error.message}", hint=error.hint) from error
+            if edit is not None:
+                found.append((there[number], edit))
+        return tuple(found)
+
+
+_SETTABLE = {
+    "sessionid": "session_id",
+    "messageid": "message_id",
+    "correlationid": "correlation_id",
+    "contenttype": "content_type",
+    "subject": "subject",
+    "label": "subject",
+    "to": "to",
+    "replyto": "reply_to",
+    "replytosessionid": "reply_to_session_id",
+    "timetolive": _TTL,
+    "scheduledenqueuetimeutc": _SCHEDULED,
+}
+"""What may follow `sys.` in a repair, in lower case, and its field of the document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One change of many messages, in the names that `--where` has: `sys.` for a property of the message, `user.` or no
+    prefix for an application property.
+
+    Args:
+        put: the new values as text. An application property that is a number, true or false stays one; a new one is a
+            text. `sys.TimeToLive` is a duration.
+        without: application properties that are removed, and properties of the message that are cleared.
+    """
+
+    put: Mapping[str, str]
+    without: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        """Raises UsageError: a property of the message that cannot be changed, or a value that it cannot have."""
+        self._applied(as_document(compose(body=b"", message_id="")))
+
+    def form_of(self, received: Received) -> "Edit | None":
+        """The message as its application sent it, repaired; None if nothing changes.
+
+        Raises:
+            UsageError: its property has a type that the value does not fit.
+            MalformedMessageError: not an AMQP message.
+        """
+        found = Editable.of(received)
+        try:
+            return found.with_document(self._applied(as_document(found.payload)))
+        except UsageError as error:
+            raise UsageError(f"Message {received.sequence_number}: {error.message}", hint=error.hint) from error
+
+    def _applied(self, document: dict[str, Any]) -> dict[str, Any]:
+        properties = dict(document[_PROPERTIES])
+        for name, text in (*self.put.items(), *((name, None) for name in self.without)):
+            scope, dot, rest = name.partition(".")
+            if dot and scope.lower() == "sys":
+                field = _SETTABLE.get(rest.lower())
+                if field is None:
+                    known = "SessionId, MessageId, CorrelationId, ContentType, Subject, To, ReplyTo, TimeToLive"
+                    raise UsageError(f"{name} cannot be changed.", hint=f"sys. may be followed by {known}.")
+                document[field] = text if text is None or field != _TTL else round(parse_duration(text) * 1000)
+                continue
+            key = rest if dot and scope.lower() == "user" else name
+            if text is None:
+                properties.pop(key, None)
+            else:
+                properties[key] = _of_its_kind(key, properties.get(key), text)
+        return {**document, _PROPERTIES: properties}
+
+
+def _of_its_kind(name: str, before: Any, text: str) -> Any:
+    if not isinstance(before, bool | int | float):
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if isinstance(value, bool) is not isinstance(before, bool) or not isinstance(value, bool | int | float):
+        kind = "true or false" if isinstance(before, bool) else "a number"
+        raise UsageError(f"{name} is {kind}, which {text!r} is not.")
+    return float(value) if isinstance(before, float) else value
 
 
 def _body_of(message: EncodedMessage) -> dict[str, Any]:

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from sbpair.operations.provision import ProvisionRequest, provision
     from sbpair.operations.purge import PurgeRequest, purge
     from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
-    from sbpair.operations.resubmit import ResubmitRequest, resubmit
+    from sbpair.operations.resubmit import Repair, ResubmitRequest, Steps, resubmit
     from sbpair.operations.send import SendRequest, send
     from sbpair.operations.status import StatusRequest, status, watch_status
     from sbpair.operations.syphon import SyphonRequest, syphon
@@ -120,7 +120,9 @@ __all__ = [
     "PurgeRequest",
     "RestoreRequest",
     "RestoreResult",
+    "Repair",
     "ResubmitRequest",
+    "Steps",
     "Selection",
     "SendRequest",
     "SentMessages",
@@ -222,7 +224,7 @@ _MODULES = {
     "provision": ("AppliedPlan", "ProvisionRequest", "provision"),
     "purge": ("PurgeRequest", "purge"),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
-    "resubmit": ("ResubmitRequest", "resubmit"),
+    "resubmit": ("Repair", "ResubmitRequest", "Steps", "resubmit"),
     "send": (
         "SendRequest",
         "SentMessages",

@@ -1,24 +1,27 @@
-"""One message of any entity, changed and sent in its place."""
+"""One message of any entity, or a few of them, changed and sent in their place."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
-from sbpair.core.editing import Edit, Editable
+from sbpair.core.editing import Edit, Editable, Editables
 from sbpair.core.errors import MalformedMessageError, SbpairError, UsageError, unchanged
-from sbpair.core.message import State
+from sbpair.core.message import Received, State
 from sbpair.core.retry import PATIENCE_SECONDS
+from sbpair.core.summary import describe
 from sbpair.core.transfer.destinations import DestinationSeen
-from sbpair.core.transfer.resend import ALL_MESSAGES, Editor
+from sbpair.core.transfer.resend import ALL_MESSAGES, Editor, Selection
+from sbpair.core.transfer.state import key_of
 from sbpair.core.transfer.summary import Act, EditResult, MovePlan
 from sbpair.core.transfer.verdict import Judge
 from sbpair.operations.entity_run import EntityRun, run_entity
 from sbpair.operations.move import check_destination, resender
 from sbpair.operations.resubmit import own_destination
 from sbpair.ports import Ends, Observer
-from sbpair.runtime.browse import page_from
+from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, PAGE_MESSAGES, pages
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
@@ -26,16 +29,18 @@ from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
 __all__ = ["EditRequest", "EditResult", "edit", "find_message"]
 
 UNCHANGED = "Nothing was sent; the message is as it was."
+MOST_EDITED = 50
+"""Messages in one text; for more `resubmit` has `repair`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EditRequest:
-    """Which message is changed, how, and where its new form goes."""
+    """Which message is changed, or which few, how, and where the new form goes."""
 
     source: str
     """Path of a queue or subscription."""
-    number: int
-    """The sequence number of the message."""
+    number: int | None
+    """The sequence number of the message; None: those of `selection`."""
     text: str = ""
     """The message as JSON, as `find_message` gives it, with the changes. What is not changed keeps its bytes."""
     _: KW_ONLY
@@ -43,7 +48,9 @@ class EditRequest:
     """Path of a queue or topic of the target namespace; empty: the queue itself."""
     dead_letter: bool = False
     """The message is a dead letter."""
-    found: Editable | None = None
+    selection: Selection = ALL_MESSAGES
+    """Without a number: which messages, at most `MOST_EDITED`, in one text."""
+    found: Editables | None = None
     """The message, if `find_message` has found it already."""
     despite_duplicate_detection: bool = False
     """Send although the destination detects duplicates and drops a MessageId that it has got before."""
@@ -58,40 +65,60 @@ class EditRequest:
     dry_run: bool = False
 
 
-async def find_message(ends: Ends, request: EditRequest, *, stop: asyncio.Event | None = None) -> Editable:
-    """The message that a request is about; its `text` is what can be edited. Needs Listen on the source.
+async def find_message(ends: Ends, request: EditRequest, *, stop: asyncio.Event | None = None) -> Editables:
+    """The message or messages that a request is about; `text` is what can be edited. Needs Listen on the source.
 
     Raises:
-        UsageError: no message has this number.
-        SbpairError: the message cannot be read.
+        UsageError: no message has this number or is selected, or too many are.
+        SbpairError: a message cannot be read.
         ServiceError: the entity cannot be browsed.
+        FilterError: the filter cannot be evaluated for a message.
         InterruptedWorkError: `stop` was set before an answer came.
     """
-    receiver = ends.source.receiver(request.source, dead_letter=request.dead_letter)
+    with unchanged(UNCHANGED):
+        found = await run_until(stop or asyncio.Event(), _found(ends, request))
+    place = f"{request.source} on {shown_name(ends.source_access)}"
+    where = f"the dead-letter queue of {place}" if request.dead_letter else place
+    peek = f"sbpair {'dlq' if request.dead_letter else 'entity'} peek {ends.source_access.label}:{request.source}"
+    if not found:
+        what = "that is selected" if request.number is None else f"with the number {request.number}"
+        raise UsageError(f"No message {what} lies in {where}.", hint=f"See: {peek}")
+    if len(found) > MOST_EDITED:
+        raise UsageError(
+            f"More than {MOST_EDITED} messages of {where} are selected, the most for one document. {UNCHANGED}",
+            hint="Select fewer, or change all dead letters in one way: sbpair dlq resubmit --set NAME=VALUE",
+        )
     try:
-        with unchanged(UNCHANGED):
-            asked = page_from(
-                receiver, request.number, clock=SystemClock(), most=1, patience_seconds=request.patience_seconds
-            )
-            page = await run_until(stop or asyncio.Event(), asked)
-    finally:
-        await close_quietly(receiver)
-    found = next((message for message in page if message.sequence_number == request.number), None)
-    if found is None:
-        place = f"{request.source} on {shown_name(ends.source_access)}"
-        where = f"the dead-letter queue of {place}" if request.dead_letter else place
-        peek = f"sbpair {'dlq' if request.dead_letter else 'entity'} peek {ends.source_access.label}:{request.source}"
-        raise UsageError(f"No message with the number {request.number} lies in {where}.", hint=f"See: {peek}")
-    try:
-        return Editable.of(found)
+        return Editables(tuple(map(Editable.of, found)), several=request.number is None)
     except MalformedMessageError as error:
         raise SbpairError(f"{error.message} {UNCHANGED}", hint="`sbpair move` sends it as it is.") from error
+
+
+async def _found(ends: Ends, request: EditRequest) -> list[Received]:
+    receiver = ends.source.receiver(request.source, dead_letter=request.dead_letter)
+    first, found = request.number or FIRST_SEQUENCE_NUMBER, []
+    browsed = pages(
+        receiver,
+        first,
+        request.number,
+        clock=SystemClock(),
+        patience_seconds=request.patience_seconds,
+        first_page_messages=PAGE_MESSAGES if request.number is None else 1,
+    )
+    try:
+        async for page in browsed:
+            found += [one for one in page if request.selection.selects(one, describe(one.payload))]
+            if len(found) > MOST_EDITED:
+                break
+    finally:
+        await close_quietly(receiver)
+    return found
 
 
 async def edit(
     ends: Ends, request: EditRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
 ) -> EditResult:
-    """Send one message in another form, and complete the original: active, deferred, scheduled or dead letter.
+    """Send messages in another form, and complete the originals: active, deferred, scheduled or dead letters.
 
     The new form goes to the end of its queue, in a session behind the session's other messages. Within a namespace that
     has transactions the original is completed in the one that sends the new form; elsewhere a crash may leave both.
@@ -118,28 +145,32 @@ async def edit(
     check_destination(to)
     found = request.found or await find_message(ends, request, stop=stop)
     changed = found.changed(request.text)
-    if changed is None:
+    if not changed:
+        what = "any message" if request.number is None else f"message {request.number}"
         place = f"{request.source} on {shown_name(ends.source_access)}"
-        raise UsageError(f"Nothing was changed in message {request.number} of {place}. {UNCHANGED}")
-    done = await run_entity(_run(ends, replace(request, to=to), found, changed), ends, observer, stop)
-    return EditResult(request.number, changed.diff, done)
+        raise UsageError(f"Nothing was changed in {what} of {place}. {UNCHANGED}")
+    done = await run_entity(_run(ends, replace(request, to=to), changed), ends, observer, stop)
+    numbers = tuple(one.received.sequence_number for one, _ in changed)
+    return EditResult(numbers, tuple(line for _, edit in changed for line in edit.diff), done)
 
 
-def _run(ends: Ends, request: EditRequest, found: Editable, changed: Edit) -> EntityRun:
-    """The run that sends this one message and looks for it where it lies."""
+def _run(ends: Ends, request: EditRequest, changed: Sequence[tuple[Editable, Edit]]) -> EntityRun:
+    """The run that sends these messages and looks for them where they lie."""
+    forms = {key_of(one.received): edit.payload for one, edit in changed}
+    states = {one.received.state for one, _ in changed}
     resend = resender(ends, request.source, request.to, ALL_MESSAGES)
 
     def make_judge(seen: DestinationSeen, recent: frozenset[str]) -> Judge:
-        return Editor(resend(seen, recent), found.received, changed.payload)
+        return Editor(resend(seen, recent), forms)
 
     transfer = TransferRequest(
         (request.source,),
         dead_letter=request.dead_letter,
-        deferred=found.received.state is State.DEFERRED,
-        scheduled=found.received.state is State.SCHEDULED,
+        deferred=State.DEFERRED in states,
+        scheduled=State.SCHEDULED in states,
         to=ToQueue(request.to),
         leave_missing=True,
-        max_messages=1,
+        max_messages=len(forms),
         patience_seconds=request.patience_seconds,
         dry_run=request.dry_run,
     )
@@ -149,7 +180,7 @@ def _run(ends: Ends, request: EditRequest, found: Editable, changed: Edit) -> En
         make_judge,
         request.to,
         despite_duplicate_detection=request.despite_duplicate_detection,
-        single_message=True,
+        asked_for=len(forms),
         ledger=request.ledger,
         new_ledger=request.new_ledger,
         plan=request.plan,

@@ -52,7 +52,7 @@ class EntityRun:
         session_states: the states of sessions go along.
         states_alone: they go even where no message does.
         despite_duplicate_detection: send although the destination drops a MessageId that it has got before.
-        one_message: a single message is dealt with, and the result does not mention the others.
+        asked_for: so many messages are meant; once they are dealt with the result does not mention the others.
         ledger, new_ledger: the file that records each message, and whether a new one is begun.
         plan: of an earlier dry run, to do exactly that.
     """
@@ -64,7 +64,7 @@ class EntityRun:
     session_states: bool = False
     states_alone: bool = False
     despite_duplicate_detection: bool = False
-    single_message: bool = False
+    asked_for: int | None = None
     ledger: Path | None = None
     new_ledger: bool = False
     plan: MovePlan | None = None
@@ -243,12 +243,14 @@ class _Started:
 
     def _told(self, plan: MovePlan, report: DrainReport) -> MoveResult:
         run, here, there = self.run, shown_name(self.ends.source_access), shown_name(self.ends.target_access)
-        if run.single_message and report.forwarded + report.already_forwarded:
+        dealt_with = report.forwarded + report.already_forwarded + report.purged + report.dead_lettered
+        if run.asked_for is not None and dealt_with >= run.asked_for:
             report = replace(report, left=(), filtered_out=0, ended_by="empty")
         entity = dead_letter_path(run.path) if run.transfer.dead_letter else run.path
         remarks = plan.remarks(run.path)
+        repaired = plan.repaired
         to_namespace = None if run.target is None else there
         if run.target is None or run.act.keep:
             return MoveResult(here, entity, to_namespace, run.target, report, run.act, plan, remarks=remarks)
         how_often = guaranteed(report, run.target, within=plan.at_least_once_because, keyless=plan.keyless)
-        return MoveResult(here, entity, to_namespace, run.target, report, run.act, plan, *how_often, remarks)
+        return MoveResult(here, entity, to_namespace, run.target, report, run.act, plan, *how_often, remarks, repaired)

@@ -1,4 +1,4 @@
-"""`sbpair edit`: one message of any entity, changed in an editor and sent in its place."""
+"""`sbpair edit`: one message of any entity, or a few, changed in an editor and sent in their place."""
 
 import logging
 import os
@@ -21,7 +21,14 @@ from sbpair.cli.transfer.entity_ref import (
     refuse_unnamed,
     target_of,
 )
-from sbpair.cli.transfer.options import AgainToOption, DespiteOption, LedgerOption, NewLedgerOption
+from sbpair.cli.transfer.options import (
+    AgainToOption,
+    DespiteOption,
+    Filters,
+    LedgerOption,
+    NewLedgerOption,
+    ReasonOption,
+)
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.errors import UsageError, unchanged
@@ -32,7 +39,7 @@ from sbpair.render.result import CommandResult
 if TYPE_CHECKING:
     import asyncio
 
-    from sbpair.core.editing import Edit, Editable
+    from sbpair.core.editing import Edit, Editable, Editables
     from sbpair.operations.edit import EditRequest
 
 _log = logging.getLogger("sbpair")
@@ -44,10 +51,19 @@ def edit(
     options: Options,
     entity: EntityArgument,
     number: Annotated[
-        int, typer.Argument(metavar="NUMBER", min=1, help="Sequence number, as `dlq peek` or `entity peek` shows it.")
-    ],
+        int | None,
+        typer.Argument(
+            metavar="NUMBER",
+            min=1,
+            help="Sequence number, as `dlq peek` or `entity peek` shows it. Without one: up to 50 messages that match "
+            "--where, --reason and the like, in one document.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     on: NamespaceOptions,
+    reasons: ReasonOption = None,
+    filters: Filters,
     dlq: Annotated[bool, typer.Option("--dlq", help="A dead letter; it is sent to its queue again.")] = False,
     to: AgainToOption = None,
     from_file: Annotated[
@@ -64,9 +80,10 @@ def edit(
     ] = False,
     yes: YesOption = False,
 ) -> CommandResult:
-    """Change one message in an editor, send it, and complete the original: active, deferred, scheduled or dead letter.
+    """Change messages in an editor, send them, and complete the originals: active, deferred, scheduled, dead letters.
 
-    $VISUAL or $EDITOR gets the message as JSON, without a shell in between. What you leave unchanged keeps its bytes.
+    $VISUAL or $EDITOR gets the message as JSON, without a shell in between; several as one array, in which what you
+    take out stays as it is. What you leave unchanged keeps its bytes.
     The difference is shown before anything is sent. If the editor fails, or nothing was changed, nothing happens. To
     reach an active message or a dead letter, the ones before it are locked for a moment and released. The
     original is completed in the transaction that sends the new form; where there is none (--to another namespace, Basic
@@ -76,25 +93,31 @@ def edit(
     \b
     Examples:
       sbpair edit orders 4711 --dlq
+      sbpair edit orders --dlq --where "country = 'DE'"
       EDITOR="code --wait" sbpair edit contoso-weu:orders 4711 --dry-run
       sbpair edit news/Subscriptions/audit 12 --to audit-repair --from-file repaired.json --yes
     """
+    from sbpair.core.transfer.resend import Selection
     from sbpair.operations.edit import EditRequest
     from sbpair.operations.edit import edit as send_edited
     from sbpair.operations.move import check_destination
 
     check_new_ledger(ledger, new=new_ledger)
+    if (number is None) is not bool(filters.given or reasons):
+        raise UsageError("Give the NUMBER of one message, or --where or another filter for a few. " + _STATE)
     settings = load_settings(options)
     source = find_entity_ref(settings, on, entity)
     if not dry_run:
         refuse_unnamed(options, source, yes=yes)
     target = target_of(settings, on, source, to)
     check_destination(target.path)
+    what = "the messages" if number is None else f"message {number}"
     request = EditRequest(
         source.path,
         number,
         to=target.path,
         dead_letter=dlq,
+        selection=Selection(filters.wanted(), reasons or ()),
         despite_duplicate_detection=despite_duplicate_detection,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
         ledger=ledger,
@@ -104,16 +127,16 @@ def edit(
     found = _find(options, source, request)
     text, kept = (_read(from_file), None) if from_file is not None else _in_editor(found.text)
     changed = _changed(found, text, kept)
-    if changed is None:
+    if not changed:
         if kept is not None:
             kept.unlink(missing_ok=True)
-        raise UsageError(f"Nothing was changed in message {number} of {source}. {_STATE}")
+        raise UsageError(f"Nothing was changed in {what} of {source}. {_STATE}")
     if not options.quiet:
-        for line in changed.diff:
+        for line in (line for _, edit in changed for line in edit.diff):
             _log.info(line)
 
     def ask(messages: str) -> None:
-        question = f"Send {messages} to {target} and complete message {number} of {source}"
+        question = f"Send {messages} to {target} and complete {what} of {source}"
         go_ahead(options, question, yes=yes, state=_STATE)
 
     request = replace(request, text=text, found=found)
@@ -129,8 +152,8 @@ def edit(
     return result
 
 
-def _find(options: Options, source: EntityRef, request: "EditRequest") -> "Editable":
-    async def work(stop: "asyncio.Event") -> "Editable":
+def _find(options: Options, source: EntityRef, request: "EditRequest") -> "Editables":
+    async def work(stop: "asyncio.Event") -> "Editables":
         from sbpair.connect import open_ends
         from sbpair.operations.edit import find_message
 
@@ -141,8 +164,8 @@ def _find(options: Options, source: EntityRef, request: "EditRequest") -> "Edita
         return run_async(options, work)
 
 
-def _changed(found: "Editable", text: str, kept: Path | None) -> "Edit | None":
-    """The message as the text says; None if it says nothing new. `kept`: where an editor left the text."""
+def _changed(found: "Editables", text: str, kept: Path | None) -> "tuple[tuple[Editable, Edit], ...]":
+    """The messages that the text says something new of. `kept`: where an editor left the text."""
     try:
         return found.changed(text)
     except UsageError as error:

@@ -110,18 +110,19 @@ def carry_out(
         if not moved.plan.has_work and not getattr(request, "idle_seconds", 0.0):
             return
         if can_ask(options) and not yes:
-            said.extend(moved.notes)
+            said.extend((*moved.differences, *moved.notes))
         for line in said:
             logging.getLogger("sbpair").info(line)
         ask(counted(moved.report.forwarded or moved.report.purged, moved.act.noun))
 
     def shown(done: "MoveResult | EditResult") -> CommandResult:
         moved = _moved(done)
+        differences = moved.differences if moved.report.dry_run else ()
         return CommandResult(
             command,
             done,
             (table_of(OutcomeRow, moved.rows),),
-            notes=tuple(note for note in (*moved.remarks, *moved.notes) if note not in said),
+            notes=tuple(note for note in (*moved.remarks, *differences, *moved.notes) if note not in said),
             summary=moved.closing(options.go_on),
             exit=moved.exit,
             closing=True,

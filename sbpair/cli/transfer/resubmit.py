@@ -1,8 +1,14 @@
 """`sbpair dlq resubmit`: dead letters, sent again as their application sent them."""
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
 from sbpair.cli.asking import go_ahead
 from sbpair.cli.context import load_settings
-from sbpair.cli.options import Options, command
+from sbpair.cli.options import Options, OptionSet, command, duration_option
 from sbpair.cli.transfer.entity_ref import (
     EntityArgument,
     NamespaceOptions,
@@ -13,7 +19,87 @@ from sbpair.cli.transfer.entity_ref import (
 from sbpair.cli.transfer.options import AgainToOption, ReasonOption, ResendOptions
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.report import check_new_ledger
+from sbpair.core.errors import UsageError
 from sbpair.render.result import CommandResult
+
+if TYPE_CHECKING:
+    from sbpair.core.editing import Repair
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOptions(OptionSet):
+    """What is changed in every message that is sent."""
+
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Set this application property, or with sys. (sys.SessionId, sys.Subject) a property of the message, "
+            "in each of them; repeatable.",
+            show_default=False,
+        ),
+    ] = None
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--unset",
+            metavar="NAME",
+            help="Remove this property from each of them; repeatable.",
+            show_default=False,
+        ),
+    ] = None
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--archive",
+            metavar="DIR",
+            help="With --set or --unset: write the originals to a file in this folder first.",
+            show_default=False,
+        ),
+    ] = None
+    no_archive: Annotated[bool, typer.Option("--no-archive", help="Keep no originals.")] = False
+
+    def repair(self, *, dry_run: bool) -> "Repair | None":
+        """What the options say; None if nothing is changed.
+
+        Raises:
+            UsageError: no NAME=VALUE, a property that cannot be changed, or nobody said whether to keep the originals.
+        """
+        from sbpair.core.editing import Repair
+
+        if not (self.set_ or self.unset):
+            if self.archive is not None or self.no_archive:
+                raise UsageError("--archive and --no-archive are about the originals of --set or --unset. Give these.")
+            return None
+        if not dry_run and (self.archive is None) != self.no_archive:
+            ways = "--archive DIR, which keeps the originals in a file, or --no-archive"
+            raise UsageError(f"Give {ways}{'; not both' if self.no_archive else ''}. Nothing was sent.")
+        pairs = [text.partition("=") for text in self.set_ or ()]
+        if wrong := next((name for name, equals, _ in pairs if not (name and equals)), None):
+            raise UsageError(f"--set is NAME=VALUE, not {wrong!r}.")
+        return Repair({name: value for name, _, value in pairs}, tuple(self.unset or ()))
+
+
+GrowOption = Annotated[
+    str | None,
+    typer.Option(
+        "--grow",
+        metavar="N,...",
+        help="Send in steps of so many, the last one again and again (or `all`), and stop where a message comes back "
+        "to the dead letters or nothing is taken from the queue.",
+        show_default=False,
+    ),
+]
+WatchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--watch",
+        metavar="DURATION",
+        help="With --grow: how long consumers may do nothing before it stops.",
+        show_default="30s",
+    ),
+]
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -24,6 +110,9 @@ def resubmit(
     on: NamespaceOptions,
     to: AgainToOption = None,
     reasons: ReasonOption = None,
+    repairs: RepairOptions,
+    grow: GrowOption = None,
+    watch: WatchOption = None,
     chosen: ResendOptions,
 ) -> CommandResult:
     """Send dead letters again, each exactly as its application sent it, and complete them.
@@ -36,12 +125,19 @@ def resubmit(
     tier), it is completed after the destination has it, and after a crash may be sent twice, with the same MessageId.
     The dry run says which. Needs Listen and Send.
 
+    --set and --unset change all of them; their dry run shows the first differences, and what is not changed keeps its
+    bytes. --grow sends a few, waits until consumers have taken them, and then sends more; the same command goes on
+    after a stop.
+
     \b
     Examples:
       sbpair dlq resubmit orders --dry-run
       sbpair dlq resubmit orders --reason MaxDeliveryCountExceeded --ledger again.jsonl --rate 50
       sbpair dlq resubmit news/Subscriptions/audit --to audit-repair
+      sbpair dlq resubmit orders --set country=DE --unset test --archive originals/
+      sbpair dlq resubmit orders --grow 1,2,5,20,100 --watch 1m
     """
+    from sbpair.core.transfer.canary import DEFAULT_WATCH_SECONDS, Steps
     from sbpair.operations.resubmit import ResubmitRequest
     from sbpair.operations.resubmit import resubmit as send_again
 
@@ -53,7 +149,17 @@ def resubmit(
     check_new_ledger(chosen.ledger, new=chosen.new_ledger)
     one_namespace = source.on_same_namespace(target)
     asked = chosen.request(options, reasons=reasons or (), one_namespace=one_namespace)
-    request = ResubmitRequest(source.path, target.path, **asked)
+    if watch is not None and grow is None:
+        raise UsageError("--watch is the time of a step: it needs --grow.")
+    request = ResubmitRequest(
+        source.path,
+        target.path,
+        **asked,
+        repair=repairs.repair(dry_run=chosen.dry_run),
+        archive=repairs.archive,
+        grow=None if grow is None else Steps.parse(grow),
+        watch_seconds=duration_option(watch) or DEFAULT_WATCH_SECONDS,
+    )
 
     def ask(messages: str) -> None:
         go_ahead(options, f"Send {messages} of {source} to {target}", yes=chosen.yes, state="Nothing was sent.")

@@ -6,11 +6,12 @@ worth more than one that a service accepted and threw away.
 
 import math
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sbpair.core.durations import format_duration
+from sbpair.core.editing import Repair
 from sbpair.core.errors import EntityNotFoundError, MalformedMessageError, SbpairError, UsageError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
@@ -27,6 +28,7 @@ from sbpair.service import EntityStatus
 
 CAME_LATER = "came after this run had looked"
 """A consumer that dead-letters what is sent to it again would otherwise keep the run going for ever."""
+LATER_STEP = "its turn has not come"
 NEEDS_SESSION = "the destination takes messages with a session only"
 NO_TIME_TO_LIVE = "its time to live is zero: it would expire at once"
 SAME_ID = "another message of this run has the same MessageId: the duplicate detection would drop it"
@@ -174,6 +176,10 @@ class Resender:
     def __call__(self, received: Received) -> Verdict:
         return self.judge(received, received.payload)
 
+    def is_meant(self, received: Received) -> bool:
+        """Whether the selection takes it."""
+        return self._selection.selects(received, describe(received.payload))
+
     def judge(self, received: Received, payload: bytes) -> Verdict:
         """What is to become of a message that is sent as `payload`."""
         summary = describe(received.payload)
@@ -226,27 +232,56 @@ class Resender:
 
 
 class Editor:
-    """Sends one message in another form; all others stay.
+    """Sends a few messages in another form; all others stay.
 
     Args:
         resender: says whether the destination takes the new form.
-        received: the message, as it was browsed.
-        payload: its new form.
+        forms: their new forms, by their keys.
     """
 
-    def __init__(self, resender: Resender, received: Received, payload: bytes) -> None:
+    def __init__(self, resender: Resender, forms: Mapping[Key, bytes]) -> None:
         self._resender = resender
-        self._key = key_of(received)
-        self._payload = payload
+        self._forms = forms
 
     @property
     def remarks(self) -> tuple[str, ...]:
         return self._resender.remarks
 
     def __call__(self, received: Received) -> Verdict:
-        if key_of(received) != self._key:
+        payload = self._forms.get(key_of(received))
+        return Leave(FILTERED_OUT) if payload is None else self._resender.judge(received, payload)
+
+
+SHOWN_DIFFERENCES = 3
+
+
+class Repairer:
+    """Sends messages with the changes of one repair; what it does not change keeps its bytes."""
+
+    def __init__(self, resender: Resender, repair: Repair) -> None:
+        self._resender = resender
+        self._repair = repair
+        self.changed: dict[Key, tuple[str, ...]] = {}
+        """What the destination will get in another form; of the first few messages how they differ."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self._resender.remarks
+
+    def __call__(self, received: Received) -> Verdict:
+        """Raises UsageError: a property has a type that its new value does not fit."""
+        if not self._resender.is_meant(received):
             return Leave(FILTERED_OUT)
-        return self._resender.judge(received, self._payload)
+        try:
+            form = self._repair.form_of(received)
+        except MalformedMessageError:
+            return Leave(UNREADABLE)
+        if form is None:
+            return self._resender(received)
+        verdict = self._resender.judge(received, form.payload)
+        if isinstance(verdict, Forward):
+            self.changed.setdefault(key_of(received), form.diff if len(self.changed) < SHOWN_DIFFERENCES else ())
+        return verdict
 
 
 class Purger:
@@ -284,7 +319,7 @@ class Planned:
         self._judge = judge
         self._takes_later = takes_later
         self._left: dict[Key, Leave] = {}
-        self._meant: set[Key] = set()
+        self._meant: dict[Key, None] = {}
         self.without_key = 0
         """Of those that will be sent, the ones that have neither a session id nor a partition key."""
         self._settled = False
@@ -292,12 +327,29 @@ class Planned:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What was learnt about the messages that their senders may not expect."""
-        return self._judge.remarks if isinstance(self._judge, Resender | Editor) else ()
+        return self._judge.remarks if isinstance(self._judge, Resender | Editor | Repairer) else ()
+
+    @property
+    def repairs(self) -> Repairer | None:
+        """The judge, if it repairs."""
+        return self._judge if isinstance(self._judge, Repairer) else None
 
     @property
     def meant(self) -> int:
         """Messages that will be dealt with."""
         return len(self._meant)
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Of these, in the order in which they were seen."""
+        return tuple(self._meant)
+
+    def some(self, keys: Iterable[Key]) -> "Planned":
+        """Held to these of them; the others are left for later."""
+        part = Planned(self._judge)
+        part._meant, part._left = dict.fromkeys(keys), {**dict.fromkeys(self._meant, Leave(LATER_STEP)), **self._left}
+        part.settle()
+        return part
 
     def settle(self) -> None:
         """The dry run is over."""
@@ -314,7 +366,7 @@ class Planned:
         if isinstance(verdict, Leave):
             self._left[key] = verdict
         elif key not in self._meant:
-            self._meant.add(key)
+            self._meant[key] = None
             keyed = isinstance(verdict, Forward) and (verdict.session_id, verdict.partition_key) != (None, None)
             self.without_key += not keyed
         return verdict

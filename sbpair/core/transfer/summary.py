@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from sbpair.core.entities import QueueFacts
 from sbpair.core.outcome import Exit
-from sbpair.core.serialization import HIDDEN, INLINED
+from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE
+from sbpair.core.transfer.canary import Grown
 from sbpair.core.transfer.conclusion import ENDED, hindered_by
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DrainReport, OutcomeRow, reasons
@@ -59,6 +60,14 @@ class MovePlan:
         partitioned = any(known is not None and known.enable_partitioning for known in settings)
         return self.judge.without_key if partitioned else 0
 
+    @property
+    def repaired(self) -> "Repaired | None":
+        """What a repair changes of the messages; None without one."""
+        if self.judge.repairs is None:
+            return None
+        changed = self.judge.repairs.changed
+        return Repaired(len(changed), tuple(Difference(key[1], diff) for key, diff in changed.items() if diff))
+
     def remarks(self, path: str) -> tuple[str, ...]:
         """What is not to be expected of the entity and its messages. `path`: of the source."""
         if not self.topic:
@@ -68,6 +77,22 @@ class MovePlan:
             f"{path} is a topic: only its scheduled messages lie in it. The others are in its subscriptions, "
             f"{path}/Subscriptions/NAME.",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How one message differs from its original, as lines of a unified diff."""
+
+    sequence_number: int
+    diff: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """How many of the messages that are sent are changed, and how the first ones differ."""
+
+    changed: int
+    differences: tuple[Difference, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +114,9 @@ class MoveResult:
     """Why it cannot be exactly once; None if it is."""
     remarks: tuple[str, ...] = field(default=(), metadata=HIDDEN)
     """What is not to be expected of the entity and its messages."""
+    repaired: Repaired | None = field(default=None, metadata=OMITTED_IF_NONE)
+    grown: Grown | None = field(default=None, metadata=OMITTED_IF_NONE)
+    """The steps in which they were sent, if they were not sent all at once."""
 
     @property
     def exit(self) -> Exit:
@@ -97,7 +125,8 @@ class MoveResult:
         if report.dry_run:
             found = report.forwarded or report.purged or hindered_by(report) is not None
             return Exit.FINDINGS if found else Exit.OK
-        return hindered_by(report, apart_from=_NOT_ASKED_FOR) or Exit.OK
+        stopped = self.grown is not None and self.grown.stopped_because is not None
+        return hindered_by(report, apart_from=_NOT_ASKED_FOR) or (Exit.PARTIAL if stopped else Exit.OK)
 
     @property
     def rows(self) -> Iterator[OutcomeRow]:
@@ -147,6 +176,12 @@ class MoveResult:
         return what + (f"; {ended}" if (ended := ENDED.get(report.ended_by)) else "")
 
     @property
+    def differences(self) -> tuple[str, ...]:
+        """How the first repaired messages differ from their originals, line by line."""
+        shown = () if self.repaired is None else self.repaired.differences
+        return tuple(line for one in shown for line in (f"Message {one.sequence_number}:", *one.diff[2:]))
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Why messages are left, and what a resent message cannot keep."""
         return tuple(self._notes())
@@ -155,6 +190,11 @@ class MoveResult:
         report = self.report
         for left in report.left:
             yield f"{left.count:,} {'would be' if report.dry_run else _are(left.count)} left: {left.reason}."
+        if self.repaired is not None and report.forwarded:
+            would = "would be" if report.dry_run else _were(self.repaired.changed)
+            yield f"{self.repaired.changed:,} of {counted(report.forwarded, self.act.noun)} {would} changed."
+        if self.grown is not None:
+            yield self.grown.sentence
         if report.broken_off is not None:
             yield report.broken_off
         for failure in report.failures:
@@ -191,10 +231,10 @@ class MoveResult:
 
 @dataclass(frozen=True, slots=True)
 class EditResult:
-    """What became of an edited message, as `edit -o json` prints it. `diff`: how it was changed, as lines of a unified
+    """What became of edited messages, as `edit -o json` prints it. `diff`: how they were changed, as lines of a unified
     diff."""
 
-    sequence_number: int
+    sequence_numbers: tuple[int, ...]
     diff: tuple[str, ...]
     moved: MoveResult = field(metadata=INLINED)
 

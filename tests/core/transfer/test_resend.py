@@ -30,7 +30,7 @@ from sbpair.core.transfer.resend import (
     Selection,
     refuse_destination,
 )
-from sbpair.core.transfer.state import Forward, Leave
+from sbpair.core.transfer.state import Forward, Leave, key_of
 
 NOW = 1_700_000_000.0
 DEAD = "orders/$deadletterqueue"
@@ -98,7 +98,7 @@ def test_what_expires_soon_after_it_is_sent_goes_and_is_named() -> None:
 
 def test_an_edited_dead_letter_is_counted_under_the_reason_it_had() -> None:
     found = dead(compose(body=b"a", message_id="a"))
-    verdict = Editor(resender(), found, compose(body=b"b", message_id="a"))(found)
+    verdict = Editor(resender(), {key_of(found): compose(body=b"b", message_id="a")})(found)
     assert isinstance(verdict, Forward)
     assert (verdict.fault, verdict.payload) == ("Broken", compose(body=b"b", message_id="a"))
 
