@@ -31,8 +31,8 @@ from sbpair.runtime.transfer.drain import ToArchive, make_archive
 
 __all__ = ["Repair", "ResubmitRequest", "Steps", "resubmit"]
 
-LOOK_SECONDS = 1.0
-"""How often a step is looked at."""
+POLL_SECONDS = 1.0
+"""How often a step is sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ async def _grown(
         grown = await grow(
             steps.of(len(keys)),
             send,
-            following.look,
+            following.sample,
             watch_seconds=request.watch_seconds,
             clock=SystemClock(),
             observer=observer,
@@ -175,7 +175,7 @@ async def _grown(
 async def grow(
     steps: Iterable[int],
     send: Callable[[int, int], Awaitable[dict[str, int]]],
-    look: Callable[[dict[str, int]], Awaitable[Looked]],
+    sample: Callable[[dict[str, int]], Awaitable[Looked]],
     *,
     watch_seconds: float,
     clock: Clock,
@@ -187,7 +187,7 @@ async def grow(
     Args:
         steps: how many messages each sends.
         send: sends that many from a place on; their MessageIds, and how often each was sent.
-        look: where the messages with these ids lie now.
+        sample: where the messages with these ids lie now.
     """
     results: list[StepResult] = []
     why: str | None = None
@@ -199,8 +199,8 @@ async def grow(
         ids = await send(first, size)
         first += size
         watch = Watch(sum(ids.values()), watch_seconds, clock.monotonic())
-        while not watch.look(await look(ids), clock.monotonic()) and not stop.is_set():
-            await cancel_on(stop, clock.sleep(min(LOOK_SECONDS, watch_seconds)))
+        while not watch.observe(await sample(ids), clock.monotonic()) and not stop.is_set():
+            await cancel_on(stop, clock.sleep(min(POLL_SECONDS, watch_seconds)))
         done = watch.result
         results.append(done)
         why = watch.why or ("it was interrupted" if stop.is_set() and done.waiting else None)
@@ -254,7 +254,7 @@ class _Following:
         browsed = pages(receiver, self._first[place], clock=self._clock, patience_seconds=self._patience_seconds)
         return [one async for page in browsed for one in page]
 
-    async def look(self, ids: dict[str, int]) -> Looked:
+    async def sample(self, ids: dict[str, int]) -> Looked:
         """Where the messages with these ids lie: the queue first, then its dead letters."""
         head = await self._receivers[0].peek(PAGE_MESSAGES, from_sequence_number=1)
         waiting, dead = [self._those_of(ids, place, await self._all(place)) for place in (0, 1)]

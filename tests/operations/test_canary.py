@@ -60,7 +60,7 @@ class Consumers:
         self.sent += ids
         return dict.fromkeys(ids, 1)
 
-    async def look(self, ids: dict[str, int]) -> Looked:
+    async def sample(self, ids: dict[str, int]) -> Looked:
         ours = {number: entry for number, entry in self.queue.items() if entry[0] in ids}
         head = {number: self.queue[number] for number in sorted(self.queue)[:250]}
         deliveries = {number: int(entry[1]) for number, entry in (head | ours).items()}  # type: ignore[call-overload]
@@ -75,7 +75,7 @@ def grown(consumers: Consumers, messages: int, steps: str = "1,2,5,20,100") -> G
             return await grow(
                 Steps.parse(steps).of(messages),
                 consumers.send,
-                consumers.look,
+                consumers.sample,
                 watch_seconds=WATCH_SECONDS,
                 clock=FakeClock(),
                 observer=RecordingObserver(),

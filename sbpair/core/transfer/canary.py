@@ -94,7 +94,7 @@ class Watch:
         self.result = StepResult(sent, 0, 0, sent, 0.0)
         """As far as is known."""
 
-    def look(self, looked: Looked, now: float) -> bool:
+    def observe(self, looked: Looked, now: float) -> bool:
         """Take in what was seen; whether the watch has ended."""
         before, self._deliveries = self._deliveries, looked.deliveries
         if any(looked.deliveries.get(number, count + 1) > count for number, count in before.items()):

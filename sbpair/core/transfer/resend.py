@@ -176,7 +176,7 @@ class Resender:
     def __call__(self, received: Received) -> Verdict:
         return self.judge(received, received.payload)
 
-    def is_meant(self, received: Received) -> bool:
+    def selects(self, received: Received) -> bool:
         """Whether the selection takes it."""
         return self._selection.selects(received, describe(received.payload))
 
@@ -270,7 +270,7 @@ class Repairer:
 
     def __call__(self, received: Received) -> Verdict:
         """Raises UsageError: a property has a type that its new value does not fit."""
-        if not self._resender.is_meant(received):
+        if not self._resender.selects(received):
             return Leave(FILTERED_OUT)
         try:
             form = self._repair.form_of(received)
