@@ -52,7 +52,7 @@ class EntityRun:
         session_states: the states of sessions go along.
         states_alone: they go even where no message does.
         despite_duplicate_detection: send although the destination drops a MessageId that it has got before.
-        asked_for: so many messages are meant; once they are dealt with the result does not mention the others.
+        asked_for: number of messages that are meant; once they are dealt with the result does not mention the others.
         ledger, new_ledger: the file that records each message, and whether a new one is begun.
         plan: of an earlier dry run, to do exactly that.
     """

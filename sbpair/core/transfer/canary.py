@@ -37,7 +37,7 @@ class Steps:
         return cls(tuple(None if part == ALL else int(part) for part in parts))
 
     def of(self, messages: int) -> Iterator[int]:
-        """The steps for so many messages."""
+        """The steps for that many messages."""
         number = 0
         while messages > 0:
             size = self.sizes[min(number, len(self.sizes) - 1)]
