@@ -86,7 +86,7 @@ GrowOption = Annotated[
     typer.Option(
         "--grow",
         metavar="N,...",
-        help="Send in steps of these sizes, the last one again and again (or `all`), and stop where a message comes back "
+        help="Send in steps of these sizes, the last one again and again (or `all`); stop where a message comes back "
         "to the dead letters or nothing is taken from the queue.",
         show_default=False,
     ),
