@@ -158,6 +158,8 @@ def parse_connection_string(text: str) -> dict[str, str]:
             # Which of them counts, others decide in other ways: what was judged has to be what is contacted.
             raise ConfigurationError(f"The connection string names its host or key twice, by {quoted(name[:30])}.")
         parts[name] = value.strip()
+    if "sharedaccesssignature" in parts and parts.keys() & {"sharedaccesskey", "sharedaccesskeyname"}:
+        raise ConfigurationError("The connection string has a key and a signature; which of them counts is not clear.")
     if not parts.get("endpoint", "").lower().startswith("sb://"):
         raise ConfigurationError("The connection string has no `Endpoint=sb://...` part.")
     if not HOST.fullmatch(_authority_of(parts["endpoint"])):

@@ -7,7 +7,9 @@
 Everything runs on the event loop that started it; from other threads use `EmulatorThread`.
 """
 
+import asyncio
 import hashlib
+import importlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -393,9 +395,9 @@ class Emulator:
     def _ports_of(self, namespace: Namespace) -> list[Port]:
         return self._ports[namespace.name.lower()]
 
-    def _make_runner(self, namespace: Namespace, front: "Middleware") -> "web.AppRunner":
+    async def _make_runner(self, namespace: Namespace, front: "Middleware") -> "web.AppRunner":
         """The administration of one namespace; all of them share one resource manager."""
-
+        await asyncio.to_thread(importlib.import_module, "sbpair.emulator.admin.http")
         from sbpair.emulator.admin.arm_models import ArmDirectory
         from sbpair.emulator.admin.http import make_app, make_runner
 

@@ -152,9 +152,10 @@ class ServerTls(Protocol):
 
 
 class RunnerFactory(Protocol):
-    """Makes the administration's web server, with a middleware in front of it."""
+    """Makes the administration's web server, with a middleware in front of it. What it imports takes long: in another
+    thread."""
 
-    def __call__(self, front: "Middleware") -> "web.AppRunner": ...
+    async def __call__(self, front: "Middleware") -> "web.AppRunner": ...
 
 
 class FirstRequests:
@@ -438,7 +439,7 @@ class Port:
             if self._runner is None:
                 # The web server's modules take a while to be imported, and nobody else waits for them.
                 await asyncio.to_thread(importlib.import_module, "aiohttp.web")
-                self._runner = self._make_runner(self._middleware())
+                self._runner = await self._make_runner(self._middleware())
                 await self._runner.setup()
         server = self._runner.server
         if server is None:

@@ -45,7 +45,7 @@ class Web:
         self._house = house
         self._session: aiohttp.ClientSession | None = None
 
-    def runner(self, front: "Middleware") -> "web.AppRunner":
+    async def runner(self, front: "Middleware") -> "web.AppRunner":
         """The server with a middleware in front; called once, for the first client over HTTP."""
         from aiohttp import web
 

@@ -100,6 +100,11 @@ def _lined(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
         return listed
     if not isinstance(node, yaml.MappingNode) or not node.tag.endswith(":map"):
         return construct_yaml(loader, node)
+    given: set[str] = set()
+    for key_node, _ in node.value:
+        if isinstance(key_node.value, str) and key_node.value in given:
+            raise yaml.constructor.ConstructorError(None, None, "a name is given twice", key_node.start_mark)
+        given.add(str(key_node.value))
     loader.flatten_mapping(node)
     mapping = LinedMapping()
     lines: dict[Any, int] = {}

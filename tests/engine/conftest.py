@@ -148,7 +148,7 @@ def tls(tmp_path: Path) -> TlsFiles:
 async def open_port(namespace: PlainNamespace, service: AttachService, tls: TlsFiles) -> AsyncIterator[Port]:
     """A port in front of the service, with an HTTP side that says hello."""
 
-    def make_runner(front: Middleware) -> web.AppRunner:
+    async def make_runner(front: Middleware) -> web.AppRunner:
         async def hello(request: web.Request) -> web.Response:
             return web.Response(text=f"{request.scheme} {request.path}")
 

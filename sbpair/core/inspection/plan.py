@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Final
 
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import QueueFacts
@@ -259,6 +259,26 @@ def _check_step(step: Step, where: str) -> None:
         raise UsageError(f"{where}: a step of kind {step.kind} needs 'settings'.")
     if step.kind in (StepKind.UPDATE, StepKind.DELETE) and step.expected is None:
         raise UsageError(f"{where}: a step of kind {step.kind} needs 'expected'.")
+    if not _is_as_shown(step):
+        raise UsageError(f"{where}: {step.kind} {step.queue} would do something else than its reason says.")
+
+
+def _is_as_shown(step: Step) -> bool:
+    """Whether the step makes what people are shown of it, its reason and its changes. (What a deletion says does not
+    matter: only an empty queue is deleted, or one whose name is typed again.)"""
+    forms = [(tier, partitioned) for tier in (None, *Tier) for partitioned in (False, True)]
+    if step.kind is StepKind.CREATE:
+        made = (backlog_settings(tier, partitioned=partitioned) for tier, partitioned in forms)
+        return step.reason == _IS_MISSING and step.settings in made
+    if step.kind is StepKind.UPDATE and step.expected is not None:
+        before = step.expected.settings
+        found = (
+            tuple(one for one in differences(before, tier, partitioned=partitioned or None) if not one.create_only)
+            for tier, partitioned in forms
+        )
+        meant = ((one, corrected(before, one, tier)) for one, (tier, _) in zip(found, forms, strict=True))
+        return step.reason == _sentence(step.changes) and (step.changes, step.settings) in meant
+    return True
 
 
 def check_target(plan: Plan, pair: Pair) -> None:
@@ -302,8 +322,11 @@ def plan_provision(snapshot: Snapshot, pair: Pair, *, update: bool = False, part
     return _plan(Purpose.PROVISION, snapshot, pair, steps, unchanged)
 
 
+_IS_MISSING: Final = "it does not exist"
+
+
 def _create(path: str, settings: QueueSettings) -> Step:
-    return Step(StepKind.CREATE, path, "it does not exist", Risk.LOW, settings=settings)
+    return Step(StepKind.CREATE, path, _IS_MISSING, Risk.LOW, settings=settings)
 
 
 def _corrections(queue: QueueSeen, found: tuple[Difference, ...], tier: Tier | None) -> Iterator[Step]:

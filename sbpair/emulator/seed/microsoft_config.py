@@ -141,6 +141,8 @@ def _named(
         name = body.get("Name")
         if not isinstance(name, str) or not name:
             raise SeedError(f"{where}[{index}]: `Name` is missing", line)
+        if name.lower() in {other.lower() for other, *_ in found}:
+            raise SeedError(f"{where}.{name}: there are two of this name", line)
         only(body, known, f"{where}.{name}")
         found.append((name, body, f"{where}.{name}", line))
     return found

@@ -24,7 +24,11 @@ def mapping_of(value: object, where: str, line: int | None = None) -> Mapping[st
         return {}
     if not isinstance(value, Mapping):
         raise SeedError(f"{where}: a mapping of names to properties is expected", line)
+    seen: set[str] = set()
     for name in value:
+        if isinstance(name, str) and name.lower() in seen:
+            raise SeedError(f"{where}: there are two of the name {name[:40]!r}", line_of(value, name))
+        seen.add(str(name).lower())
         if not isinstance(name, str):
             read = " (YAML reads on, off, yes and no so)" if isinstance(name, bool) else ""
             raise SeedError(f"{where}: a name is a text; put what is read as {str(name)[:40]!r} in quotes{read}", line)

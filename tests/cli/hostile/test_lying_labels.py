@@ -269,6 +269,69 @@ def test_what_the_resource_manager_is_asked_for_is_one_segment_of_its_path(
     assert (ran.code, f"{key} is neither a subscription id" in ran.stderr) == (2, True), ran
 
 
+@pytest.mark.parametrize("more", ["SharedAccessKeyName=Root;SharedAccessKey=eA==", "SharedAccessKeyName=Root"])
+def test_a_connection_string_has_a_key_or_a_signature(sbpair: Sbpair, liar: Liar, more: str) -> None:
+    """Logs name the key; a signature beside it would be what is used."""
+    text = f"Endpoint=sb://127.0.0.1:{liar.port};SharedAccessSignature=sr=x&sig=y&se=9999999999&skn=other;{more}"
+    (sbpair.home / "sbpair.yaml").write_text(pair_of("{env: CS}", more=", host: localhost"), encoding="utf-8")
+    ran = sbpair("peek", "lie", env={"CS": text})
+    assert (ran.code, liar.connections) == (2, 0), ran
+    assert "has a key and a signature" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("create", {"settings": {"forward_to": "elsewhere"}}),
+        ("create", {"reason": "it does not exist; the operator agreed"}),
+        ("update", {"settings": {"forward_to": "elsewhere"}}),
+        ("update", {"settings": {"status": "Disabled"}}),
+        ("update", {"changes": []}),
+        ("update", {"reason": "lock duration is 5s, documented 1m"}),
+    ],
+)
+def test_a_plan_file_does_what_its_reasons_say(fresh: Sbpair, kind: str, change: dict[str, object]) -> None:
+    """People approve the text of a step; the settings that it makes are in another field."""
+    queue = "local-primary/x-servicebus-transfer/0"
+    if kind == "update":
+        made = fresh("entity", "create", f"local-secondary:{queue}", "--max-deliveries", "5", "--yes")
+        assert made.code == 0, made
+    assert fresh("provision", "local", "--update", "--plan-out", "plan.json").code == 0
+    file = fresh.home / "plan.json"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    steps = document["plans"][0]["steps"]
+    (step,) = (one for one in steps if (one["kind"], one["queue"]) == (kind, queue))
+    for name, value in change.items():
+        step[name] = step[name] | value if isinstance(value, dict) else value
+    file.write_text(json.dumps(document), encoding="utf-8")
+    ran = fresh("provision", "local", "--plan", "plan.json", "--yes")
+    assert (ran.code, "something else than its reason says" in ran.stderr) == (2, True), ran
+    shown = fresh("entity", "show", f"local-secondary:{queue}", "-o", "json")
+    assert '"forward_to": "elsewhere"' not in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("seed.yaml", "contoso:\n  queues:\n    orders: {requires_session: true}\n    orders: {}\n"),
+        ("seed.yaml", "contoso:\n  queues:\n    orders: {requires_session: true}\n    Orders: {}\n"),
+        (
+            "Config.json",
+            '{"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": "orders", '
+            '"Properties": {"RequiresSession": true}}, {"Name": "Orders"}]}]}}',
+        ),
+        (
+            "Config.json",
+            '{"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": "orders", "Name": "invoices"}]}]}}',
+        ),
+    ],
+)
+def test_a_name_stands_once_in_a_seed(sbpair: Sbpair, name: str, text: str) -> None:
+    (sbpair.home / name).write_text(text, encoding="utf-8")
+    ran = sbpair("emulator", "--port", "0", "--namespace", "contoso", "--seed", name)
+    assert (ran.code, "two of" in ran.stderr or "twice" in ran.stderr) == (2, True), ran
+
+
 def test_a_ledger_line_that_names_no_namespaces_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "drain.jsonl"
     line = {"queue": "q", "sequence_number": 1, "message_id": "m", "enqueued_at_ms": 1, "outcome": "forwarded"}

@@ -23,6 +23,8 @@ from tests.waiting import LIMIT_SECONDS
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads another process' memory from /proc")
 SAMPLES = 200
 MOST_TURN_SECONDS = 0.05
+LONGEST_TURN_SECONDS = 0.15
+"""Collecting garbage among 20,000 deliveries takes 40 ms, beside others more."""
 MOST_RESIDENT_BYTES = 600 * MEGABYTE
 
 
@@ -100,4 +102,5 @@ async def test_a_healthy_client_is_served_during_the_attack(process: Process, na
     )
     # What a healthy client waits for is the rest of a turn and another one, which do not depend on the machine's load.
     assert ninety_nine < MOST_TURN_SECONDS
+    assert longest < LONGEST_TURN_SECONDS
     assert resident < MOST_RESIDENT_BYTES
