@@ -268,16 +268,16 @@ def _is_as_shown(step: Step) -> bool:
     matter: only an empty queue is deleted, or one whose name is typed again.)"""
     forms = [(tier, partitioned) for tier in (None, *Tier) for partitioned in (False, True)]
     if step.kind is StepKind.CREATE:
-        made = (backlog_settings(tier, partitioned=partitioned) for tier, partitioned in forms)
+        made = [backlog_settings(tier, partitioned=partitioned) for tier, partitioned in forms]
         return step.reason == _IS_MISSING and step.settings in made
     if step.kind is StepKind.UPDATE and step.expected is not None:
         before = step.expected.settings
-        found = (
-            tuple(one for one in differences(before, tier, partitioned=partitioned or None) if not one.create_only)
-            for tier, partitioned in forms
-        )
-        meant = ((one, corrected(before, one, tier)) for one, (tier, _) in zip(found, forms, strict=True))
-        return step.reason == _sentence(step.changes) and (step.changes, step.settings) in meant
+        for tier, partitioned in forms:
+            found = differences(before, tier, partitioned=partitioned or None)
+            changes = tuple(one for one in found if not one.create_only)
+            if (step.changes, step.settings) == (changes, corrected(before, changes, tier)):
+                return step.reason == _sentence(changes)
+        return False
     return True
 
 

@@ -134,14 +134,14 @@ def _named(
         return []
     if not isinstance(listed, list):
         raise SeedError(f"{where}: a list is expected")
-    found = []
+    found: list[tuple[str, Mapping[str, Any], str, int | None]] = []
     for index, described in enumerate(listed):
         line = line_of(listed, index)
         body = _object(described, f"{where}[{index}]", line)
         name = body.get("Name")
         if not isinstance(name, str) or not name:
             raise SeedError(f"{where}[{index}]: `Name` is missing", line)
-        if name.lower() in {other.lower() for other, *_ in found}:
+        if name.lower() in {other[0].lower() for other in found}:
             raise SeedError(f"{where}.{name}: there are two of this name", line)
         only(body, known, f"{where}.{name}")
         found.append((name, body, f"{where}.{name}", line))
