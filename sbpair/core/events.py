@@ -174,6 +174,8 @@ class Doubtful(Event):
     messages: int
     file: str
     """Names them."""
+    found: int = 0
+    """So many others were found at their destinations, and are not sent again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ class BacklogRequest(TransferRequest):
     """The file that records each message. What it already has is completed without being sent again."""
     new_ledger: bool = False
     """Begin a new ledger; the old file stays beside it as FILE.N."""
-    verify_doubtful: bool = False
+    verify_doubtful: bool = True
     """Browse the destinations first for messages that an earlier run may have sent; what is there is not sent again.
-    Needs Listen there."""
+    Needs Listen there; without it, and for what was consumed meanwhile, they are sent again."""
 
 
 def asked_of(pair: Pair, request: BacklogRequest) -> Asked:

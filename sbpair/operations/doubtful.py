@@ -1,22 +1,32 @@
 """Looks for messages that an earlier run may have sent, before this one sends them again."""
 
+import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
 
+from sbpair.concurrency import cancel_on
 from sbpair.core.errors import MalformedMessageError, ServiceError
-from sbpair.core.message import Received
+from sbpair.core.message import PARTITION_SHIFT, Received, State
 from sbpair.core.names import split_source
 from sbpair.core.rewrite import as_sent
 from sbpair.core.transfer.state import Forward, Key, key_of
 from sbpair.core.transfer.verdict import Judge
-from sbpair.ports import Clock, Messaging
-from sbpair.runtime.browse import pages
+from sbpair.operations.backlog import BacklogRequest
+from sbpair.ports import Clock, MessageReceiver, Messaging
+from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, page_from, pages
 from sbpair.runtime.links import close_quietly
+from sbpair.runtime.transfer.drain import ToArchive, make_classifier
 from sbpair.runtime.transfer.ledger import Entry, Ledger
 
 FOUND = "found at its destination"
 """Reason in the line of a message that an earlier run had sent."""
+VERIFY_SECONDS = 30.0
+"""So long destinations are browsed at most. What is not found by then is sent again."""
+_CLOCKS_APART_SECONDS = 60.0
+"""By so much the clocks of two namespaces may differ without a message being passed over."""
 
 
 @dataclass(slots=True)
@@ -37,6 +47,22 @@ class _Sought:
             return False
 
 
+def looking_for(
+    request: BacklogRequest, *, source: Messaging, target: Messaging, clock: Clock, stop: asyncio.Event
+) -> Callable[[Ledger], Awaitable[int]] | None:
+    """`record_what_arrived` for `open_ledger`, until `stop` is set; None where the request does not ask for it, or the
+    messages go into an archive."""
+    if not request.verify_doubtful or isinstance(request.to, ToArchive):
+        return None
+    judge = make_classifier(request, clock)
+
+    async def look(ledger: Ledger) -> int:
+        arrived = record_what_arrived(ledger, judge, source=source, target=target, clock=clock)
+        return await cancel_on(stop, arrived) or 0
+
+    return look
+
+
 async def record_what_arrived(
     ledger: Ledger, judge: Judge, *, source: Messaging, target: Messaging, clock: Clock
 ) -> int:
@@ -47,57 +73,93 @@ async def record_what_arrived(
     may not be browsed, is sent again.
 
     Raises:
-        ServiceError: a queue of messages in doubt cannot be browsed.
         LedgerError: the ledger cannot be written.
     """
+    if not ledger.doubtful:
+        return 0
     ids = Counter(key[2] for key in {*ledger.doubtful, *ledger.forwarded})
     doubtful = {key for key in ledger.doubtful if key[2] is not None and ids[key[2]] == 1}
     sought: dict[str, dict[str, _Sought]] = {}
-    for queue in {key[0] for key in doubtful}:
-        for destination, one in await _still_there(source, queue, doubtful, judge, clock):
-            sought.setdefault(destination, {})[str(one.key[2])] = one
-    arrived = [
-        Entry(*one.key, destination, one.session_id, "forwarded", clock.now().astimezone(UTC).isoformat(), reason=FOUND)
-        for destination, by_id in sought.items()
-        for one in await _found_in(target, destination, by_id, clock)
-    ]
+    found: list[tuple[str, _Sought]] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(VERIFY_SECONDS):
+            for queue in {key[0] for key in doubtful}:
+                await _look_for_rest(source, queue, doubtful, judge, clock, sought)
+            for destination, by_id in sought.items():
+                await _look_in(target, destination, by_id, clock, found)
+    time = clock.now().astimezone(UTC).isoformat()
+    arrived = [Entry(*one.key, to, one.session_id, "forwarded", time, reason=FOUND) for to, one in found]
     await ledger.record(arrived)
     ledger.forwarded |= {(one.queue, one.sequence_number, one.message_id, one.enqueued_at_ms) for one in arrived}
     return len(arrived)
 
 
-async def _still_there(
-    source: Messaging, queue: str, doubtful: set[Key], judge: Judge, clock: Clock
-) -> list[tuple[str, _Sought]]:
+async def _look_for_rest(
+    source: Messaging,
+    queue: str,
+    doubtful: set[Key],
+    judge: Judge,
+    clock: Clock,
+    sought: dict[str, dict[str, _Sought]],
+) -> None:
+    """Add what is still in its queue, by destination and MessageId. Where it cannot be browsed: nothing."""
     numbers = [key[1] for key in doubtful if key[0] == queue]
     path, dead_letter = split_source(queue)
     receiver = source.receiver(path, dead_letter=dead_letter)
-    found = []
     try:
-        async for page in pages(receiver, min(numbers), max(numbers), clock=clock):
+        async for page in pages(receiver, min(numbers), max(numbers), clock=clock, patience_seconds=0.0):
             for received in page:
                 verdict = judge(received) if key_of(received) in doubtful else None
                 if isinstance(verdict, Forward):
                     sent = as_sent(verdict.payload).payload
                     one = _Sought(key_of(received), sent, verdict.session_id, received.enqueued_at or 0.0)
-                    found.append((verdict.destination, one))
+                    sought.setdefault(verdict.destination, {})[str(received.message_id)] = one
+    except ServiceError:
+        return
     finally:
         await close_quietly(receiver)
-    return found
 
 
-async def _found_in(target: Messaging, destination: str, by_id: dict[str, _Sought], clock: Clock) -> list[_Sought]:
-    """Of a topic, or where browsing is not allowed: nothing."""
+async def _look_in(
+    target: Messaging, destination: str, by_id: dict[str, _Sought], clock: Clock, found: list[tuple[str, _Sought]]
+) -> None:
+    """Add what is there. Of a topic, or where browsing is not allowed: nothing."""
     receiver = target.receiver(destination)
-    found: dict[str, _Sought] = {}
+    since = min(one.since for one in by_id.values()) - _CLOCKS_APART_SECONDS
+    number = FIRST_SEQUENCE_NUMBER
     try:
-        async for page in pages(receiver, clock=clock, patience_seconds=0.0):
+        while page := await page_from(receiver, number, clock=clock, patience_seconds=0.0):
             for received in page:
                 one = by_id.get(received.message_id or "")
                 if one is not None and one.is_in(received):
-                    found[received.message_id or ""] = one
+                    found.append((destination, by_id.pop(received.message_id or "")))
+            if not by_id:
+                return
+            last = page[-1]
+            number = last.sequence_number + 1
+            if _is_before(last, since):
+                number = await _first_since(receiver, last.sequence_number, since, clock)
     except ServiceError:
-        return list(found.values())
+        return
     finally:
         await close_quietly(receiver)
-    return list(found.values())
+
+
+async def _first_since(receiver: MessageReceiver, number: int, since: float, clock: Clock) -> int:
+    """A number after this one with no message of its partition between that came at `since` or later: a destination
+    may hold a million messages that were there long before."""
+    end = ((number >> PARTITION_SHIFT) + 1) << PARTITION_SHIFT
+    step, low, high = 1, number, end
+    while high - low > 1:
+        middle = min(low + step, (low + high) // 2) if high == end else (low + high) // 2
+        page = await page_from(receiver, middle, clock=clock, most=1, patience_seconds=0.0)
+        if page and page[0].sequence_number < end and _is_before(page[0], since):
+            low, step = page[0].sequence_number, 2 * step
+        else:
+            high = middle
+    return low + 1
+
+
+def _is_before(received: Received, since: float) -> bool:
+    """What is scheduled has the time at which it will be there."""
+    return received.state is not State.SCHEDULED and (received.enqueued_at or since) < since

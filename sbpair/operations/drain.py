@@ -12,14 +12,14 @@ from sbpair.core.errors import UsageError
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import DrainReport
 from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, refuse_reversed, way_of, what_is_left
-from sbpair.operations.doubtful import record_what_arrived
+from sbpair.operations.doubtful import looking_for
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.inspection.backlog import find_queues, is_own
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
-from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue, make_classifier
+from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue
 from sbpair.runtime.transfer.drain import drain as drain_backlog
 from sbpair.runtime.transfer.ledger import Ledger, Recorder
 
@@ -79,7 +79,8 @@ async def drain(
 
     only, facts = request.queues, None
     way, told = way_of(pair, request), None if request.dry_run else observer
-    async with open_ledger(request.ledger, way, told, new=request.new_ledger) as ledger:
+    looking = looking_for(request, source=secondary, target=sides.primary, clock=clock, stop=stop)
+    async with open_ledger(request.ledger, way, told, new=request.new_ledger, verify=looking) as ledger:
         # Queues of another primary were listed before they were named: no search under this pair's prefix finds them.
         if own := all(is_own(path, pair) for path in only):
             searching = find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
@@ -87,10 +88,6 @@ async def drain(
             await run_until(stop, refuse_reversed(sides, found, seconds))
             paths, facts = chosen_queues(pair, found, only)
             request = replace(request, queues=paths)
-        if request.verify_doubtful and ledger is not None and not request.dry_run:
-            judge = make_classifier(request, clock)
-            looking = record_what_arrived(ledger, judge, source=secondary, target=sides.primary, clock=clock)
-            await run_until(stop, looking)
         job = DrainJob(
             request,
             secondary=secondary,

@@ -1,7 +1,7 @@
 """Opens and closes the ledger that a request names."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,7 +17,13 @@ from sbpair.runtime.transfer.ledger import Ledger, Way
 
 @asynccontextmanager
 async def open_ledger(
-    path: Path | None, way: Way, observer: Observer | None, *, new: bool = False, to: Mapping[str, str] | None = None
+    path: Path | None,
+    way: Way,
+    observer: Observer | None,
+    *,
+    new: bool = False,
+    to: Mapping[str, str] | None = None,
+    verify: Callable[[Ledger], Awaitable[int]] | None = None,
 ) -> AsyncIterator[Ledger | None]:
     """The ledger, continued if the file is there, and closed at the end. None without a path.
 
@@ -27,6 +33,7 @@ async def open_ledger(
             are added to `FILE.doubtful`. None: a dry run, which writes no file.
         new: the old file is renamed to the first free FILE.N.
         to: as for `Ledger`.
+        verify: looks for what is in doubt, records what has arrived and says how many messages that were.
 
     Raises:
         UsageError: see `Ledger`.
@@ -38,7 +45,8 @@ async def open_ledger(
     ledger = _opened(path, way, to or {}, new=new)
     try:
         if observer is not None:
-            _name_doubtful(ledger, observer)
+            found = 0 if verify is None else await verify(ledger)
+            _name_doubtful(ledger, observer, found)
         yield ledger
     finally:
         await ledger.close()
@@ -76,14 +84,17 @@ def doubtful_file(ledger: Path) -> Path:
     return ledger.with_name(f"{ledger.name}.doubtful")
 
 
-def _name_doubtful(ledger: Ledger, observer: Observer) -> None:
-    """Add what is in doubt and not there yet to the ledger's file of doubtful messages."""
+def _name_doubtful(ledger: Ledger, observer: Observer, found: int) -> None:
+    """Add what is in doubt and not there yet to the ledger's file of doubtful messages. `found`: so many others were
+    found at their destinations."""
     path = doubtful_file(ledger.path)
-    known = _named_in(path)
+    known = _named_in(path) | ledger.forwarded
     fresh = {key: to for key, to in ledger.doubtful.items() if key not in known}
-    if not fresh:
-        return
     now = SystemClock().now()
+    if not fresh:
+        if found:
+            observer.notify(Doubtful(now.timestamp(), 0, str(path), found))
+        return
     lines = b"".join(_doubtful_line(key, to, now.isoformat()) for key, to in fresh.items())
     try:
         file = AppendedFile(path)
@@ -93,7 +104,7 @@ def _name_doubtful(ledger: Ledger, observer: Observer) -> None:
             file.close()
     except OSError as error:
         raise unwritable(path, error).with_state("Nothing was moved.") from error
-    observer.notify(Doubtful(now.timestamp(), len(fresh), str(path)))
+    observer.notify(Doubtful(now.timestamp(), len(fresh), str(path), found))
 
 
 def _doubtful_line(key: Key, destination: str, found_at: str) -> bytes:

@@ -14,14 +14,14 @@ from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import Key
 from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, refuse_reversed, way_of, what_is_left
-from sbpair.operations.doubtful import record_what_arrived
+from sbpair.operations.doubtful import looking_for
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.inspection.backlog import find_queues
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
-from sbpair.runtime.transfer.drain import DrainJob, make_classifier
+from sbpair.runtime.transfer.drain import DrainJob
 from sbpair.runtime.transfer.syphon import POLL_SECONDS, SyphonRun, serve, syphon_until
 
 LEFT_SECONDS = 3.0
@@ -109,13 +109,14 @@ class _Service:
         self._runs += 1
         async with AsyncExitStack() as stack:
             new = request.new_ledger and not again
-            opening = open_ledger(request.ledger, way_of(pair, request), self._observer, new=new)
-            ledger = await stack.enter_async_context(opening)
             sides = self._sides
             if again and sides.reopen is not None:
                 sides = await stack.enter_async_context(sides.reopen())
             secondary = CountedMessaging(sides.secondary, self._usage)
             admin = CountedAdmin(sides.secondary_admin, self._usage)
+            looking = looking_for(request, source=secondary, target=sides.primary, clock=self._clock, stop=self._end)
+            opening = open_ledger(request.ledger, way_of(pair, request), self._observer, new=new, verify=looking)
+            ledger = await stack.enter_async_context(opening)
             try:
                 found = await run_until(self._end, find_queues(pair, messaging=secondary, admin=admin))
             except InterruptedWorkError as ended:
@@ -125,10 +126,6 @@ class _Service:
                 raise OperationTimeoutError(f"{where}. Nothing was moved.") from ended
             await run_until(self._end, refuse_reversed(sides, found, request.patience_seconds))
             paths, facts = chosen_queues(pair, found, request.queues)
-            if request.verify_doubtful and ledger is not None:
-                judge = make_classifier(request, self._clock)
-                looking = record_what_arrived(ledger, judge, source=secondary, target=sides.primary, clock=self._clock)
-                await run_until(self._end, looking)
             self.notify(SyphonBegan(self._clock.now().timestamp(), paths))
             job = DrainJob(
                 replace(request, queues=paths),

@@ -48,11 +48,15 @@ def describe(event: events.Event) -> str | None:
             return f"{queue} exists now: it is drained, too."
         case events.ProcessLost(queues=queues, how=how):
             return f"{how} Not emptied by this run: {listed(queues)}."
-        case events.Doubtful(messages=messages, file=file):
-            return (
-                f"Up to {counted(messages, 'message')} may arrive twice: an earlier run ended while they were on their "
-                f"way. Their MessageIds are in {file}."
-            )
+        case events.Doubtful(messages=messages, file=file, found=found):
+            known = f"{counted(found, 'message')} that an earlier run had sent before it was killed were found at "
+            others = [f"{known}their destinations, and are not sent again."] if found else []
+            if messages:
+                others.append(
+                    f"Up to {counted(messages, 'message')} may arrive twice: an earlier run ended while they were on "
+                    f"their way. Their MessageIds are in {file}."
+                )
+            return " ".join(others)
         case events.Restarting(error_code=code, message=message, seconds=seconds):
             return f"Failed ({code}: {message}); restarting in {format_duration(seconds)}."
         case events.Paused(entity=entity, error_code=code, seconds=seconds, abandoned_in_seconds=left):

@@ -139,7 +139,7 @@ class Moves:
         else:
             cast(Queue, entity).send(payload)
         assert entity is not None
-        message = next(reversed(list(entity.main.log)))
+        message = next(one for one in entity.main.log if one.message_id == key)  # not the last: partitions number alone
         if state == "dead" and not message.locked:
             entity.to_dead_letters(entity.main, message, "Refused", "The application could not work on it.")
         elif state == "deferred" and not message.locked:

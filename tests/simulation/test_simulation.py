@@ -31,16 +31,18 @@ def test_fixed_seeds_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "hours"),
+    ("seed", "hours", "more"),
     [
         # A move's report left out a session whose lock was lost when its state was to be cleared.
-        ("80100", "0.1"),
+        ("80100", "0.1", ()),
         # A drain left messages, another one took them, and the first called them left in a backlog that it saw empty.
-        ("102458", "0.07"),
+        ("102458", "0.07", ()),
+        # The world deferred the message with the greatest number: in a partitioned queue that is not the last one sent.
+        ("10", "0.04", ("--bend",)),
     ],
 )
-def test_seeds_that_have_found_something_hold(seed: str, hours: str) -> None:
-    ran = simulate("--seed", seed, "--hours", hours)
+def test_seeds_that_have_found_something_hold(seed: str, hours: str, more: tuple[str, ...]) -> None:
+    ran = simulate("--seed", seed, "--hours", hours, *more)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

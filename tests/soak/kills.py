@@ -2,9 +2,9 @@
 
     python -m tests.soak.kills --seed 7 --messages 20000 --kills 25 --processes 3
 
-Each process has a ledger of its own, which the one that replaces it continues. A kill counts only if its drain had
-moved something: the share of such kills is printed. What may come twice is what a killed process had sent and not
-completed.
+Each process has a ledger of its own, which the one that replaces it continues: it looks for what the killed one had on
+its way, so hardly anything comes twice. A kill counts only if its drain had moved something: the share of such kills is
+printed.
 """
 
 import argparse
@@ -28,6 +28,8 @@ SESSIONS = 12
 LOCK_SECONDS = 20
 """Long enough for a busy machine, short enough to wait for after a kill."""
 MOST_LAST_DRAINS = 3
+DOUBLES_A_KILL = 20
+"""So many at most, where nobody takes messages from the destinations meanwhile."""
 MOST_SECONDS_UNTIL_IT_MOVES = 60.0
 """A drain waits for the locks of the one before it."""
 
@@ -53,7 +55,6 @@ class Result:
     proof: Proof
     kills: int
     kills_after_moving: int
-    in_flight: int
     final: dict[str, object]
 
     @property
@@ -64,7 +65,7 @@ class Result:
     def holds(self) -> bool:
         proof = self.proof
         wrong = proof.lost or proof.altered or proof.strange or proof.disordered or proof.left
-        few = self.doubles <= self.kills * self.in_flight
+        few = self.doubles <= self.kills * DOUBLES_A_KILL
         return not wrong and few and self.hit_home and self.final.get("exit_code") == 0
 
     @property
@@ -117,7 +118,7 @@ def _play(world: World, chance: random.Random, *, kills: int, processes: int, sa
             break
         # What another had locked is left, as it says: drain again.
         last = json.loads(world.start("drain", ledger=workers[0].ledger).communicate(timeout=600)[0])
-    return Result(prove(world), done, after_moving, 2000, last)
+    return Result(prove(world), done, after_moving, last)
 
 
 def _until_one_moves(workers: list[Worker]) -> bool:

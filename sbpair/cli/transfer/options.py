@@ -75,7 +75,7 @@ NewLedgerOption = Annotated[
 VerifyDoubtfulOption = Annotated[
     bool,
     typer.Option(
-        "--verify-doubtful",
+        "--verify-doubtful/--no-verify-doubtful",
         help="Browse the destinations first for messages that a killed run may have sent; needs Listen there.",
     ),
 ]
@@ -238,7 +238,7 @@ class MoveOptions(OptionSet):
     ttl: TtlOption = TtlMode.FULL
     ledger: LedgerOption = None
     new_ledger: NewLedgerOption = False
-    verify_doubtful: VerifyDoubtfulOption = False
+    verify_doubtful: VerifyDoubtfulOption = True
     yes: YesOption = False
 
     def go_on(self, pair: Pair) -> str:

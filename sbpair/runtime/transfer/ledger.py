@@ -239,14 +239,13 @@ class Ledger(Recorder):
                 "recorded, and nothing more was sent.",
                 hint="Make room, or name another file with --ledger, and run it again.",
             ) from error
+        if lines:
+            try:
+                self._file.write(lines)
+            except OSError as error:
+                raise self._not_written(error, sent=self._room_bytes > 0) from error
         self._room_bytes = room
-        if not lines:
-            return
-        try:
-            self._file.write(lines)
-        except OSError as error:
-            raise self._not_written(error) from error
-        if synced:
+        if lines and synced:
             await self._on_disk()
 
     async def _on_disk(self) -> None:
@@ -263,7 +262,7 @@ class Ledger(Recorder):
             try:
                 await asyncio.to_thread(self._file.sync)
             except OSError as error:
-                failed = self._not_written(error)
+                failed = self._not_written(error, sent=True)
             for written in group:
                 if written.done():
                     continue
@@ -272,10 +271,15 @@ class Ledger(Recorder):
                 else:
                     written.set_result(None)
 
-    def _not_written(self, error: OSError) -> LedgerError:
+    def _not_written(self, error: OSError, *, sent: bool) -> LedgerError:
+        """`sent`: something may have been sent that has no line."""
+        unrecorded = (
+            "What was sent, but not recorded, is still in its queue: the next run may send it a second time, with the "
+            "same MessageId."
+        )
         return LedgerError(
-            f"Cannot write the ledger {self.path}: {error.strerror or error}. What was sent, but not recorded, is "
-            "still in its queue: the next run sends it a second time, with the same MessageId.",
+            f"Cannot write the ledger {self.path}: {error.strerror or error}. "
+            + (unrecorded if sent else "All that was sent is recorded, and nothing more was sent."),
             hint="Name another file with --ledger, on a disk that works, and run it again.",
         )
 

@@ -3,10 +3,11 @@
 import asyncio
 import errno
 import json
+import math
 import os
 import resource
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,15 +18,18 @@ from sbpair.core.errors import (
     ConnectionLostError,
     SendIncompleteError,
     ServerBusyError,
+    UnauthorizedError,
     UsageError,
 )
 from sbpair.core.events import Doubtful
+from sbpair.core.message import PARTITION_SHIFT
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.report import DrainReport
 from sbpair.files import AppendedFile
-from sbpair.operations.doubtful import record_what_arrived
+from sbpair.operations.backlog import BacklogRequest
+from sbpair.operations.doubtful import VERIFY_SECONDS, looking_for
 from sbpair.operations.ledgers import doubtful_file, open_ledger
-from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain, make_classifier
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Entry, Ledger, LedgerError, Way, outcomes_in
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
@@ -67,8 +71,28 @@ class Backlog:
         self.primary, self.secondary = FakeNamespace("primary", self.clock), FakeNamespace("secondary", self.clock)
         self.orders = self.primary.add_queue("orders")
         self.queue = self.secondary.add_queue(QUEUE, QueueSettings(lock_duration_seconds=5.0))
+        self.fill(messages)
+
+    def fill(self, messages: int) -> None:
         for number in range(messages):
             self.secondary.put(QUEUE, for_backlog(compose(body=b"x", message_id=str(number)), "orders"))
+
+    async def killed(self, path: Path) -> None:
+        """A drain is killed between the sending of six messages and their lines; their locks are over."""
+        ledger = Ledger(path, way=WAY)
+
+        async def confirm(begun: object, places: object, *, certain: bool = True) -> None:
+            raise LedgerError("killed")
+
+        ledger.confirm = confirm  # type: ignore[method-assign,assignment]
+        with pytest.raises(LedgerError, match="killed"):
+            await self.drain(ledger, max_messages=6)
+        await asyncio.sleep(6)
+
+    def looking(self, stop: asyncio.Event | None = None) -> Callable[[Ledger], Awaitable[int]] | None:
+        secondary, primary = self.secondary.messaging(), self.primary.messaging()
+        request = BacklogRequest((QUEUE,))
+        return looking_for(request, source=secondary, target=primary, clock=self.clock, stop=stop or asyncio.Event())
 
     async def drain(self, ledger: Ledger, **more: float) -> DrainReport:
         try:
@@ -151,9 +175,12 @@ async def test_lines_of_what_is_on_its_way_fit_when_the_disk_fills_meanwhile(
 
 
 @virtual_time
-@pytest.mark.parametrize("failing", ["write", "sync"])
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [("write", "All that was sent is recorded, and nothing more was sent"), ("sync", "may send it a second time")],
+)
 async def test_a_disk_that_breaks_ends_the_drain_and_completes_nothing_unrecorded(
-    tmp_path_factory: pytest.TempPathFactory, failing: str
+    tmp_path_factory: pytest.TempPathFactory, failing: str, said: str
 ) -> None:
     world = Backlog(30)
     path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
@@ -161,10 +188,25 @@ async def test_a_disk_that_breaks_ends_the_drain_and_completes_nothing_unrecorde
     file = ledger._file
     assert isinstance(file, Failing)
     file.fail = (failing, errno.EIO)
-    with pytest.raises(LedgerError, match="Cannot write the ledger"):
+    with pytest.raises(LedgerError, match=f"Cannot write the ledger .*{said}"):
         await world.drain(ledger)
     assert len(world.queue.messages) == 30
     assert len(world.orders.messages) == (0 if failing == "write" else 30)
+
+
+@virtual_time
+async def test_a_line_of_what_was_sent_that_cannot_be_written_is_told_as_such(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    ledger = Ledger(tmp_path_factory.mktemp("ledger") / "ledger.jsonl", opened=Failing)
+    begun = await ledger.begin([entry(1)])
+    file = ledger._file
+    assert isinstance(file, Failing)
+    file.fail = ("write", errno.EIO)
+    for write in (ledger.confirm(begun, [0]), ledger.record([entry(2, "dead-lettered")])):
+        with pytest.raises(LedgerError, match="may send it a second time"):
+            await write
+    await ledger.close()
 
 
 @virtual_time
@@ -241,34 +283,90 @@ async def test_what_lies_at_its_destination_is_recorded_and_the_rest_is_sent(
     world = Backlog(10)
     for body in (b"one", b"two"):  # of two messages with one MessageId nobody can tell which has arrived
         world.secondary.put(QUEUE, for_backlog(compose(body=body, message_id="same"), "orders"))
-    ledger = Ledger(path, way=WAY)
-    sent = ledger.confirm
-
-    async def killed(begun: object, places: object, *, certain: bool = True) -> None:
-        raise LedgerError("killed")
-
-    ledger.confirm = killed  # type: ignore[method-assign,assignment]
-    with pytest.raises(LedgerError, match="killed"):
-        await world.drain(ledger, max_messages=6)
-    assert sent is not None
+    await world.killed(path)
     assert len(world.orders.messages) == 6
-    await asyncio.sleep(6)
     taken = next(iter(world.orders.messages))
     del world.orders.messages[taken]  # a consumer was faster
-    again = Ledger(path, resume=True, way=WAY)
-    assert len(again.doubtful) == 6
-    request = TransferRequest((QUEUE,))
-    found = await record_what_arrived(
-        again,
-        make_classifier(request, world.clock),
-        source=world.secondary.messaging(),
-        target=world.primary.messaging(),
-        clock=world.clock,
-    )
-    assert found == 5
-    report = await world.drain(again)
+    observer = RecordingObserver()
+    async with open_ledger(path, WAY, observer, verify=world.looking()) as again:
+        assert again is not None
+        assert len(again.doubtful) == 6
+        report = await world.drain(again)
+    assert [(one.messages, one.found) for one in observer.of(Doubtful)] == [(1, 5)]
     assert (report.already_forwarded, report.forwarded, report.confirmed_empty) == (5, 7, True)
     assert len(world.orders.messages) == 5 + 7
+    observer = RecordingObserver()
+    async with open_ledger(path, WAY, observer, verify=world.looking()):
+        assert not observer.of(Doubtful)
+
+
+@virtual_time
+@pytest.mark.parametrize("unreadable", ["destination", "backlog"])
+async def test_where_nobody_may_browse_what_is_in_doubt_is_sent_again(
+    tmp_path_factory: pytest.TempPathFactory, unreadable: str
+) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    world = Backlog(10)
+    await world.killed(path)
+    side = world.primary if unreadable == "destination" else world.secondary
+    side.fail("peek", UnauthorizedError("no Listen"))
+    observer = RecordingObserver()
+    async with open_ledger(path, WAY, observer, verify=world.looking()) as again:
+        assert [(one.messages, one.found) for one in observer.of(Doubtful)] == [(6, 0)]
+        side.heal()
+        assert again is not None
+        await world.drain(again)
+    assert len(world.orders.messages) == 10 + 6
+
+
+@virtual_time
+async def test_a_destination_that_does_not_answer_is_not_waited_for_for_long(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    world = Backlog(10)
+    await world.killed(path)
+    for stop_seconds, most_seconds in ((math.inf, VERIFY_SECONDS), (2.0, 2.0)):
+        began, stop = world.clock.monotonic(), asyncio.Event()
+        if stop_seconds < VERIFY_SECONDS:
+            asyncio.get_running_loop().call_later(stop_seconds, stop.set)
+        world.primary.delays["peek"] = 3600.0
+        async with open_ledger(path, WAY, RecordingObserver(), verify=world.looking(stop)):
+            assert world.clock.monotonic() - began == pytest.approx(most_seconds, abs=0.1)
+
+
+@virtual_time
+async def test_what_was_there_long_before_is_passed_over(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    world = Backlog(0)
+    world.primary.put("orders", *(compose(body=b"x", message_id=f"old {number}") for number in range(20_000)))
+    await asyncio.sleep(600)
+    world.fill(10)
+    await world.killed(path)
+    async with open_ledger(path, WAY, RecordingObserver(), verify=world.looking()) as again:
+        assert again is not None
+        assert len(again.forwarded) == 6
+    assert world.primary.calls["peek", "orders"] < 50
+
+
+@virtual_time
+async def test_each_partition_of_a_destination_is_looked_at(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    world = Backlog(0)
+    world.primary.put("orders", *(compose(body=b"x", message_id=f"old {number}") for number in range(20_000)))
+    await asyncio.sleep(600)
+    world.fill(10)
+    await world.killed(path)
+    there = list(world.orders.messages.values())
+    world.orders.messages.clear()
+    for partition in range(3):  # every third message, the old ones first
+        for number, stored in enumerate(there[partition::3], 1):
+            stored.sequence_number = (partition << PARTITION_SHIFT) + number
+            world.orders.messages[stored.sequence_number] = stored
+    async with open_ledger(path, WAY, RecordingObserver(), verify=world.looking()) as again:
+        assert again is not None
+        assert len(again.forwarded) == 6
+    assert world.primary.calls["peek", "orders"] < 150
 
 
 @virtual_time
