@@ -175,7 +175,7 @@ class Doubtful(Event):
     file: str
     """Names them."""
     found: int = 0
-    """So many others were found at their destinations, and are not sent again."""
+    """Others that were found at their destinations, and are not sent again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from sbpair.runtime.transfer.ledger import Entry, Ledger
 FOUND = "found at its destination"
 """Reason in the line of a message that an earlier run had sent."""
 VERIFY_SECONDS = 30.0
-"""So long destinations are browsed at most. What is not found by then is sent again."""
+"""Bound for browsing all destinations together. What is not found by then is sent again."""
 _CLOCKS_APART_SECONDS = 60.0
-"""By so much the clocks of two namespaces may differ without a message being passed over."""
+"""How far the clocks of two namespaces may differ without a message being passed over."""
 
 
 @dataclass(slots=True)

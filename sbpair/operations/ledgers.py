@@ -85,7 +85,7 @@ def doubtful_file(ledger: Path) -> Path:
 
 
 def _name_doubtful(ledger: Ledger, observer: Observer, found: int) -> None:
-    """Add what is in doubt and not there yet to the ledger's file of doubtful messages. `found`: so many others were
+    """Add what is in doubt and not there yet to the ledger's file of doubtful messages. `found`: how many others were
     found at their destinations."""
     path = doubtful_file(ledger.path)
     known = _named_in(path) | ledger.forwarded

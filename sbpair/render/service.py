@@ -48,15 +48,8 @@ def describe(event: events.Event) -> str | None:
             return f"{queue} exists now: it is drained, too."
         case events.ProcessLost(queues=queues, how=how):
             return f"{how} Not emptied by this run: {listed(queues)}."
-        case events.Doubtful(messages=messages, file=file, found=found):
-            known = f"{counted(found, 'message')} that an earlier run had sent before it was killed were found at "
-            others = [f"{known}their destinations, and are not sent again."] if found else []
-            if messages:
-                others.append(
-                    f"Up to {counted(messages, 'message')} may arrive twice: an earlier run ended while they were on "
-                    f"their way. Their MessageIds are in {file}."
-                )
-            return " ".join(others)
+        case events.Doubtful():
+            return _doubtful(event)
         case events.Restarting(error_code=code, message=message, seconds=seconds):
             return f"Failed ({code}: {message}); restarting in {format_duration(seconds)}."
         case events.Paused(entity=entity, error_code=code, seconds=seconds, abandoned_in_seconds=left):
@@ -79,6 +72,19 @@ def describe(event: events.Event) -> str | None:
             return f"{item}: {result}{f' ({detail})' if detail else ''}"
         case _:
             return None
+
+
+def _doubtful(event: events.Doubtful) -> str:
+    said = []
+    if event.found:
+        found = f"{counted(event.found, 'message')} of an earlier run"
+        said.append(f"Already at the destination, so not sent again: {found}.")
+    if event.messages:
+        said.append(
+            f"Up to {counted(event.messages, 'message')} may arrive twice: an earlier run ended while they were on "
+            f"their way. Their MessageIds are in {event.file}."
+        )
+    return " ".join(said)
 
 
 def _not_idle_yet(source: str, messages: int, next_at: float | None) -> str:

@@ -42,7 +42,10 @@ def provision(
         int | None, typer.Option(min=1, help="Number of backlog queues, instead of the configured one.")
     ] = None,
     partitioned: Annotated[
-        bool, typer.Option(help="Make new queues partitioned, which keep no order within a session.")
+        bool,
+        typer.Option(
+            help="Make new queues partitioned, which keep no order within a session: diverted messages have no key."
+        ),
     ] = False,
 ) -> CommandResult:
     """Create the backlog queues that a pair needs on its secondary namespace, with the documented settings.
