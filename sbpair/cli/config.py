@@ -14,9 +14,8 @@ from sbpair.core.access import host_name
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.pairing import Pair
 from sbpair.core.redact import scrub
-from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, table_of
 from sbpair.settings import HOW_TO_CONFIGURE, Settings, environment_names, json_schema, remember_default_pair, together
 
 app = typer.Typer(
@@ -51,10 +50,9 @@ def show(options: Options) -> CommandResult:
     """
     settings = load_settings(options, to_act=False)
     found = tuple(Setting(key, _shown(one.value), one.source) for key, one in sorted(settings.values.items()))
-    columns = (Column("key", "Key"), Column("value", "Value"), Column("source", "Source"))
     files = ", ".join(str(path) for path in settings.files) or "none"
     data = Shown(tuple(map(str, settings.files)), found, environment_names())
-    return CommandResult("config show", data, (Table("", columns, to_plain(found)),), summary=f"Files read: {files}")
+    return CommandResult("config show", data, (table_of(Setting, found),), summary=f"Files read: {files}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +86,13 @@ def check(options: Options) -> CommandResult:
         error.hint = again
         raise
     checked = tuple(
-        CheckedPair(
-            pair.name,
-            host_name(pair.primary),
-            host_name(pair.secondary),
-            pair.primary.auth.value,
-        )
+        CheckedPair(pair.name, host_name(pair.primary), host_name(pair.secondary), pair.primary.auth.value)
         for pair in pairs
     )
-    columns = tuple(Column(key, key.capitalize()) for key in ("pair", "primary", "secondary", "auth"))
     return CommandResult(
         "config check",
         Checked(checked),
-        (Table("", columns, to_plain(checked)),),
+        (table_of(CheckedPair, checked),),
         summary=f"{counted(len(checked), 'pair')}, configuration valid.",
     )
 

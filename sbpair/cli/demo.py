@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +15,10 @@ from sbpair.cli.options import Options, command
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
-from sbpair.core.serialization import Money, to_plain
+from sbpair.core.serialization import Money, column
 from sbpair.core.words import counted
 from sbpair.render.console import say
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -109,14 +109,14 @@ def _kept(emulator: "EmulatorThread") -> Iterator[None]:
 class Place:
     """What was expected in a queue or subscription, and what arrived."""
 
-    place: str
-    expected: int
-    arrived: int
-    missing: int
-    doubled: int
-    altered: int
-    out_of_order: int
-    verdict: str
+    place: str = field(metadata=column("Place"))
+    expected: int = field(metadata=column("Expected", right=True))
+    arrived: int = field(metadata=column("Arrived", right=True))
+    missing: int = field(metadata=column("Missing", right=True))
+    doubled: int = field(metadata=column("Doubled", right=True))
+    altered: int = field(metadata=column("Altered", right=True))
+    out_of_order: int = field(metadata=column("Out of order", right=True))
+    verdict: str = field(metadata=column("Verdict", colours=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +170,6 @@ def _result(story: "Story") -> CommandResult:
         ),
         seconds=story.seconds,
     )
-    right = ("expected", "arrived", "missing", "doubled", "altered", "out_of_order")
-    columns = tuple(
-        Column(key, key.replace("_", " ").capitalize(), right=key in right)
-        for key in (field.name for field in fields(Place))
-    )
     notes = (
         *found.findings,
         f"Audit: {counted(len(found.findings), 'finding') if found.findings else 'no findings'}. "
@@ -185,7 +180,7 @@ def _result(story: "Story") -> CommandResult:
     return CommandResult(
         "demo",
         found,
-        (Table("", columns, to_plain(found.places), style_key="verdict"),),
+        (table_of(Place, found.places),),
         notes=notes,
         summary=verdict if story.proved else "NOT PROVED: see the table; every count should be 0.",
         exit=Exit.OK if story.proved and not story.findings else Exit.FAILED,

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,11 +22,11 @@ from sbpair.core.access import Secret, parse_connection_string
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.names import check_namespace_label
 from sbpair.core.redact import quoted, shortened
-from sbpair.core.serialization import to_plain
+from sbpair.core.serialization import column, to_plain
 from sbpair.core.words import counted
 from sbpair.files import make_private_folder
 from sbpair.render.console import say, write_atomically
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import Column, CommandResult, Table, columns_of, table_of
 from sbpair.settings import data_directory, emulator_state, state_directory
 from sbpair.settings.state import EMULATOR_STATE_FILE
 
@@ -293,7 +293,6 @@ def _compatibility() -> CommandResult:
     lists = ("failed", "not_applicable")
     tried = tuple(TriedClient(**row | {name: tuple(row[name]) for name in lists}) for row in compatibility())
     names = ("client", "version", "language", "passed", "scenarios", *lists, "tried_on")
-    columns = tuple(Column(name, name.replace("_", " ").capitalize()) for name in names)
     shown = [one | {name: "; ".join(one[name]) for name in lists} for one in to_plain(tried)]
     in_short = [one | {"passed": f"{one['passed']} of {one['scenarios']}"} for one in shown]
     few = tuple(Column(name, name.capitalize(), right=name == "passed") for name in names[:4])
@@ -304,7 +303,9 @@ def _compatibility() -> CommandResult:
         if one[name]
     ]
     screen = (Table("", few, in_short, compact=True),)
-    return CommandResult("emulator", tried, (Table("", columns, shown),), notes=tuple(notes), screen=screen)
+    return CommandResult(
+        "emulator", tried, (Table("", columns_of(TriedClient, names), shown),), notes=tuple(notes), screen=screen
+    )
 
 
 def _read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, Any], Sequence[str]]:
@@ -572,21 +573,21 @@ class Fault:
     `seen` and `hits` count operations; None for a fault that lasts, such as dark or delay: it is not counted.
     """
 
-    namespace: str
-    id: str
-    text: str
+    namespace: str = field(metadata=column("Namespace"))
+    id: str = field(metadata=column("Id"))
+    text: str = field(metadata=column("Fault"))
     rule: Mapping[str, Any]
     begins_at: float
     ends_at: float | None
-    seen: int | None
-    hits: int | None
+    seen: int | None = field(metadata=column("Seen", right=True))
+    hits: int | None = field(metadata=column("Hit", right=True))
 
 
 Faults = tuple[Fault, ...]
 
 
 def _fault(namespace: str, told: Mapping[str, Any]) -> Fault:
-    return Fault(namespace, **{field.name: told[field.name] for field in fields(Fault) if field.name != "namespace"})
+    return Fault(namespace, **{each.name: told[each.name] for each in fields(Fault) if each.name != "namespace"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -620,18 +621,8 @@ def fault_list(
         for name in (_running().connection_string_files if namespace is None else (namespace,))
         for told in _faults_of(name)
     )
-    names = ("namespace", "id", "text", "seen", "hits")
-    rows = [{name: getattr(one, name) for name in names} for one in found]
-    columns = (
-        Column("namespace", "Namespace"),
-        Column("id", "Id"),
-        Column("text", "Fault"),
-        Column("seen", "Seen", right=True),
-        Column("hits", "Hit", right=True),
-    )
-    return CommandResult(
-        "emulator fault list", found, (Table("", columns, rows),), summary=f"{counted(len(rows), 'fault')}."
-    )
+    summary = f"{counted(len(found), 'fault')}."
+    return CommandResult("emulator fault list", found, (table_of(Fault, found),), summary=summary)
 
 
 @fault_app.command("add")

@@ -1,12 +1,12 @@
 """The laws of the service that the embedded namespaces know: lists of them, and which ones a start bends."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sbpair.core.errors import UsageError
-from sbpair.core.serialization import to_plain
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.core.serialization import column, to_plain
+from sbpair.render.result import CommandResult, Table, columns_of, table_of
 
 if TYPE_CHECKING:
     from sbpair.emulator.laws import Form, Law
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class NotEmulated:
     """A law that the emulator does not keep, or not wholly."""
 
-    law: str
-    what: str
-    instead: str
+    law: str = field(metadata=column("Law"))
+    what: str = field(metadata=column("At the service"))
+    instead: str = field(metadata=column("Here"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,7 @@ def not_emulated() -> CommandResult:
     from sbpair.emulator.laws import BOOK
 
     missing = tuple(NotEmulated(law.name, law.sentence, law.differs) for law in BOOK if law.differs)
-    columns = (Column("law", "Law"), Column("what", "At the service"), Column("instead", "Here"))
-    return CommandResult("emulator", missing, (Table("", columns, to_plain(missing)),))
+    return CommandResult("emulator", missing, (table_of(NotEmulated, missing),))
 
 
 def listed(names: Sequence[str]) -> CommandResult:
@@ -59,9 +58,7 @@ def listed(names: Sequence[str]) -> CommandResult:
     except EmulatorError as error:
         raise UsageError(f"--law: {error}.", hint="sbpair emulator --laws") from error
     more = ("source", "asked_in", "forms", "differs") if names else ()
-    columns = tuple(
-        Column(name, name.replace("_", " ").capitalize()) for name in ("law", "sentence", "evidence", *more)
-    )
+    columns = columns_of(ServiceLaw, ("law", "sentence", "evidence", *more))
     rows = [
         row | {"forms": ", ".join(f"{form}: {value}" for form, value in row["forms"].items())} for row in to_plain(laws)
     ]

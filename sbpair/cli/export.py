@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,11 +13,11 @@ from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
 from sbpair.core.errors import UsageError, unwritable
 from sbpair.core.outcome import Exit
-from sbpair.core.serialization import to_plain
+from sbpair.core.serialization import column
 from sbpair.core.words import counted
 from sbpair.render.console import check_writable, write_file
 from sbpair.render.export import ExportedPair, Kind, written
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, table_of
 from sbpair.version import __version__
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ _CHECKS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ExportedFile:
-    path: str
-    result: str
+    path: str = field(metadata=column("File"))
+    result: str = field(metadata=column("Result"))
     """`written`, or `to write` in a dry run; `unchanged` where it holds the same text already."""
 
 
@@ -126,7 +126,7 @@ def export(
     return CommandResult(
         "export",
         Exported(kind.value, chosen.name if chosen else None, done),
-        (Table("", (Column("path", "File"), Column("result", "Result")), to_plain(done)),),
+        (table_of(ExportedFile, done),),
         notes=() if dry_run else (f"Check before you use it: {_CHECKS[kind]}",),
         summary=f"{counted(new, 'file')} would be written." if dry_run else f"{counted(new, 'file')} written.",
         closing=True,

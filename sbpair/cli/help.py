@@ -14,8 +14,7 @@ from sbpair.cli.options import Options, command
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import quoted
-from sbpair.core.serialization import to_plain
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, table_of
 from sbpair.settings import environment_names
 
 
@@ -221,14 +220,14 @@ def help_on(
         case [Topic.EXIT_CODES]:
             codes = tuple(ExitCode(int(code), code.label, when) for code, when in EXIT_CODES.items())
             text = "".join(f"{one.code:>4}  {one.name:<12} {one.when}\n" for one in codes)
-            return CommandResult("help", codes, (_table(codes),), text=text, prose=True)
+            return CommandResult("help", codes, (table_of(ExitCode, codes),), text=text, prose=True)
         case [Topic.PERMISSIONS]:
             rights = tuple(Right(*row) for row in PERMISSIONS)
             text = "".join(
                 f"{one.command}\n    {one.side}: {one.sas_right}{f' ({one.entra_role})' if one.entra_role else ''}\n"
                 for one in rights
             )
-            return CommandResult("help", rights, (_table(rights),), text=text, prose=True)
+            return CommandResult("help", rights, (table_of(Right, rights),), text=text, prose=True)
         case [Topic.FILTERS]:
             from sbpair.core.transfer.filters import SYSTEM_PROPERTIES
 
@@ -246,11 +245,6 @@ def help_on(
 def _named(meanings: Mapping[str, str]) -> CommandResult:
     text = "".join(f"{name}\n    {meaning}\n" for name, meaning in meanings.items())
     return CommandResult("help", dict(meanings), text=text, prose=True)
-
-
-def _table(rows: Sequence[ExitCode | Right]) -> Table:
-    plain = to_plain(tuple(rows))
-    return Table("", tuple(Column(key, key.replace("_", " ").capitalize()) for key in plain[0]), plain)
 
 
 def _help_of(ctx: typer.Context, words: Sequence[str]) -> str:

@@ -51,11 +51,14 @@ class Table:
 def columns_of(kind: type, show: Sequence[str] | Mapping[str, str] = ()) -> tuple[Column, ...]:
     """The columns that the fields of a dataclass declare (see `sbpair.core.serialization.column`): all in their order,
     or those of the fields that `show` names, in its order and, where it is a mapping, under its titles if they are not
-    empty."""
-    declared = dict(_declared(kind))
+    empty. Of a dataclass that declares none each field is one, under its name."""
+    declared = dict(_declared(kind)) or {field.name: field for field in dataclasses.fields(kind)}
     titles = show if isinstance(show, Mapping) else {}
     columns = (
-        Column(str(declared[name].metadata.get("named", name)), **declared[name].metadata["column"])
+        Column(
+            str(declared[name].metadata.get("named", name)),
+            **declared[name].metadata.get("column", {"title": name.replace("_", " ").capitalize()}),
+        )
         for name in show or declared
     )
     return tuple(replace(column, title=titles.get(column.key) or column.title) for column in columns)

@@ -35,10 +35,10 @@ from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit, gravest
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Granularity
-from sbpair.core.serialization import AS_TIME, INLINED, iso_time, rounded, to_plain
+from sbpair.core.serialization import AS_TIME, INLINED, column, iso_time, rounded
 from sbpair.core.words import counted, with_hint
 from sbpair.journal import COSMOS_KEY
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, table_of
 from sbpair.runtime.clock import Quiet
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 class Copies:
     """How many copies from this side had this result."""
 
-    side: str
-    result: str
-    copies: int
+    side: str = field(metadata=column("Side"))
+    result: str = field(metadata=column("Result"))
+    copies: int = field(metadata=column("Copies", counts=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,12 +270,11 @@ def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:
         seconds=report.seconds,
         ended_by=report.ended_by,
     )
-    columns = (Column("side", "Side"), Column("result", "Result"), Column("copies", "Copies", right=True, counts=True))
     unread = (f"Not read: {one.side}: {with_hint(one.error.message, one.error.hint)}" for one in data.not_read)
     return CommandResult(
         "replicate consume",
         data,
-        (Table("", columns, to_plain(data.counts)),),
+        (table_of(Copies, data.counts),),
         notes=(*unread, *_out(queue, report)),
         summary=_summary(pair.name, queue, report),
         closing=True,

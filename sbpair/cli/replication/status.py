@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,9 +29,10 @@ from sbpair.core.outcome import Exit, Outcome, Result, exit_for
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import SessionEntry, State, Terms, is_stuck
 from sbpair.core.replication.settings import Problem, problems, replicated_settings
-from sbpair.core.serialization import to_plain
+from sbpair.core.serialization import column, to_plain
+from sbpair.core.words import counted
 from sbpair.journal import COSMOS_KEY
-from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns_of, table_of
 from sbpair.runtime.replication.store import SESSION, destination_of, key_of
 from sbpair.service import session_key
 
@@ -50,20 +51,20 @@ if TYPE_CHECKING:
 class SessionShown:
     """A session of the journal; `lease` and `since` are durations in words."""
 
-    destination: str
-    session: str
-    state: State
-    message: str | None
+    destination: str = field(metadata=column("Queue"))
+    session: str = field(metadata=column("Session"))
+    state: State = field(metadata=column("State"))
+    message: str | None = field(metadata=column("Message"))
     """Id of the one being processed."""
-    attempts: int | None
-    owner: str | None
-    lease: str | None
+    attempts: int | None = field(metadata=column("Attempts", right=True))
+    owner: str | None = field(metadata=column("Owner"))
+    lease: str | None = field(metadata=column("Lease"))
     """What is left of it."""
-    completed: int
-    failed: int
-    since: str
+    completed: int = field(metadata=column("Completed", right=True))
+    failed: int = field(metadata=column("Failed", right=True))
+    since: str = field(metadata=column("Since"))
     """How long ago it last changed."""
-    stuck: str | None
+    stuck: str | None = field(metadata=column("Stuck because"))
     """Why somebody should look at it."""
 
 
@@ -80,9 +81,9 @@ class JournalStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueueOutcome:
-    item: str
-    result: Result
-    detail: str
+    item: str = field(metadata=column("Queue"))
+    result: Result = field(metadata=column("Result"))
+    detail: str = field(metadata=column("Detail"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,19 +182,6 @@ def _shown(name: str, said: str, seen: list[_Seen], state: State | None, only_st
     ]
     wanted.sort(key=lambda one: (one.stuck is None, -one.entry.updated_at))
     sessions = tuple(one.shown(now) for one in wanted[:limit])
-    columns = (
-        Column("destination", "Queue"),
-        Column("session", "Session"),
-        Column("state", "State"),
-        Column("message", "Message"),
-        Column("attempts", "Attempts", right=True),
-        Column("owner", "Owner"),
-        Column("lease", "Lease"),
-        Column("completed", "Completed", right=True),
-        Column("failed", "Failed", right=True),
-        Column("since", "Since"),
-        Column("stuck", "Stuck because"),
-    )
     completed = sum(one.entry.completed_count for one in seen)
     failed = sum(one.entry.failed_count for one in seen)
     counts = ", ".join(f"{by_state[one]} {one}" for one in State)
@@ -201,18 +189,14 @@ def _shown(name: str, said: str, seen: list[_Seen], state: State | None, only_st
     return CommandResult(
         "replicate status",
         JournalStatus(name, {one: by_state[one] for one in State}, completed, failed, len(stuck), sessions),
-        (Table("", columns, to_plain(sessions)),),
-        notes=(said, *((f"{_counted(hidden, 'more session')} not shown; raise --limit.",) if hidden else ())),
-        summary=f"{_counted(len(seen), 'session')}: {counts}; {len(stuck)} stuck. "
+        (table_of(SessionShown, sessions),),
+        notes=(said, *((f"{counted(hidden, 'more session')} not shown; raise --limit.",) if hidden else ())),
+        summary=f"{counted(len(seen), 'session')}: {counts}; {len(stuck)} stuck. "
         f"{completed:,} completed, {failed:,} failed.",
         exit=Exit.FINDINGS if stuck else Exit.OK,
         checks=tuple(_checks(name, stuck)),
         metrics=tuple(_metrics(by_state, len(stuck), completed, failed)),
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _checks(name: str, stuck: list[_Seen]) -> list[Check]:
@@ -346,15 +330,14 @@ def _provisioned(pair: str, queue: str, done: _Provisioned, *, dry_run: bool) ->
     outcomes = tuple(QueueOutcome(one.item, one.result, one.detail) for one in done.outcomes)
     rows = to_plain(outcomes)
     rows += [{"item": f"{one.side}: {queue}", "result": "problem", "detail": one.message} for one in done.problems]
-    columns = (Column("item", "Queue"), Column("result", "Result"), Column("detail", "Detail"))
     missing = dry_run and any(one.result is Result.SKIPPED for one in done.outcomes)
     failed = Exit.OK if dry_run else exit_for(done.outcomes)
     return CommandResult(
         "replicate provision",
         ReplicateProvisioned(pair, queue, dry_run, outcomes, tuple(done.problems), done.journal or None),
-        (Table("", columns, rows),),
+        (Table("", columns_of(QueueOutcome), rows),),
         notes=(f"Journal: {done.journal}",) if done.journal else (),
-        summary=f"{queue} on both sides of {pair}: {_counted(len(done.problems), 'problem')}."
+        summary=f"{queue} on both sides of {pair}: {counted(len(done.problems), 'problem')}."
         + (" Nothing was changed." if dry_run else ""),
         exit=failed or (Exit.FINDINGS if done.problems or missing else Exit.OK),
     )
