@@ -8,27 +8,40 @@ from typing import Annotated
 import typer
 
 from sbpair.cli.context import load_settings
-from sbpair.cli.cost import shown
 from sbpair.cli.cost.inputs import (
+    Usage,
     parse_counts,
     parse_month,
     parse_share,
     parse_syphons,
     parse_tiers,
     price_table,
+    read_usage,
     size_bytes_of,
+    with_traffic,
 )
-from sbpair.cli.cost.usage import Usage, read_usage, with_traffic
 from sbpair.cli.inspection.saved import choose_snapshots
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.cost.model import active_active
 from sbpair.core.cost.request import CostRequest, workload_of
-from sbpair.core.cost.result import billed_alone, price_list
+from sbpair.core.cost.result import (
+    Alternative,
+    BilledAlone,
+    BilledLine,
+    Compared,
+    Estimated,
+    Line,
+    Price,
+    Prices,
+    billed_alone,
+    price_list,
+)
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
+from sbpair.core.prices import PriceTable, to_cents
 from sbpair.operations.cost import compare_costs, estimate_cost
-from sbpair.render.result import CommandResult
+from sbpair.render.result import Column, CommandResult, Metric, Table, table_of
 
 
 @command(output="core.cost.result:Cost", checks=True)
@@ -107,7 +120,7 @@ def cost(
     """
     table = price_table(prices or (), region=region, currency=currency, egress_per_gigabyte=egress_per_gb)
     if explain_prices:
-        return shown.price_rows(price_list(table), table)
+        return price_rows(price_list(table), table)
     chosen, known = _pair_and_snapshot(options, pair, snapshot)
     scenario = CostRequest(
         messages_per_day=messages_per_day,
@@ -133,13 +146,13 @@ def cost(
     if used.traffic is not None:
         workload = with_traffic(workload, used.traffic, scenario.size_bytes)
     elif used.billed:
-        return shown.billed_result(billed_alone(used.billed, table), table)
+        return billed_result(billed_alone(used.billed, table), table)
     if replicated:
         workload = active_active(workload)
     lists: Sequence[Sequence[object]] = (scenario.queues, scenario.hosts, scenario.syphons, scenario.tiers)
     if compare or any(len(values) > 1 for values in lists):
-        return shown.comparison(compare_costs(scenario, prices=table, workload=workload))
-    return shown.one_estimate(
+        return comparison(compare_costs(scenario, prices=table, workload=workload))
+    return one_estimate(
         estimate_cost(scenario, pair=chosen, snapshot=known, prices=table, workload=workload, billed=used.billed)
     )
 
@@ -165,3 +178,71 @@ def _pair_and_snapshot(
     if name is None and not settings.pair_names():
         return None, None
     return settings.pair(name), None
+
+
+# Estimates as tables: every line with its arithmetic, alternatives side by side.
+
+
+def one_estimate(found: Estimated) -> CommandResult:
+    """The estimate line by line, the total last, with what was billed."""
+    currency = found.estimate.currency
+    metric = Metric(
+        "sbpair_cost_month_total",
+        "Estimated cost of a month in the labelled currency.",
+        float(to_cents(found.estimate.total)),
+        (("pair", found.pair or ""), ("currency", currency)),
+    )
+    billed = (_billed(found.billed),) if found.billed is not None else ()
+    return CommandResult(
+        "cost",
+        found,
+        (table_of(Line, found.lines), *billed),
+        notes=found.notes,
+        summary=found.summary(),
+        closing=True,
+        checks=(),
+        metrics=(metric,),
+    )
+
+
+def comparison(found: Compared) -> CommandResult:
+    """Alternatives, with a bar for what each costs above the best one."""
+    table = table_of(Alternative, found.alternatives)
+    columns = [column for column in table.columns if column.key != "total"]
+    columns.insert(1, Column("total", f"{found.currency} a month", right=True))
+    columns.insert(3, Column("above_best", "", drawn=True))
+    return CommandResult(
+        "cost",
+        found,
+        (Table("", tuple(columns), table.rows),),
+        notes=found.notes,
+        summary=found.summary(),
+        closing=True,
+    )
+
+
+def price_rows(found: Prices, prices: PriceTable) -> CommandResult:
+    """The price table with its date and source, and the query for today's."""
+    kind = "built-in list prices, not today's" if prices.built_in else "prices"
+    return CommandResult(
+        "cost",
+        found,
+        (table_of(Price, found.prices),),
+        notes=(f"{found.region}: {kind}, dated {found.dated} ({found.source}).",),
+        summary=f"Today's prices (follow NextPageLink, if it is not null): {found.command}",
+    )
+
+
+def billed_result(found: BilledAlone, prices: PriceTable) -> CommandResult:
+    """Usage details alone: nothing is estimated."""
+    return CommandResult(
+        "cost",
+        found,
+        (_billed(found.billed),),
+        notes=(f"Prices: {prices.source} of {prices.region}, dated {prices.dated}.",),
+        summary=found.summary,
+    )
+
+
+def _billed(lines: Sequence[BilledLine]) -> Table:
+    return table_of(BilledLine, lines, "Billed")

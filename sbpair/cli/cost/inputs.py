@@ -1,8 +1,11 @@
 """Where an estimate's numbers come from: options, a pair, a snapshot, price files."""
 
+import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,21 @@ from sbpair.core.cost.model import (
     SYPHON_MODELS,
     Month,
     SyphonModel,
+    Workload,
     calendar_month,
     polling_syphon,
 )
 from sbpair.core.cost.retail import from_retail
+from sbpair.core.cost.usage import (
+    Billed,
+    BilledRow,
+    Traffic,
+    add_up,
+    billed_row,
+    is_header,
+    map_columns,
+    read_metrics,
+)
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.prices import DEFAULT_REGION, PriceTable, built_in, exact, from_yaml, retail_query, with_egress
@@ -131,14 +145,71 @@ def _from_files(files: Sequence[Path], region: str | None, currency: str | None)
     return table.with_missing_from(built_in())
 
 
-def _read(path: Path) -> Any:
-    """A JSON document with its numbers exact, or YAML."""
+def _read(path: Path, noun: str = "prices") -> Any:
+    """A JSON document, prices with their numbers exact, or YAML."""
     from sbpair.settings import DocumentError, parse_json, parse_yaml, read_text
 
     try:
         text = read_text(path)
         if path.suffix.lower() == ".json" or text.lstrip().startswith(("{", "[")):
-            return parse_json(text, exact=True)
+            return parse_json(text, exact=noun == "prices")
         return parse_yaml(text)
     except DocumentError as error:
-        raise UsageError(f"Cannot read the prices {path}: {error}") from error
+        raise UsageError(f"Cannot read the {noun} {path}: {error}") from error
+
+
+# What was really used, for `cost --usage`: read row by row, so files of any size.
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the files say: billed quantities of usage details, traffic of metrics."""
+
+    billed: tuple[Billed, ...] = ()
+    traffic: Traffic | None = None
+
+
+def read_usage(paths: Sequence[Path], month: Month) -> Usage:
+    """Metrics (JSON) and usage details (CSV). A calendar month chosen with --month leaves other months' rows out.
+
+    Raises:
+        UsageError: an unreadable or wrong file; the message names file and row.
+    """
+    metrics: list[tuple[str, Any]] = []
+    details: list[Iterator[BilledRow]] = []
+    for path in paths:
+        if path.suffix.lower() == ".json":
+            metrics.append((path.name, _read(path, "metrics")))
+        else:
+            details.append(_details(path))
+    chosen = month.label if _CALENDAR.fullmatch(month.label) else None
+    billed = add_up(row for row in chain.from_iterable(details) if chosen is None or row.month == chosen)
+    if not metrics and not billed:
+        when = f" in {chosen}" if chosen else ""
+        raise UsageError(f"No usage of Service Bus{when} in {', '.join(path.name for path in paths)}.")
+    return Usage(billed, read_metrics(metrics) if metrics else None)
+
+
+def _details(path: Path) -> Iterator[BilledRow]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.reader(file)
+            header = next((cells for cells in lines if is_header(cells)), None)
+            if header is None:
+                raise UsageError(f"{path}: no header of usage details (date, meter name and quantity) found.")
+            columns = map_columns(header)
+            for cells in lines:
+                row = billed_row(columns, cells, f"{path.name}, line {lines.line_num}") if any(cells) else None
+                if row is not None:
+                    yield row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"Cannot read the usage details {path}: {error}") from error
+
+
+def with_traffic(workload: Workload, traffic: Traffic, size_bytes: int) -> Workload:
+    """The workload with the messages that the metrics counted, and the share that went to backlog queues, unless the
+    options say another one."""
+    share = workload.diverted_share if workload.diverted_share is not None else traffic.diverted_share
+    if share is None and not workload.outage_seconds:
+        share = Fraction(0)
+    return replace(workload, flows=traffic.flows(workload.month.hours, size_bytes), diverted_share=share)

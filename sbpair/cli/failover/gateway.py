@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,7 @@ from sbpair.cli.context import EventLog, load_settings, run_and_show
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
-from sbpair.core.failover.gateway import GatewayRun
+from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, Metric
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sbpair.engine.port import ServerTls
     from sbpair.gateway.keys import Key
     from sbpair.gateway.server import Gateway
+
 
 DEFAULT_LISTEN = "127.0.0.1:5671"
 RELOAD_SECONDS = 2.0
@@ -40,7 +42,25 @@ class Snippet(StrEnum):
     K8S = "k8s"
 
 
-@command(output="core.failover.gateway:GatewayRun")
+@dataclass(frozen=True, slots=True)
+class GatewayRun:
+    """Messages of all clients. `accepted`: the primary or the backlog has them; `diverted`: the backlog."""
+
+    pair: str
+    endpoint: str
+    accepted: int
+    diverted: int
+    refused: int
+    unsettled_connections: int
+    """Connections that were closed before all of their messages were settled; their clients send those again."""
+
+    def summary(self) -> str:
+        told = f"The gateway for {self.pair} has ended: {counted(self.accepted, 'message')} accepted"
+        told += f", {self.diverted:,} of them diverted to the backlog" if self.diverted else ""
+        return f"{told}, {self.refused:,} refused." if self.refused else f"{told}."
+
+
+@command(output="cli.failover.gateway:GatewayRun")
 def gateway(
     options: Options,
     pair: PairArgument = None,
