@@ -5,7 +5,7 @@ A run that meets another run doing the same is a success. Nothing is deleted tha
 Up to 3 tries per step with 30 s between them, as the retired library did when it created backlog queues.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,21 +113,18 @@ class _Done:
     detail: str
 
 
+@dataclass
 class _Worker:
-    def __init__(
-        self,
-        plan: Plan,
-        admin: NamespaceAdmin,
-        clock: Clock,
-        observer: Observer | None,
-        peek: Peek | None,
-        log: OperationsLog | None,
-        how: Applying,
-    ) -> None:
-        self.plan, self.how = plan, how
-        self._admin, self._clock, self._observer, self._peek, self._log = admin, clock, observer, peek, log
-        self._pacer = CreditPacer(clock, how.credits_per_second)
-        self._protected: Iterable[str] = (*plan.protected, *how.protected)
+    plan: Plan
+    admin: NamespaceAdmin
+    clock: Clock
+    observer: Observer | None
+    peek: Peek | None
+    log: OperationsLog | None
+    how: Applying
+
+    def __post_init__(self) -> None:
+        self._pacer = CreditPacer(self.clock, self.how.credits_per_second)
 
     async def carry_out(self, step: Step) -> Outcome:
         if step.kind in (StepKind.SKIP, StepKind.RECREATE):
@@ -148,7 +145,7 @@ class _Worker:
             return await action(step)
 
         try:
-            done = await retried(attempt, self._pause, sleep=self._clock.sleep)
+            done = await retried(attempt, self._pause, sleep=self.clock.sleep)
         except ServiceError as error:
             detail = error.message if tried == 1 else f"{error.message} ({tried} tries)"
             return self._tell(step, Outcome(step.queue, Result.FAILED, detail, error.code), tried)
@@ -161,7 +158,7 @@ class _Worker:
 
     async def _get(self, path: str) -> QueueFacts | None:
         await self._pacer.spend()
-        return await self._admin.get_queue(path)
+        return await self.admin.get_queue(path)
 
     # The three kinds of step
 
@@ -169,7 +166,7 @@ class _Worker:
         settings = _settings_of(step)
         await self._pacer.spend()
         try:
-            await self._admin.create_queue(step.queue, settings)
+            await self.admin.create_queue(step.queue, settings)
         except ServiceError as error:
             if not _worth_another_try(error):
                 raise
@@ -194,7 +191,7 @@ class _Worker:
         if step.expected is not None and not step.expected.matches(facts):
             return _Done(Result.SKIPPED, "it was changed since the plan was made")
         await self._pacer.spend()
-        await self._admin.update_queue(step.queue, settings)
+        await self.admin.update_queue(step.queue, settings)
         return _Done(Result.DONE, "; ".join(f"{one.label} {one.actual} -> {one.wanted}" for one in step.changes))
 
     async def _delete(self, step: Step) -> _Done:
@@ -209,27 +206,27 @@ class _Worker:
                 return _Done(Result.SKIPPED, "it was changed since the plan was made")
             if facts.counts.total and not step.with_messages:
                 return _Done(Result.SKIPPED, f"no longer empty: it holds {describe_counts(facts.counts)}")
-        if not step.with_messages and self._peek is not None and not (await self._peek(step.queue)).empty:
+        if not step.with_messages and self.peek is not None and not (await self.peek(step.queue)).empty:
             return _Done(Result.SKIPPED, "a browse found messages that the counts do not show")
         await self._pacer.spend()
         try:
-            await self._admin.delete_queue(step.queue)
+            await self.admin.delete_queue(step.queue)
         except EntityNotFoundError:
             return _Done(Result.UNCHANGED, "already gone")
         return _Done(Result.DONE, "deleted")
 
     def _refusal(self, step: Step) -> str | None:
         """Reasons that no plan can overrule."""
-        pattern = protecting_pattern(step.queue, self._protected)
+        pattern = protecting_pattern(step.queue, (*self.plan.protected, *self.how.protected))
         if pattern is not None:
             return f"protected by the pattern {pattern!r}"
         return None if parse_backlog_queue_path(step.queue) else "it is no backlog queue"
 
     def _tell(self, step: Step, outcome: Outcome, tries: int) -> Outcome:
-        now = self._clock.now()
-        if self._observer is not None:
-            self._observer.notify(StepDone(now.timestamp(), outcome.item, outcome.result.value, outcome.detail))
-        if self._log is not None:
+        now = self.clock.now()
+        if self.observer is not None:
+            self.observer.notify(StepDone(now.timestamp(), outcome.item, outcome.result.value, outcome.detail))
+        if self.log is not None:
             line = {
                 "at": now.isoformat(timespec="milliseconds"),
                 **(self.how.context or {}),
@@ -242,7 +239,7 @@ class _Worker:
                 "error_code": outcome.error_code,
                 "tries": tries,
             }
-            self._log(line)
+            self.log(line)
         return outcome
 
 

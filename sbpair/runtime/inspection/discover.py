@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 
 from sbpair.concurrency import abandon_after, side_by_side
 from sbpair.core.access import NamespaceAccess
@@ -18,21 +19,16 @@ CONCURRENCY = 4
 """Namespaces that are looked through at once."""
 
 
+@dataclass(frozen=True, slots=True)
 class Search:
-    """One search: what it goes by, and how long one call may take.
+    """One search: what it goes by, and how long one call may take."""
 
-    Args:
-        pairs: the configured pairs, so that a backlog is called theirs.
-        primaries: names of primaries to look for where a namespace does not list its queues.
-    """
-
-    def __init__(
-        self, pairs: Sequence[Pair], primaries: Sequence[str], *, clock: Clock, timeout_seconds: float
-    ) -> None:
-        self._pairs = pairs
-        self._primaries = primaries
-        self._clock = clock
-        self._timeout_seconds = timeout_seconds
+    pairs: Sequence[Pair]
+    """The configured pairs, so that a backlog is called theirs."""
+    primaries: Sequence[str]
+    """Names of primaries to look for where a namespace does not list its queues."""
+    clock: Clock
+    timeout_seconds: float
 
     async def search_namespace(
         self, access: NamespaceAccess, messaging: Messaging, admin: NamespaceAdmin
@@ -60,14 +56,14 @@ class Search:
 
         found: dict[str, dict[str, QueueFacts]] = {}
         answer = read()
-        for primary, _, facts in await abandon_after(self._timeout_seconds, answer, what=f"Queues of {access.label}"):
+        for primary, _, facts in await abandon_after(self.timeout_seconds, answer, what=f"Queues of {access.label}"):
             found.setdefault(primary, {})[facts.path.lower()] = facts
         return found
 
     async def _facts(self, access: NamespaceAccess, admin: NamespaceAdmin) -> NamespaceFacts | None:
         """Tier, region and Geo-DR alias, which a backlog is found without."""
         try:
-            return await abandon_after(self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
+            return await abandon_after(self.timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
         except ServiceError:
             return None
 
@@ -75,9 +71,9 @@ class Search:
         """Without a list: the queues of the primaries whose names are known, opened one after another."""
         transfer: list[TransferQueues] = []
         asked = False
-        for primary in self._primaries:
+        for primary in self.primaries:
             pair = _owner(primary, access)
-            found = await find_queues(pair, messaging=messaging, admin=None, timeout_seconds=self._timeout_seconds)
+            found = await find_queues(pair, messaging=messaging, admin=None, timeout_seconds=self.timeout_seconds)
             if found.found_by is FoundBy.CONFIGURED:
                 break  # not even that is answered: the next name would wait for its time-out as well
             asked = True
@@ -107,11 +103,11 @@ class Search:
             found,
             messaging=messaging,
             admin=admin,
-            clock=self._clock,
-            timeout_seconds=self._timeout_seconds,
+            clock=self.clock,
+            timeout_seconds=self.timeout_seconds,
             recount=False,
         )
-        return transfer_queues(backlog, primary, self._pairs, access.host)
+        return transfer_queues(backlog, primary, self.pairs, access.host)
 
 
 def _owner(primary: str, access: NamespaceAccess) -> Pair:

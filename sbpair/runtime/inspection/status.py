@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from sbpair.concurrency import abandon_after
 from sbpair.core.access import NamespaceAccess
@@ -16,37 +16,29 @@ from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS, FoundQueu
 __all__ = ["DEFAULT_TIMEOUT_SECONDS", "StatusReader"]
 
 
+@dataclass(slots=True)
 class StatusReader:
     """Reads the status of one pair again and again; the queues are searched for once.
 
     What cannot be read is said in the status; nothing is raised for it. `timeout_seconds` bounds each call.
     """
 
-    def __init__(
-        self,
-        pair: Pair,
-        *,
-        primary: NamespaceAdmin,
-        secondary: NamespaceAdmin,
-        messaging: Messaging,
-        clock: Clock,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-    ) -> None:
-        self._pair = pair
-        self._primary = primary
-        self._secondary = secondary
-        self._messaging = messaging
-        self._clock = clock
-        self._timeout_seconds = timeout_seconds
-        self._found: FoundQueues | None = None
+    pair: Pair
+    _: KW_ONLY
+    primary: NamespaceAdmin
+    secondary: NamespaceAdmin
+    messaging: Messaging
+    clock: Clock
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    _found: FoundQueues | None = field(default=None, init=False)
 
     async def read(self, after: PairStatus | None = None) -> PairStatus:
         """The status now. A side that did not answer when `after` was read, a moment ago, is not waited for again."""
-        taken_at = self._clock.now().timestamp()
+        taken_at = self.clock.now().timestamp()
         silent = [] if after is None else [one for one in (after.primary, after.secondary) if one.state == UNREACHABLE]
         first, second = await asyncio.gather(
-            self._side("primary", self._pair.primary, self._primary, silent),
-            self._side("secondary", self._pair.secondary, self._secondary, silent),
+            self._side("primary", self.pair.primary, self.primary, silent),
+            self._side("secondary", self.pair.secondary, self.secondary, silent),
         )
         backlog = self._unread(taken_at, second) if second.state == UNREACHABLE else await self._backlog()
         # Words differ by what was tried, and the cause is the same: it is told of the side.
@@ -59,7 +51,7 @@ class StatusReader:
         backlog = replace(backlog, queues=tuple(alike))
         if second.state == "denied" and any(queue.known for queue in backlog.existing):
             second = replace(second, state=LIMITED, detail=_NO_MANAGE["secondary"], hint="")
-        return PairStatus(self._pair.name, taken_at, first, second, backlog, self._pair.environment)
+        return PairStatus(self.pair.name, taken_at, first, second, backlog, self.pair.environment)
 
     async def _side(
         self, role: str, access: NamespaceAccess, admin: NamespaceAdmin, silent: Sequence[SideStatus]
@@ -67,12 +59,12 @@ class StatusReader:
         for known in silent:
             if known.side == role:
                 return known
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         try:
-            facts = await abandon_after(self._timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
+            facts = await abandon_after(self.timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
         except ServiceError as error:
-            return _refused(role, access, error, answered_in_ms=(self._clock.monotonic() - began) * 1000)
-        answered_in_ms = (self._clock.monotonic() - began) * 1000
+            return _refused(role, access, error, answered_in_ms=(self.clock.monotonic() - began) * 1000)
+        answered_in_ms = (self.clock.monotonic() - began) * 1000
         return SideStatus(
             role, access.host, REACHABLE, facts.tier, answered_in_ms, label=access.label, embedded=access.embedded
         )
@@ -81,15 +73,15 @@ class StatusReader:
         fresh = self._found is None or self._found.found_by is FoundBy.CONFIGURED
         if self._found is None or fresh:
             self._found = await find_queues(
-                self._pair, messaging=self._messaging, admin=self._secondary, timeout_seconds=self._timeout_seconds
+                self.pair, messaging=self.messaging, admin=self.secondary, timeout_seconds=self.timeout_seconds
             )
         return await read_backlog(
-            self._pair,
+            self.pair,
             self._found,
-            messaging=self._messaging,
-            admin=self._secondary,
-            clock=self._clock,
-            timeout_seconds=self._timeout_seconds,
+            messaging=self.messaging,
+            admin=self.secondary,
+            clock=self.clock,
+            timeout_seconds=self.timeout_seconds,
             recount=not fresh,
         )
 
@@ -97,9 +89,9 @@ class StatusReader:
         """A namespace that does not answer is not asked for each of its queues."""
         queues = tuple(
             QueueContents(path, error_code=side.error_code, exit_name=side.state, detail=side.detail)
-            for path in self._pair.backlog_paths()
+            for path in self.pair.backlog_paths()
         )
-        return Backlog(self._pair.name, taken_at, queues, FoundBy.CONFIGURED)
+        return Backlog(self.pair.name, taken_at, queues, FoundBy.CONFIGURED)
 
 
 _NO_MANAGE = {
