@@ -1,7 +1,8 @@
 """NamespaceAdmin over the data plane: the SDK's asynchronous ServiceBusAdministrationClient (ATOM over HTTPS)."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -12,32 +13,25 @@ from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import seconds_of
 from sbpair.azure.errors import translating
 from sbpair.core.access import NamespaceAccess
-from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, TopicFacts
+from sbpair.core.entities import SETTINGS_OF, Counts, EntityKind, EntitySettings, NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.names import subscription_path
-from sbpair.service import EntityStatus, QueueSettings, Tier
+from sbpair.service import PARTITION_COUNT, EntityStatus, QueueSettings, Tier
 
 F = TypeVar("F", QueueFacts, TopicFacts)
 
-PARTITIONS = 16
-"""A partitioned entity reports its configured size times this."""
+S = TypeVar("S", bound=QueueSettings)
 
 _DEFAULTS = QueueSettings()
-_OPTIONAL = ("requires_duplicate_detection", "requires_session", "enable_express", "enable_partitioning")
-"""Sent only when on: the Basic tier refuses the mere mention of them."""
-_OF_SUBSCRIPTIONS = (
-    "lock_duration",
+_UNLESS_DEFAULT = (
+    "requires_duplicate_detection",
     "requires_session",
-    "default_message_time_to_live",
-    "auto_delete_on_idle",
-    "dead_lettering_on_message_expiration",
-    "max_delivery_count",
-    "enable_batched_operations",
-    "forward_to",
-    "forward_dead_lettered_messages_to",
-    "user_metadata",
+    "enable_express",
+    "enable_partitioning",
+    "support_ordering",
+    "status",
 )
-"""What a subscription can be created with; the rest is the topic's."""
+"""Said in a create only where it is not the default: the Basic tier refuses the mere mention of some."""
 
 
 class DataPlaneAdmin:
@@ -97,18 +91,24 @@ class DataPlaneAdmin:
             return None
 
     async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
+        options = create_options(EntityKind.QUEUE, settings)
         with self._reading(f"create queue {path} on {self._access.label}", path):
-            made = await self._client.answer(self._client.sdk.create_queue(path, **_create_options(settings), **WRITE))
-            return QueueFacts(path=path, settings=_settings(made), authorization_rules=access_rules_of(made))
+            made = await self._client.answer(self._client.sdk.create_queue(path, **options, **WRITE))
+            return QueueFacts(
+                path=path,
+                settings=settings_of(QueueSettings, EntityKind.QUEUE, made),
+                authorization_rules=access_rules_of(made),
+            )
 
     async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         client, tried = self._client.sdk, f"update queue {path} on {self._access.label}"
         check_scope(self._access, path, tried)
         with changing(tried, path):
             present = await self._client.answer(client.get_queue(path, **READ))
-            for name, value in _all_options(settings).items():
+            for name in SETTINGS_OF[EntityKind.QUEUE]:
+                value = getattr(settings, name)
                 if value is not None or name != "max_message_size_in_kilobytes":
-                    setattr(present, name, value)
+                    setattr(present, sdk_name(name), sdk_value(name, value))
             await self._client.answer(client.update_queue(present, **WRITE))
         updated = await self.get_queue(path)
         if updated is None:
@@ -140,17 +140,17 @@ class DataPlaneAdmin:
         path = subscription_path(topic, name)
 
         def facts(found: Described) -> QueueFacts:
-            return QueueFacts(path=path, settings=_subscription_settings(found))
+            return QueueFacts(path=path, settings=settings_of(QueueSettings, EntityKind.SUBSCRIPTION, found))
 
         get = self._client.sdk.get_subscription
         return await self._get(f"read {path}", topic, get, topic, name, kind=SUBSCRIPTION, facts=facts)
 
     async def create_subscription(self, topic: str, name: str, settings: QueueSettings) -> QueueFacts:
         path = subscription_path(topic, name)
-        options = {key: value for key, value in _create_options(settings).items() if key in _OF_SUBSCRIPTIONS}
+        options = create_options(EntityKind.SUBSCRIPTION, settings)
         with self._reading(f"create {path} on {self._access.label}", topic):
             made = await self._client.answer(self._client.sdk.create_subscription(topic, name, **options, **WRITE))
-            return QueueFacts(path=path, settings=_subscription_settings(made))
+            return QueueFacts(path=path, settings=settings_of(QueueSettings, EntityKind.SUBSCRIPTION, made))
 
     @contextmanager
     def _reading(self, tried: str, path: str | None = None) -> Iterator[None]:
@@ -173,47 +173,50 @@ def make_administration_client(client: LazyClient, transport: Any) -> Any:
     return ServiceBusAdministrationClient(client.access.host, client.credential(), transport=transport)
 
 
-def _create_options(settings: QueueSettings) -> dict[str, Any]:
-    """What to say in a create: no "never" (it is the default, and the SDK would write it above the maximum), and
-    nothing a tier could refuse to hear unless it is wanted."""
-    options = {name: value for name, value in _all_options(settings).items() if value is not None}
-    for name in _OPTIONAL:
-        if not options[name]:
-            del options[name]
-    if not settings.requires_duplicate_detection:
-        del options["duplicate_detection_history_time_window"]
-    if settings.status is EntityStatus.ACTIVE:
-        del options["status"]
+def create_options(kind: EntityKind, settings: QueueSettings) -> dict[str, Any]:
+    """What to say in a create, by the SDK's names: no "never" (it is the default, and the SDK would write it above the
+    maximum), no "not set", and nothing a tier could refuse to hear unless it is wanted."""
+    options = {}
+    for name in SETTINGS_OF[kind]:
+        value = getattr(settings, name, None)
+        if value is None or (name in _UNLESS_DEFAULT and value == _DEFAULTS_OF[type(settings)][name]):
+            continue
+        if name == "duplicate_detection_history_time_window_seconds" and not settings.requires_duplicate_detection:
+            continue
+        options[sdk_name(name)] = sdk_value(name, value)
     return options
 
 
-def _all_options(settings: QueueSettings) -> dict[str, Any]:
-    """Every settable property by the SDK's names; None stands for "never" or "not set" and is not sent."""
-    return {
-        "lock_duration": timedelta(seconds=settings.lock_duration_seconds),
-        "max_size_in_megabytes": settings.max_size_in_megabytes,
-        "requires_duplicate_detection": settings.requires_duplicate_detection,
-        "duplicate_detection_history_time_window": timedelta(
-            seconds=settings.duplicate_detection_history_time_window_seconds
-        ),
-        "requires_session": settings.requires_session,
-        "default_message_time_to_live": _timedelta(settings.default_message_time_to_live_seconds),
-        "auto_delete_on_idle": _timedelta(settings.auto_delete_on_idle_seconds),
-        "dead_lettering_on_message_expiration": settings.dead_lettering_on_message_expiration,
-        "max_delivery_count": settings.max_delivery_count,
-        "enable_batched_operations": settings.enable_batched_operations,
-        "enable_partitioning": settings.enable_partitioning,
-        "enable_express": settings.enable_express,
-        "status": settings.status.value,
-        "forward_to": settings.forward_to,
-        "forward_dead_lettered_messages_to": settings.forward_dead_lettered_messages_to,
-        "user_metadata": settings.user_metadata,
-        "max_message_size_in_kilobytes": settings.max_message_size_in_kilobytes,
-    }
+def sdk_name(name: str) -> str:
+    """A setting's name in the SDK."""
+    return name.removesuffix("_seconds")
 
 
-def _timedelta(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)
+def sdk_value(name: str, value: Any) -> Any:
+    """A setting's value as the SDK takes it; None stands for "never" or "not set"."""
+    if name.endswith("_seconds") and value is not None:
+        return timedelta(seconds=value)
+    return value.value if isinstance(value, EntityStatus) else value
+
+
+def settings_of(of: type[S], kind: EntityKind, found: Any) -> S:
+    """What was read, or what the SDK tells of an entity that was made; what it does not say is at its default."""
+    values: dict[str, Any] = {}
+    for name, theirs, read, default in _READ[of, kind]:
+        value = getattr(found, theirs, None)
+        value = value if read is None else read(value)
+        values[name] = default if value is None else value
+    if kind is not EntityKind.SUBSCRIPTION:
+        values["max_size_in_megabytes"] = configured_size(found.max_size_in_megabytes, bool(found.enable_partitioning))
+    return of(**values)
+
+
+def _reader(name: str) -> Callable[[Any], Any] | None:
+    if name.endswith("_seconds"):
+        return seconds_of
+    if name == "status":
+        return entity_status
+    return bare_path if name.startswith("forward") else None
 
 
 def access_rules_of(found: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -230,7 +233,7 @@ def access_rules_of(found: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _queue(found: Described) -> QueueFacts:
     return QueueFacts(
         path=found.name,
-        settings=_settings(found),
+        settings=settings_of(QueueSettings, EntityKind.QUEUE, found),
         counts=counts_of(found),
         size_in_bytes=found.size_in_bytes or 0,
         created_at=_epoch(found.created_at_utc),
@@ -248,50 +251,6 @@ def counts_of(found: Described) -> Counts:
         scheduled=found.scheduled_message_count or 0,
         transfer=found.transfer_message_count or 0,
         transfer_dead_letter=found.transfer_dead_letter_message_count or 0,
-    )
-
-
-def _settings(found: Any) -> QueueSettings:
-    partitioned = bool(found.enable_partitioning)
-    lock_seconds = seconds_of(found.lock_duration)
-    window = seconds_of(found.duplicate_detection_history_time_window)
-    return QueueSettings(
-        lock_duration_seconds=_DEFAULTS.lock_duration_seconds if lock_seconds is None else lock_seconds,
-        max_size_in_megabytes=configured_size(found.max_size_in_megabytes, partitioned),
-        requires_duplicate_detection=bool(found.requires_duplicate_detection),
-        duplicate_detection_history_time_window_seconds=(
-            _DEFAULTS.duplicate_detection_history_time_window_seconds if window is None else window
-        ),
-        requires_session=bool(found.requires_session),
-        default_message_time_to_live_seconds=seconds_of(found.default_message_time_to_live),
-        auto_delete_on_idle_seconds=seconds_of(found.auto_delete_on_idle),
-        dead_lettering_on_message_expiration=bool(found.dead_lettering_on_message_expiration),
-        max_delivery_count=found.max_delivery_count or _DEFAULTS.max_delivery_count,
-        enable_batched_operations=found.enable_batched_operations is not False,
-        enable_partitioning=partitioned,
-        enable_express=bool(found.enable_express),
-        status=entity_status(found.status),
-        forward_to=bare_path(found.forward_to),
-        forward_dead_lettered_messages_to=bare_path(found.forward_dead_lettered_messages_to),
-        user_metadata=found.user_metadata,
-        max_message_size_in_kilobytes=found.max_message_size_in_kilobytes,
-    )
-
-
-def _subscription_settings(found: Any) -> QueueSettings:
-    lock_seconds = seconds_of(found.lock_duration)
-    return QueueSettings(
-        lock_duration_seconds=_DEFAULTS.lock_duration_seconds if lock_seconds is None else lock_seconds,
-        requires_session=bool(found.requires_session),
-        default_message_time_to_live_seconds=seconds_of(found.default_message_time_to_live),
-        auto_delete_on_idle_seconds=seconds_of(found.auto_delete_on_idle),
-        dead_lettering_on_message_expiration=bool(found.dead_lettering_on_message_expiration),
-        max_delivery_count=found.max_delivery_count or _DEFAULTS.max_delivery_count,
-        enable_batched_operations=found.enable_batched_operations is not False,
-        status=entity_status(found.status),
-        forward_to=bare_path(found.forward_to),
-        forward_dead_lettered_messages_to=bare_path(found.forward_dead_lettered_messages_to),
-        user_metadata=found.user_metadata,
     )
 
 
@@ -318,7 +277,7 @@ def configured_size(reported_megabytes: int | None, partitioned: bool) -> int:
     """Maximum size as configured: a partitioned entity reports that of its 16 partitions together."""
     if reported_megabytes is None:
         return _DEFAULTS.max_size_in_megabytes
-    return reported_megabytes // PARTITIONS if partitioned else reported_megabytes
+    return reported_megabytes // PARTITION_COUNT if partitioned else reported_megabytes
 
 
 _STATUSES = {status.value: status for status in EntityStatus}
@@ -345,3 +304,14 @@ def _tier(sku: Any) -> Tier | None:
 def _epoch(moment: datetime | None) -> float | None:
     # The service says the year 1 of what has not happened: nobody has accessed the entity.
     return None if moment is None or moment.year == 1 else moment.timestamp()
+
+
+_DEFAULTS_OF: Mapping[type, Mapping[str, Any]] = {
+    of: {field.name: field.default for field in fields(of)} for of in (QueueSettings, EntitySettings)
+}
+_READ = {
+    (of, kind): [(name, sdk_name(name), _reader(name), known[name]) for name in SETTINGS_OF[kind] if name in known]
+    for of, known in _DEFAULTS_OF.items()
+    for kind in EntityKind
+}
+"""Settings of a kind of entity: our name, the SDK's, how its value is read, and the default."""

@@ -4,9 +4,9 @@ Plain JSON because the client's models serialise durations through floats (1 min
 that is not TimeSpan.MaxValue). In resource names `~` stands for the `/` of entity paths.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import Field, fields, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.durations import seconds_of
 from sbpair.azure.errors import translating
 from sbpair.core.access import NamespaceAccess, resource_manager_url
-from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, TopicFacts
+from sbpair.core.entities import SETTINGS_OF, Counts, EntityKind, NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import (
     AuthenticationFailedError,
     ConfigurationError,
@@ -45,32 +45,9 @@ from sbpair.service import NEVER, QueueSettings, Tier, duration_text
 T = TypeVar("T")
 
 _DEFAULTS = QueueSettings()
-_FLAGS = {
-    "requiresDuplicateDetection": "requires_duplicate_detection",
-    "requiresSession": "requires_session",
-    "enableExpress": "enable_express",
-    "enablePartitioning": "enable_partitioning",
-}
 NEVER_BY_DEFAULT = ("defaultMessageTimeToLive", "autoDeleteOnIdle")
 """Properties that are "never" where they are not given."""
 _READ_ONLY = ("countDetails", "createdAt", "updatedAt", "accessedAt", "sizeInBytes", "messageCount")
-
-
-_OF_SUBSCRIPTIONS = frozenset(
-    {
-        "lockDuration",
-        "requiresSession",
-        "defaultMessageTimeToLive",
-        "autoDeleteOnIdle",
-        "deadLetteringOnMessageExpiration",
-        "maxDeliveryCount",
-        "enableBatchedOperations",
-        "forwardTo",
-        "forwardDeadLetteredMessagesTo",
-        "userMetadata",
-    }
-)
-"""What a subscription can be created with; the rest is the topic's."""
 
 
 class ArmAdmin:
@@ -238,9 +215,8 @@ class ArmAdmin:
         if await self.get_subscription(topic, name) is not None:
             raise EntityExistsError(f"Could not {tried}: it exists.", entity=path)
         group = await self._resource_group()
-        properties = {
-            key: value for key, value in _properties(settings).items() if value is not None and key in _OF_SUBSCRIPTIONS
-        }
+        names = (name for name in SETTINGS_OF[EntityKind.SUBSCRIPTION] if name != "status")
+        properties = {key: value for key, value in _properties(settings, names).items() if value is not None}
         with translating(tried, topic):
             operations = self._client.sdk.subscriptions
             making = operations.create_or_update(
@@ -359,37 +335,34 @@ def _make_client(client: LazyClient, transport: Any) -> Any:
 
 def properties_to_create(settings: QueueSettings) -> dict[str, Any]:
     """What a queue is created with, as JSON; what is the service's default goes without saying."""
-    properties = {name: value for name, value in _properties(settings).items() if value is not None}
-    for name, attribute in _FLAGS.items():
-        if not getattr(settings, attribute):
-            del properties[name]
+    said = _properties(settings)
+    for name in _FLAGS:
+        if not getattr(settings, name):
+            del said[_json_name(name)]
     if not settings.requires_duplicate_detection:
-        del properties["duplicateDetectionHistoryTimeWindow"]
-    return properties
+        del said["duplicateDetectionHistoryTimeWindow"]
+    return {name: value for name, value in said.items() if value is not None}
 
 
-def _properties(settings: QueueSettings) -> dict[str, Any]:
+_FLAGS = ("requires_duplicate_detection", "requires_session", "enable_express", "enable_partitioning")
+"""Said only when on: the Basic tier refuses the mere mention of them."""
+
+
+def _properties(settings: QueueSettings, names: Iterable[str] = SETTINGS_OF[EntityKind.QUEUE]) -> dict[str, Any]:
     """The settable properties as JSON; None is "never" or "not set"."""
-    ttl, idle = settings.default_message_time_to_live_seconds, settings.auto_delete_on_idle_seconds
+    values = {name: getattr(settings, name, None) for name in names}
     return {
-        "lockDuration": duration_text(settings.lock_duration_seconds),
-        "maxSizeInMegabytes": settings.max_size_in_megabytes,
-        "requiresDuplicateDetection": settings.requires_duplicate_detection,
-        "duplicateDetectionHistoryTimeWindow": duration_text(settings.duplicate_detection_history_time_window_seconds),
-        "requiresSession": settings.requires_session,
-        "defaultMessageTimeToLive": None if ttl is None else duration_text(ttl),
-        "autoDeleteOnIdle": None if idle is None else duration_text(idle),
-        "deadLetteringOnMessageExpiration": settings.dead_lettering_on_message_expiration,
-        "maxDeliveryCount": settings.max_delivery_count,
-        "enableBatchedOperations": settings.enable_batched_operations,
-        "enablePartitioning": settings.enable_partitioning,
-        "enableExpress": settings.enable_express,
-        "status": settings.status.value,
-        "forwardTo": settings.forward_to,
-        "forwardDeadLetteredMessagesTo": settings.forward_dead_lettered_messages_to,
-        "userMetadata": settings.user_metadata,
-        "maxMessageSizeInKilobytes": settings.max_message_size_in_kilobytes,
+        _json_name(name): duration_text(value)
+        if name.endswith("_seconds") and value is not None
+        else getattr(value, "value", value)
+        for name, value in values.items()
     }
+
+
+def _json_name(name: str) -> str:
+    """`lockDuration` of `lock_duration_seconds`."""
+    first, *others = name.removesuffix("_seconds").split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 def _properties_of(found: Json) -> Json:
@@ -421,39 +394,27 @@ def _queue(found: Json) -> QueueFacts:
 
 
 def _settings(properties: Json) -> QueueSettings:
-    def flag(name: str, default: bool = False) -> bool:
-        return a_flag(properties.get(name), name, default)
-
-    partitioned = flag("enablePartitioning")
-    lock_seconds = seconds_of(properties.get("lockDuration"))
-    window = seconds_of(properties.get("duplicateDetectionHistoryTimeWindow"))
-    return QueueSettings(
-        lock_duration_seconds=_DEFAULTS.lock_duration_seconds if lock_seconds is None else lock_seconds,
-        max_size_in_megabytes=_size(properties, partitioned),
-        requires_duplicate_detection=flag("requiresDuplicateDetection"),
-        duplicate_detection_history_time_window_seconds=(
-            _DEFAULTS.duplicate_detection_history_time_window_seconds if window is None else window
-        ),
-        requires_session=flag("requiresSession"),
-        default_message_time_to_live_seconds=seconds_of(properties.get("defaultMessageTimeToLive")),
-        auto_delete_on_idle_seconds=seconds_of(properties.get("autoDeleteOnIdle")),
-        dead_lettering_on_message_expiration=flag("deadLetteringOnMessageExpiration"),
-        max_delivery_count=a_count(
-            properties.get("maxDeliveryCount"), "maxDeliveryCount", _DEFAULTS.max_delivery_count
-        ),
-        enable_batched_operations=flag("enableBatchedOperations", True),
-        enable_partitioning=partitioned,
-        enable_express=flag("enableExpress"),
-        status=entity_status(properties.get("status")),
-        forward_to=_forward(properties, "forwardTo"),
-        forward_dead_lettered_messages_to=_forward(properties, "forwardDeadLetteredMessagesTo"),
-        user_metadata=a_text_or_none(properties.get("userMetadata"), "userMetadata"),
-        max_message_size_in_kilobytes=_message_size(properties),
-    )
+    values = {field.name: _setting(field, properties) for field in fields(QueueSettings)}
+    values["max_size_in_megabytes"] = _size(properties, values["enable_partitioning"])
+    return QueueSettings(**values)
 
 
-def _forward(properties: Json, name: str) -> str | None:
-    return bare_path(a_text_or_none(properties.get(name), name))
+def _setting(field: "Field[Any]", properties: Json) -> Any:
+    """A setting as JSON tells it; what it does not say is at its default."""
+    name = _json_name(field.name)
+    value = properties.get(name)
+    if field.name.endswith("_seconds"):
+        found: Any = seconds_of(value)
+    elif field.name == "status":
+        found = entity_status(value)
+    elif field.type is bool:
+        found = a_flag(value, name, field.default is True)
+    elif field.type in (int, int | None):
+        found = a_count_or_none(value, name)
+    else:
+        found = a_text_or_none(value, name)
+        found = bare_path(found) if field.name.startswith("forward") else found
+    return field.default if found is None else found
 
 
 def _size(properties: Json, partitioned: bool) -> int:

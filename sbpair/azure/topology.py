@@ -2,28 +2,26 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from sbpair.azure.administration import (
     DataPlaneAdmin,
     access_rules_of,
-    bare_path,
-    configured_size,
     counts_of,
-    entity_status,
+    create_options,
     make_administration_client,
+    sdk_name,
+    sdk_value,
+    settings_of,
 )
 from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed
 from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check_scope
 from sbpair.azure.credentials import NamedCredential
-from sbpair.azure.durations import seconds_of
 from sbpair.azure.errors import translating
 from sbpair.concurrency import side_by_side
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import (
     CORRELATION_FIELDS,
-    SETTINGS_OF,
     AccessRule,
     EntityFacts,
     EntityKind,
@@ -34,20 +32,9 @@ from sbpair.core.entities import (
 )
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.names import subscription_of, subscription_path
-from sbpair.service import EntityStatus
 
 READS_AT_ONCE = 8
 """Topics, or subscriptions, that are read at a time."""
-_DEFAULTS = EntitySettings()
-_UNLESS_DEFAULT = (
-    "requires_duplicate_detection",
-    "requires_session",
-    "enable_express",
-    "enable_partitioning",
-    "support_ordering",
-    "status",
-)
-"""Said in a create only where it is not the default: the Basic tier refuses the mere mention of some."""
 
 
 class DataPlaneTopology:
@@ -101,7 +88,7 @@ class DataPlaneTopology:
         return replace(subscription, rules=tuple(sorted(map(_rule, found), key=lambda rule: rule.name.lower())))
 
     async def create(self, kind: EntityKind, path: str, settings: EntitySettings) -> None:
-        sdk, options = self._client.sdk, _create_options(kind, settings)
+        sdk, options = self._client.sdk, create_options(kind, settings)
         check_scope(self._access, path, tried := f"create {kind.value} {path} on {self._access.label}")
         with translating(tried, path):
             if kind is EntityKind.QUEUE:
@@ -171,33 +158,10 @@ def _parts(subscription: str) -> tuple[str, str]:
     return found
 
 
-def _create_options(kind: EntityKind, settings: EntitySettings) -> dict[str, Any]:
-    """What to say in a create: no "never" and no "not set", and nothing a tier could refuse to hear unless wanted."""
-    options = {}
-    for name in SETTINGS_OF[kind]:
-        value = getattr(settings, name)
-        if value is None or (name in _UNLESS_DEFAULT and value == getattr(_DEFAULTS, name)):
-            continue
-        if name == "duplicate_detection_history_time_window_seconds" and not settings.requires_duplicate_detection:
-            continue
-        options[_sdk_name(name)] = _sdk_value(name, value)
-    return options
-
-
 def _changed(found: Any, change: Mapping[str, Any]) -> Any:
     for name, value in change.items():
-        setattr(found, _sdk_name(name), _sdk_value(name, value))
+        setattr(found, sdk_name(name), sdk_value(name, value))
     return found
-
-
-def _sdk_name(name: str) -> str:
-    return name.removesuffix("_seconds")
-
-
-def _sdk_value(name: str, value: Any) -> Any:
-    if name.endswith("_seconds") and value is not None:
-        return timedelta(seconds=value)
-    return value.value if isinstance(value, EntityStatus) else value
 
 
 _KINDS = {QUEUE: EntityKind.QUEUE, TOPIC: EntityKind.TOPIC, SUBSCRIPTION: EntityKind.SUBSCRIPTION}
@@ -208,29 +172,11 @@ def _facts(found: Described, topic: str = "") -> EntityFacts:
     return EntityFacts(
         kind=kind,
         path=subscription_path(topic, found.name) if topic else found.name,
-        settings=_settings(kind, found),
+        settings=settings_of(EntitySettings, kind, found),
         counts=counts_of(found),
         size_in_bytes=found.size_in_bytes or 0,
         access_rules=tuple(AccessRule(*rule) for rule in access_rules_of(found)),
     )
-
-
-def _settings(kind: EntityKind, found: Described) -> EntitySettings:
-    """What was read, by our names; what it does not tell is at its default."""
-    values: dict[str, Any] = {}
-    for name in SETTINGS_OF[kind]:
-        value = getattr(found, _sdk_name(name), None)
-        default = getattr(_DEFAULTS, name)
-        if name.endswith("_seconds"):
-            value = seconds_of(value)
-        elif name == "status":
-            value = entity_status(value)
-        elif name.startswith("forward"):
-            value = bare_path(value)
-        elif name == "max_size_in_megabytes":
-            value = configured_size(value, bool(found.enable_partitioning))
-        values[name] = default if value is None else value
-    return EntitySettings(**values)
 
 
 def _rule(found: Any) -> RuleFacts:

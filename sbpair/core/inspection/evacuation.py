@@ -14,9 +14,8 @@ from sbpair.core.durations import format_duration
 from sbpair.core.entities import SETTINGS_OF, EntityFacts, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.names import dead_letter_path, subscription_of
 from sbpair.core.serialization import column, to_plain
-from sbpair.service import ENTITY_SIZES_MEGABYTES, EntityStatus, Tier
+from sbpair.service import ENTITY_SIZES_MEGABYTES, PARTITION_COUNT, EntityStatus, Tier
 
-PARTITIONS = 16
 PLAN_VERSION = 1
 LEAST_PREMIUM_KILOBYTES = 1024
 STANDARD_KILOBYTES = 256
@@ -173,7 +172,7 @@ def _fitted(one: EntityFacts, target_tier: Tier | None) -> tuple[EntitySettings,
     size = settings.max_size_in_megabytes
     if target_tier is Tier.PREMIUM and settings.enable_partitioning:
         change["enable_partitioning"] = False
-        size *= PARTITIONS
+        size *= PARTITION_COUNT
         size = _size_for(Tier.PREMIUM, size)
         notes.append(f"not partitioned: Premium has no partitioned entities; one of {size:,} MB instead")
     if target_tier is Tier.PREMIUM and settings.enable_express:

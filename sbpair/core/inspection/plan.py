@@ -21,7 +21,7 @@ from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair, backlog_settings
 from sbpair.core.redact import quoted
 from sbpair.core.serialization import Document, from_plain
-from sbpair.service import NEVER_DAYS, QueueSettings, Tier
+from sbpair.service import NEVER_DAYS, PARTITION_COUNT, QueueSettings, Tier
 
 # Where a queue differs from the documented backlog-queue settings, field by field, normalised.
 #
@@ -29,8 +29,6 @@ from sbpair.service import NEVER_DAYS, QueueSettings, Tier
 # times its configured size is not different; a property that the tier does not let be set is not compared; a property
 # whose switch is off (the duplicate-detection window) is not compared. So there is no drift that nobody can fix.
 
-PARTITIONS = 16
-"""Partitions of a partitioned queue: a read reports the size of all of them together."""
 _NEVER_SECONDS = NEVER_DAYS * 86_400.0
 
 
@@ -109,7 +107,7 @@ def differences(actual: QueueSettings, tier: Tier | None, *, partitioned: bool |
 def normalised(actual: QueueSettings, wanted: QueueSettings) -> QueueSettings:
     """`actual` in the spelling of `wanted`: "never" is None, sizes of partitioned queues are per partition."""
     size = actual.max_size_in_megabytes
-    if actual.enable_partitioning and size == wanted.max_size_in_megabytes * PARTITIONS:
+    if actual.enable_partitioning and size == wanted.max_size_in_megabytes * PARTITION_COUNT:
         size = wanted.max_size_in_megabytes
     return replace(
         actual,

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import TopicFacts
 from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, Severity, Thresholds, View
-from sbpair.core.inspection.plan import PARTITIONS
 from sbpair.core.inspection.snapshot import QueueSeen
 from sbpair.core.words import counted
-from sbpair.service import EntityStatus, Tier
+from sbpair.service import PARTITION_COUNT, EntityStatus, Tier
 
 BACKLOG_MESSAGE_KILOBYTES = 256
 """The largest message a backlog queue of tier Basic or Standard takes, and so the largest that can come back."""
@@ -65,7 +64,7 @@ def _free_bytes(entity: QueueSeen | TopicFacts) -> int:
         megabytes, partitioned, used = (
             settings.max_size_in_megabytes, settings.enable_partitioning, entity.facts.size_in_bytes
         )  # fmt: skip
-    return megabytes * (PARTITIONS if partitioned else 1) * 1024 * 1024 - used
+    return megabytes * (PARTITION_COUNT if partitioned else 1) * 1024 * 1024 - used
 
 
 def _disabled(view: View) -> Iterator[Found]:
@@ -186,7 +185,7 @@ def used_share(queue: QueueSeen) -> float:
     settings = queue.facts.settings
     if settings.max_size_in_megabytes <= 0:  # no service says so, a file may
         return 0.0
-    factor = PARTITIONS if settings.enable_partitioning else 1
+    factor = PARTITION_COUNT if settings.enable_partitioning else 1
     return queue.facts.size_in_bytes / (settings.max_size_in_megabytes * factor * _MEGABYTE)
 
 
