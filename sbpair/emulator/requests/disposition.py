@@ -22,8 +22,8 @@ def update_disposition(call: Call) -> Answering:
     if status not in ("completed", "abandoned", "defered", "deferred", "suspended"):
         raise BrokerError(errors.ARGUMENT_ERROR, f"The disposition status '{status}' is not known.")
     tokens = call.tokens("lock-tokens")
-    partitions = {call.mailbox.locks.partition_of(token) for token in tokens} - {None}
-    if len(partitions) > 1 and call.namespace.laws.settle_one_partition:
+    apart = call.namespace.laws.settle_one_partition and call.mailbox.entity.is_partitioned
+    if apart and len({call.mailbox.locks.partition_of(token) for token in tokens} - {None}) > 1:
         raise BrokerError(
             errors.NOT_ALLOWED,
             "Batching lock tokens for different partitions is not supported for an entity with partitioning enabled.",
