@@ -1,7 +1,7 @@
 """The fuzzer's targets steered by the branches that they reach: `python -m tests.guided TARGET --minutes N`.
 
 Needs atheris (`pip install atheris`), whose libFuzzer changes the bytes from which a case takes its decisions and keeps
-what reaches something new. It begins with `tests/corpus/TARGET`.
+what reaches something new. It begins with `tests/corpus/TARGET`, if there is one.
 """
 
 import argparse
@@ -32,8 +32,9 @@ def main() -> int:
         case(fuzz.Decisions(data))
 
     flags = [f"-max_total_time={max(1, round(options.minutes * 60))}", "-timeout=10", f"-artifact_prefix={folder}/"]
-    # What is new goes to the first folder; the other is read.
-    atheris.Setup([sys.argv[0], *flags, str(found), str(CORPUS / options.target)], one_input)
+    # What is new goes to the first folder; the other, which few targets have, is read.
+    folders = [str(one) for one in (found, CORPUS / options.target) if one.is_dir()]
+    atheris.Setup([sys.argv[0], *flags, *folders], one_input)
     print(f"What reaches something new, and an input that fails, are in {folder}.")
     atheris.Fuzz()
     return 0

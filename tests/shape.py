@@ -46,7 +46,6 @@ CAPABILITIES = ("transfer", "failover", "replication", "inspection", "cost")
 
 CLASS_LINES = 350
 CLASSES = {
-    "emulator/broker/mailbox.py:Mailbox": 477,
     "engine/connection.py:Connection": 460,
     "emulator/namespace.py:Namespace": 459,
     "gateway/door.py:DoorSession": 403,

@@ -240,7 +240,7 @@ class Receiver(LinkHandler):
             return
         if self._held_back is not None:
             return  # the next second asks again
-        if self._link.credit > 0 and self._mailbox.is_serving(self):
+        if self._link.credit > 0 and self._mailbox.handout.is_serving(self):
             namespace = self._entity.namespace
             namespace.clock.call_at(namespace.clock.now(), lambda: namespace.when_durable(self._drained))
         else:

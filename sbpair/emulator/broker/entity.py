@@ -300,7 +300,7 @@ class MessageEntity(Entity):
     def wake(self) -> None:
         """Settings have changed: serve who may be served now."""
         for box in self.mailboxes:
-            box.pump()
+            box.handout.go_on()
         self.transfers.retry()
         if self.description.forward_to:
             self.transfers.pull(self.main)

@@ -6,7 +6,7 @@ logarithmic time, whatever the number of messages.
 """
 
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -124,6 +124,96 @@ class MailboxOwner(Protocol):
     def to_dead_letters(self, box: "Mailbox", message: Message, reason: object, text: object) -> None: ...
 
 
+class Handout:
+    """Who gets the waiting messages of a mailbox: consumers without a session in turns, one message each; the holder of
+    a session all of that session's."""
+
+    def __init__(self, box: "Mailbox") -> None:
+        self.waiting = Waiting()
+        self.ready = ReadyLine()
+        self.pump_due = False
+        self._box = box
+
+    def line_up(self, message: Message, session: Session | None) -> None:
+        """A message waits (again), in its old place."""
+        (session or self).ready.push(message.sequence_number)
+
+    def notice(self, session: Session | None) -> None:
+        """A message waits: serve it, or say that its session is available."""
+        if session is None or session.holder is not None:
+            self.go_on(session)
+        elif self._box.sessions is not None:
+            self._box.sessions.noticed(session)
+
+    def held_by(self, consumer: Consumer) -> Session | None:
+        """The session that a consumer holds."""
+        session_id, sessions = getattr(consumer, "session_id", None), self._box.sessions
+        session = None if sessions is None or session_id is None else sessions.get(session_id)
+        return session if session is not None and session.holder is consumer else None
+
+    def is_serving(self, consumer: Consumer) -> bool:
+        """Whether more messages are on their way to a consumer, in a later turn of the loop."""
+        return (self.held_by(consumer) or self).pump_due
+
+    def first_of(self, session: Session | None = None) -> int | None:
+        """The first number in line whose message really waits; stale numbers are dropped."""
+        line, closed = (session or self).ready, self._box.closed
+        while (number := line.peek(closed)) is not None:
+            message = self._box.log.get(number)
+            if message is not None and message.state is State.ACTIVE and not message.locked:
+                return number
+            line.pop()
+        return None
+
+    def go_on(self, session: Session | None = None) -> None:
+        """Give what waits, in the session or outside any, to whom it is for."""
+        line, box = session or self, self._box
+        if line.pump_due or not box.entity.may_receive or (session is None and not self.waiting):
+            return
+        box.expire_due()
+        for _ in range(DELIVERIES_PER_TURN):
+            number = self.first_of(session)
+            consumer = None if number is None else self._next(session)
+            if number is None or consumer is None:
+                return
+            if not self._serve(consumer, number, session):
+                if session is not None:
+                    return
+                self.waiting.discard(consumer)
+        line.pump_due = True
+        box.clock.call_at(box.clock.now(), lambda: self._go_on_later(session))
+
+    def _go_on_later(self, session: Session | None) -> None:
+        (session or self).pump_due = False
+        self.go_on(session)
+
+    def _next(self, session: Session | None) -> Consumer | None:
+        """Whose turn it is, with room for at least one message."""
+        if session is None:
+            return self.waiting.next()
+        return session.holder if session.holder is not None and session.holder.room() > 0 else None
+
+    def _serve(self, consumer: Consumer, number: int, session: Session | None) -> bool:
+        """Give the message with that number, the first of its line; False if the consumer turned it down."""
+        box = self._box
+        seconds = consumer.admit(box.entity.lock_seconds)
+        if seconds is None:
+            return False
+        if session is not None and box.sessions is not None and seconds < box.entity.lock_seconds:
+            box.sessions.shorten(session, seconds)
+        (session or self).ready.pop()
+        message = box.log.get(number)
+        if message is None:
+            return True
+        box.entity.touch()
+        if consumer.settled:
+            box.remove(message)
+            consumer.hand(message, None)
+        else:
+            consumer.hand(message, box.locks.issue(message, seconds, session))
+        return True
+
+
 class Mailbox:
     """A place of an entity; `place` is one of MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER."""
 
@@ -134,13 +224,19 @@ class Mailbox:
         self.scheduled_count = 0
         self.clock, self._laws = entity.namespace.clock, entity.namespace.laws
         self.locks = Locks(self.clock, self._lock_expired)
-        self.waiting = Waiting()
-        self.sessions = self._make_sessions() if sessions else None
-        self._ready = ReadyLine()
+        self.handout = Handout(self)
+        self.sessions = None
+        if sessions:
+            self.sessions = Sessions(
+                self.clock,
+                lambda: entity.lock_seconds,
+                lambda session: self.handout.first_of(session) is not None,
+                self._session_lost,
+                self._laws.session_key,
+            )
         self._expiries: list[tuple[float, int]] = []
         self._activations: dict[int, Timer] = {}
         self._peeks = 0
-        self._pump_due = False
         self.watchers: dict[Callable[[], None], None] = {}
 
     @property
@@ -160,7 +256,7 @@ class Mailbox:
         self.place_quietly(message)
         self.entity.namespace.journal.put_message(self.entity, self.place, message)
         if message.state is State.ACTIVE:
-            self._notice(message)
+            self.handout.notice(self.session_of(message))
         for watcher in list(self.watchers):
             watcher()
 
@@ -168,14 +264,14 @@ class Mailbox:
         """Put a message in without telling store or consumers: for `add` and for a restart."""
         self.log.add(message)
         self.entity.quota.used_bytes += len(message.payload)
-        session = self._session_of(message)
+        session = self.session_of(message)
         if session is not None:
             session.log.add(message)
         if message.state is State.SCHEDULED:
             self.scheduled_count += 1
             self._arrange(message)
         elif message.state is State.ACTIVE:
-            self._line_of(message).push(message.sequence_number)
+            self.handout.line_up(message, session)
             if message.expires_at is not None:
                 heappush(self._expiries, (message.expires_at, message.sequence_number))
 
@@ -208,17 +304,17 @@ class Mailbox:
 
     def want(self, consumer: Consumer) -> None:
         """A consumer has room: serve it now, or later when something arrives."""
-        session = self._held_by(consumer)
+        session = self.handout.held_by(consumer)
         if session is not None:
-            self._pump_session(session)
+            self.handout.go_on(session)
         elif self.sessions is None:
-            self.waiting.add(consumer)
-            self.pump()
+            self.handout.waiting.add(consumer)
+            self.handout.go_on()
 
     def leave(self, consumer: Consumer) -> None:
         """A consumer is gone. Its locks stay until they end; a session it held is free, messages back uncounted."""
-        self.waiting.discard(consumer)
-        session = self._held_by(consumer)
+        self.handout.waiting.discard(consumer)
+        session = self.handout.held_by(consumer)
         if session is not None:
             self._end_session(session, counted=self._laws.left_session_counts)
 
@@ -229,68 +325,6 @@ class Mailbox:
                 self._end_session(session, counted=False)
         for token in self.locks.tokens():
             self.release(token)
-
-    def pump(self) -> None:
-        """Give waiting messages to waiting consumers, one each in turns."""
-        if not self.waiting or not self.entity.may_receive or self._pump_due:
-            return
-        self.expire_due()
-        for _ in range(DELIVERIES_PER_TURN):
-            number = self._first_ready(self._ready)
-            consumer = None if number is None else self.waiting.next()
-            if number is None or consumer is None:
-                return
-            if not self._serve(consumer, number, None):
-                self.waiting.discard(consumer)
-        self._pump_due = True
-        self.clock.call_at(self.clock.now(), self._pump_on)
-
-    def _pump_on(self) -> None:
-        self._pump_due = False
-        self.pump()
-
-    def _pump_session(self, session: Session) -> None:
-        if not self.entity.may_receive or session.pump_due:
-            return
-        self.expire_due()
-        for _ in range(DELIVERIES_PER_TURN):
-            consumer = session.holder
-            if consumer is None or consumer.room() <= 0:
-                return
-            number = self._first_ready(session.ready)
-            if number is None or not self._serve(consumer, number, session):
-                return
-        session.pump_due = True
-        self.clock.call_at(self.clock.now(), lambda: self._pump_session_on(session))
-
-    def _pump_session_on(self, session: Session) -> None:
-        session.pump_due = False
-        self._pump_session(session)
-
-    def is_serving(self, consumer: Consumer) -> bool:
-        """Whether more messages are on their way to a consumer, in a later turn of the loop."""
-        session = self._held_by(consumer)
-        return self._pump_due if session is None else session.pump_due
-
-    def _serve(self, consumer: Consumer, number: int, session: Session | None) -> bool:
-        """Give the message with that number, the first of its line; False if the consumer turned it down."""
-        seconds = consumer.admit(self.entity.lock_seconds)
-        if seconds is None:
-            return False
-        if session is not None and self.sessions is not None and seconds < self.entity.lock_seconds:
-            self.sessions.shorten(session, seconds)
-        line = self._ready if session is None else session.ready
-        line.pop()
-        message = self.log.get(number)
-        if message is None:
-            return True
-        self.entity.touch()
-        if consumer.settled:
-            self.remove(message)
-            consumer.hand(message, None)
-        else:
-            consumer.hand(message, self.locks.issue(message, seconds, session))
-        return True
 
     # -- settling by lock token
 
@@ -306,7 +340,8 @@ class Mailbox:
         """The attempt failed: back to its old place, counted; dead-lettered when it was the last allowed attempt."""
         message = self._unlock(token)
         self.edit(message, lambda: message.put_application_properties(properties or {}))
-        self._failed(message)
+        if self._count_failure(message):
+            self._back(message)
 
     def defer(self, token: uuid.UUID, properties: Mapping[str, object] | None = None) -> None:
         """Set aside: from now on to be received by sequence number only.
@@ -352,10 +387,10 @@ class Mailbox:
         """
         if session_id is not None and self.sessions is not None:
             session = self.sessions.get(session_id)
-            return page(session.log, since, count, max_bytes, closed=self._closed) if session is not None else []
+            return page(session.log, since, count, max_bytes, closed=self.closed) if session is not None else []
         self._peeks += 1
         turn = self._peeks if self.entity.is_partitioned and self._laws.peek_one_partition else None
-        return page(self.log, since, count, max_bytes, turn=turn, closed=self._closed)
+        return page(self.log, since, count, max_bytes, turn=turn, closed=self.closed)
 
     def receive_deferred(
         self, numbers: Iterable[int], *, settled: bool, session_id: str | None = None
@@ -364,7 +399,8 @@ class Mailbox:
 
         Raises BrokerError message-not-found if one is not there, not deferred, locked, or of another session.
         """
-        session = self._named_session(session_id)
+        sessions = None if session_id is None else self.sessions
+        session = sessions.require_held(session_id or "") if sessions is not None else None
         chosen = [self._deferred(number, session_id) for number in dict.fromkeys(numbers)]
         self.entity.touch()
         if settled:
@@ -389,28 +425,6 @@ class Mailbox:
             chosen.append(message)
         return chosen
 
-    def deleting_before(
-        self, enqueued_before: float, count: int, session_id: str | None = None
-    ) -> Generator[None, None, int]:
-        """Delete up to `count` waiting messages enqueued before an instant, in steps; how many were. Locked ones
-        stay."""
-        chosen: list[Message] = []
-        log = self.log
-        if self.sessions is not None and session_id is not None:
-            log = self.sessions.require_held(session_id).log
-        for message in log:
-            if len(chosen) >= count or message.enqueued_at >= enqueued_before:
-                break
-            if message.state is State.ACTIVE and not message.locked:
-                chosen.append(message)
-        deleted = 0
-        for message in chosen:
-            if not message.locked and self.log.get(message.sequence_number) is message:
-                self.remove(message)
-                deleted += 1
-            yield
-        return deleted
-
     # -- time
 
     def expire_due(self) -> None:
@@ -433,78 +447,33 @@ class Mailbox:
     # -- partitions that are away
 
     @property
-    def _closed(self) -> frozenset[int]:
-        if not self.entity.is_partitioned:
-            return frozenset()
-        return self.entity.namespace.closed_partitions(self.entity.path)
+    def closed(self) -> frozenset[int]:
+        """Numbers of partitions that are away."""
+        entity = self.entity
+        return entity.namespace.closed_partitions(entity.path) if entity.is_partitioned else frozenset()
 
     def _check_open(self, sequence_number: int) -> None:
-        check_open(partition_of(sequence_number), self._closed)
+        check_open(partition_of(sequence_number), self.closed)
 
     def check_session(self, session_id: str) -> None:
         """BrokerError when the partition of a session is away."""
-        check_open(self.entity.numbering.of_key(session_id), self._closed)
+        check_open(self.entity.numbering.of_key(session_id), self.closed)
 
     def resume(self) -> None:
         """Serve what waits: partitions have come back."""
-        self.pump()
+        self.handout.go_on()
         if self.sessions is not None:
             for session in list(self.sessions):
-                self._pump_session(session)
+                self.handout.go_on(session)
             self.sessions.notice_all()
             self.sessions.match()
 
     # -- inside
 
-    def _make_sessions(self) -> Sessions:
-        return Sessions(
-            self.clock,
-            lambda: self.entity.lock_seconds,
-            lambda session: self._first_ready(session.ready) is not None,
-            self._session_lost,
-            self._laws.session_key,
-        )
-
-    def _session_of(self, message: Message) -> Session | None:
+    def session_of(self, message: Message) -> Session | None:
         if self.sessions is None or message.head.session_id is None:
             return None
         return self.sessions.ensure(message.head.session_id)
-
-    def _line_of(self, message: Message) -> ReadyLine:
-        session = self._session_of(message)
-        return self._ready if session is None else session.ready
-
-    def _notice(self, message: Message) -> None:
-        """A message waits: serve it, or say that its session is available."""
-        session = self._session_of(message)
-        if session is None:
-            self.pump()
-        elif session.holder is not None:
-            self._pump_session(session)
-        elif self.sessions is not None:
-            self.sessions.noticed(session)
-
-    def _held_by(self, consumer: Consumer) -> Session | None:
-        session_id = getattr(consumer, "session_id", None)
-        if self.sessions is None or session_id is None:
-            return None
-        session = self.sessions.get(session_id)
-        return session if session is not None and session.holder is consumer else None
-
-    def _named_session(self, session_id: str | None) -> Session | None:
-        if self.sessions is None or session_id is None:
-            return None
-        return self.sessions.require_held(session_id)
-
-    def _first_ready(self, line: ReadyLine) -> int | None:
-        """The first number of a line whose message really waits; stale numbers are dropped."""
-        closed = self._closed
-        while (number := line.peek(closed)) is not None:
-            message = self.log.get(number)
-            if message is not None and message.state is State.ACTIVE and not message.locked:
-                return number
-            line.pop()
-        return None
 
     def check_lock(self, token: uuid.UUID) -> Lock:
         """The live lock behind a token. BrokerError message-lock-lost, or when its partition is away."""
@@ -522,19 +491,14 @@ class Mailbox:
         """A message that was locked stands in its old place again (a deferred one stays deferred)."""
         if message.state is not State.ACTIVE:
             return
-        self._line_of(message).push(message.sequence_number)
+        self.handout.line_up(message, self.session_of(message))
         if message.expires_at is not None and message.expires_at <= self.clock.now():
             heappush(self._expiries, (message.expires_at, message.sequence_number))
 
     def _back(self, message: Message) -> None:
         self._requeue(message)
         if message.state is State.ACTIVE:
-            self._notice(message)
-
-    def _failed(self, message: Message) -> None:
-        """One delivery attempt failed."""
-        if self._count_failure(message):
-            self._back(message)
+            self.handout.notice(self.session_of(message))
 
     def _count_failure(self, message: Message) -> bool:
         """Count it; False if that was the last allowed attempt and the message is dead-lettered. Dead letters keep the
@@ -554,9 +518,7 @@ class Mailbox:
         return True
 
     def _lock_expired(self, lock: Lock) -> None:
-        if self._laws.expired_lock_counts:
-            self._failed(lock.message)
-        else:
+        if not self._laws.expired_lock_counts or self._count_failure(lock.message):
             self._back(lock.message)
 
     def _session_lost(self, session: Session, holder: Consumer) -> None:
@@ -584,7 +546,7 @@ class Mailbox:
     def _deferred(self, number: int, session_id: str | None) -> Message:
         self._check_open(number)
         message = self.log.get(number)
-        session = None if message is None else self._session_of(message)
+        session = None if message is None else self.session_of(message)
         named = None if self.sessions is None or session_id is None else self.sessions.get(session_id)
         if message is None or message.state is not State.DEFERRED or message.locked or session is not named:
             raise BrokerError(

@@ -7,6 +7,7 @@ Locked, deferred and scheduled messages stay. Not available on partitioned entit
 """
 
 from sbpair.amqp.types import Int
+from sbpair.emulator.broker.messages import Message, State
 from sbpair.emulator.requests.call import Answering, Call, Reply
 from sbpair.engine import errors
 from sbpair.engine.errors import BrokerError
@@ -22,5 +23,19 @@ def delete_messages(call: Call) -> Answering:
     if not 1 <= count <= most:
         raise BrokerError(errors.ARGUMENT_OUT_OF_RANGE, f"The message count must lie between 1 and {most}.")
     before = call.number("enqueued-time-utc", 2**62) / 1000
-    deleted = yield from mailbox.deleting_before(before, count, call.optional_text("session-id"))
+    log, session_id = mailbox.log, call.optional_text("session-id")
+    if mailbox.sessions is not None and session_id is not None:
+        log = mailbox.sessions.require_held(session_id).log
+    chosen: list[Message] = []
+    for message in log:
+        if len(chosen) >= count or message.enqueued_at >= before:
+            break
+        if message.state is State.ACTIVE and not message.locked:
+            chosen.append(message)
+    deleted = 0
+    for message in chosen:
+        if not message.locked and mailbox.log.get(message.sequence_number) is message:
+            mailbox.remove(message)
+            deleted += 1
+        yield
     return Reply.ok(message_count=Int(deleted)) if deleted else Reply.nothing()

@@ -234,7 +234,7 @@ async def test_what_was_confirmed_survives_kill_9(bench, tmp_path):
     namespace = Namespace("n", clock=bench.clock, store=open_store(tmp_path))
     queue = namespace.get_queue("q")
     inbox = bench.receive(queue, 1_000_000)
-    while queue.main.is_serving(inbox):  # some messages in each turn of the loop
+    while queue.main.handout.is_serving(inbox):  # some messages in each turn of the loop
         await asyncio.sleep(0)
     stored = inbox.texts
     namespace.close()
