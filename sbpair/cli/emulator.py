@@ -480,7 +480,6 @@ def emulator_env(
         typer.Argument(
             help="Names of running embedded namespaces; by default all of them.",
             autocompletion=suggestions.emulated_namespaces,
-            show_default=False,
         ),
     ] = None,
     form: Annotated[EnvironmentFormat, typer.Option("--format", help="What reads the lines.")] = EnvironmentFormat.SH,
@@ -605,7 +604,6 @@ def fault_list(
         typer.Argument(
             help="Name of a running embedded namespace; by default all of them.",
             autocompletion=suggestions.emulated_namespaces,
-            show_default=False,
         ),
     ] = None,
 ) -> CommandResult:

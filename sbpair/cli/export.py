@@ -58,13 +58,12 @@ class Exported:
 @command(output="cli.export:Exported")
 def export(
     options: Options,
-    kind: Annotated[Kind, typer.Argument(help="What to write files for.", show_default=False)],
+    kind: Annotated[Kind, typer.Argument(help="What to write files for.")],
     pair: Annotated[
         str | None,
         typer.Argument(
             metavar="[PAIR]",
             help="Name of a configured pair; alerts, dashboard, dockerfile and emulator take none.",
-            show_default=False,
             autocompletion=suggestions.pairs,
         ),
     ] = None,

@@ -373,18 +373,12 @@ with_common_options(before_the_command)
 PairArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="PAIR",
-        help="Name of a configured pair, or PRIMARY:SECONDARY.",
-        show_default=False,
-        autocompletion=suggestions.pairs,
+        metavar="PAIR", help="Name of a configured pair, or PRIMARY:SECONDARY.", autocompletion=suggestions.pairs
     ),
 ]
 PairsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PAIR",
-        help="Names of configured pairs, or PRIMARY:SECONDARY.",
-        show_default=False,
-        autocompletion=suggestions.pairs,
+        metavar="PAIR", help="Names of configured pairs, or PRIMARY:SECONDARY.", autocompletion=suggestions.pairs
     ),
 ]

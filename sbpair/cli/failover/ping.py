@@ -41,7 +41,6 @@ def ping(
         typer.Argument(
             metavar="[ENTITY]...",
             help="Queues or topics. Default: the configured ones, and the backlog queues.",
-            show_default=False,
             autocompletion=suggestions.entities,
         ),
     ] = None,

@@ -105,9 +105,7 @@ class InputFormat(StrEnum):
     LINES = "lines"
 
 
-FileOption = Annotated[
-    Path | None, typer.Option("--file", "-f", help="Read from this file instead of stdin.", show_default=False)
-]
+FileOption = Annotated[Path | None, typer.Option("--file", "-f", help="Read from this file instead of stdin.")]
 InputOption = Annotated[InputFormat, typer.Option("--input", help="What a line is: a message as JSON, or a body.")]
 
 

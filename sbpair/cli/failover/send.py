@@ -90,10 +90,7 @@ def send(
             autocompletion=suggestions.pairs_and_entities,
         ),
     ],
-    second: Annotated[
-        str | None,
-        typer.Argument(metavar="", hidden=True, show_default=False, autocompletion=suggestions.entities),
-    ] = None,
+    second: Annotated[str | None, typer.Argument(metavar="", hidden=True, autocompletion=suggestions.entities)] = None,
     file: FileOption = None,
     form: InputOption = InputFormat.AUTO,
     failover_interval: Annotated[

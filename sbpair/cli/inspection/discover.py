@@ -37,7 +37,6 @@ def discover(
         typer.Argument(
             metavar="NAMESPACE",
             help="Names or hosts of namespaces. Without one: those of the configuration.",
-            show_default=False,
             autocompletion=suggestions.configured_namespaces,
         ),
     ] = None,

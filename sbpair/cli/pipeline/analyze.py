@@ -46,47 +46,29 @@ def analyze(
     options: Options,
     archives: ArchivesArgument,
     snapshot: Annotated[
-        Path | None,
-        typer.Option(
-            "--snapshot",
-            help="Check the destinations against this snapshot (audit --snapshot-out).",
-            show_default=False,
-        ),
+        Path | None, typer.Option(help="Check the destinations against this snapshot (audit --snapshot-out).")
     ] = None,
     at: Annotated[
-        str | None,
-        typer.Option(
-            "--at",
-            metavar="TIME",
-            help="Ages are as of then: ISO 8601, or how long ago. Default: now.",
-            show_default=False,
-        ),
+        str | None, typer.Option(metavar="TIME", help="Ages are as of then: ISO 8601, or how long ago. Default: now.")
     ] = None,
     rate: Annotated[
         float, typer.Option("--assume-rate", min=0.001, help="Messages a second that a drain would send.")
     ] = 200.0,
-    max_size_kb: Annotated[
-        int, typer.Option("--max-size-kb", min=1, help="Largest message that the primary accepts.")
-    ] = 256,
+    max_size_kb: Annotated[int, typer.Option(min=1, help="Largest message that the primary accepts.")] = 256,
     quiet_gap: Annotated[
-        str,
-        typer.Option(
-            "--quiet-gap", metavar="DURATION", help="An outage ends after this long without a diverted message."
-        ),
+        str, typer.Option(metavar="DURATION", help="An outage ends after this long without a diverted message.")
     ] = "10m",
     top: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="List this many sessions and duplicates, the worst first.")
     ] = 20,
     html: HtmlOption = None,
     parquet: Annotated[
-        Path | None,
-        typer.Option("--parquet", metavar="DIR", help="Write every table in full to this folder.", show_default=False),
+        Path | None, typer.Option(metavar="DIR", help="Write every table in full to this folder.")
     ] = None,
     prices: Annotated[
-        list[Path] | None,
-        typer.Option("--prices", help="Price list: JSON of the Retail Prices API, or YAML.", show_default=False),
+        list[Path] | None, typer.Option(help="Price list: JSON of the Retail Prices API, or YAML.")
     ] = None,
-    region: Annotated[str | None, typer.Option(help="Azure region of the prices.", show_default=False)] = None,
+    region: Annotated[str | None, typer.Option(help="Azure region of the prices.")] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     engine: EngineOption = "spark",

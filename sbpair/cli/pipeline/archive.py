@@ -42,30 +42,23 @@ def archive(
     entity: Annotated[
         list[str] | None,
         typer.Option(
-            "--entity",
             metavar="ENTITY",
             help="This queue or TOPIC/Subscriptions/NAME instead of the backlog; repeatable.",
-            show_default=False,
             autocompletion=suggestions.entities,
         ),
     ] = None,
-    side: Annotated[Side, typer.Option("--side", help="With --entity: the namespace it is on.")] = Side.SECONDARY,
+    side: Annotated[Side, typer.Option(help="With --entity: the namespace it is on.")] = Side.SECONDARY,
     from_sequence: Annotated[int, typer.Option(min=1, help="First sequence number.")] = 1,
-    to_sequence: Annotated[
-        int | None, typer.Option(min=1, help="Last sequence number (inclusive).", show_default=False)
-    ] = None,
+    to_sequence: Annotated[int | None, typer.Option(min=1, help="Last sequence number (inclusive).")] = None,
     *,
     archiving: ArchivingOptions,
     filters: Filters,
     unit: Annotated[int, typer.Option(min=100, help="Messages per task.")] = 10_000,
     compact: Annotated[bool, typer.Option("--compact/--no-compact", help="Merge small files afterwards.")] = True,
     import_: Annotated[
-        Path | None,
-        typer.Option("--import", metavar="FILE", help="Add a file that `drain --archive` wrote.", show_default=False),
+        Path | None, typer.Option("--import", metavar="FILE", help="Add a file that `drain --archive` wrote.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what is not archived yet; exit 5 if anything is.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only show what is not archived yet; exit 5 if anything is.")] = False,
 ) -> CommandResult:
     """Save a backlog as Parquet files, by pair, queue and date. Running it again adds only what is new.
 

@@ -35,7 +35,7 @@ def follow(
     options: Options,
     into: IntoOption,
     pair: PairArgument = None,
-    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="Pause between two looks.")] = "30s",
+    every: Annotated[str, typer.Option(metavar="DURATION", help="Pause between two looks.")] = "30s",
     for_: ForOption = None,
     until_idle: UntilIdleOption = None,
     *,

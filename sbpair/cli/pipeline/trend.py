@@ -48,10 +48,7 @@ def trend(
     options: Options,
     history: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that audits wrote to with --history.")],
     last: Annotated[
-        str | None,
-        typer.Option(
-            "--last", metavar="DURATION", help="Only audits of this last period, e.g. 14d.", show_default=False
-        ),
+        str | None, typer.Option(metavar="DURATION", help="Only audits of this last period, e.g. 14d.")
     ] = None,
     html: HtmlOption = None,
 ) -> CommandResult:

@@ -25,46 +25,26 @@ SecondArgument = Annotated[
     str | None, typer.Argument(metavar="", hidden=True, show_default=False, autocompletion=suggestions.entities)
 ]
 JournalOption = Annotated[
-    str | None,
-    typer.Option(
-        "--journal",
-        envvar="SBPAIR_JOURNAL",
-        help="sqlite:FILE, or cosmos:ACCOUNT_URL/DB/CONTAINER.",
-        show_default=False,
-    ),
+    str | None, typer.Option(envvar="SBPAIR_JOURNAL", help="sqlite:FILE, or cosmos:ACCOUNT_URL/DB/CONTAINER.")
 ]
 JournalKeyOption = Annotated[
     str, typer.Option(help="Environment variable with the Cosmos DB key; without it Entra ID is used.", metavar="NAME")
 ]
 LeaseOption = Annotated[
-    str,
-    typer.Option("--lease", metavar="DURATION", help="How long until a crashed consumer's sessions are taken over."),
+    str, typer.Option(metavar="DURATION", help="How long until a crashed consumer's sessions are taken over.")
 ]
-MarginOption = Annotated[
-    str, typer.Option("--margin", metavar="DURATION", help="How far the clocks of the hosts may differ.")
-]
+MarginOption = Annotated[str, typer.Option(metavar="DURATION", help="How far the clocks of the hosts may differ.")]
 AttemptsOption = Annotated[int, typer.Option(min=1, help="Dead-letter a message after this many failed attempts.")]
 GapOption = Annotated[
     str | None,
-    typer.Option(
-        "--gap-timeout",
-        metavar="DURATION",
-        help="Skip a missing predecessor after this time. Default: wait for it.",
-        show_default=False,
-    ),
+    typer.Option(metavar="DURATION", help="Skip a missing predecessor after this time. Default: wait for it."),
 ]
 GranularityOption = Annotated[Granularity, typer.Option(help="Claim whole sessions, or single messages.")]
 RetentionOption = Annotated[
-    str,
-    typer.Option(
-        "--retention", metavar="DURATION", help="How long the journal remembers a message of which only one copy came."
-    ),
+    str, typer.Option(metavar="DURATION", help="How long the journal remembers a message of which only one copy came.")
 ]
 RememberOption = Annotated[
-    str,
-    typer.Option(
-        "--remember", metavar="DURATION", help="How long the journal remembers a message after both copies came."
-    ),
+    str, typer.Option(metavar="DURATION", help="How long the journal remembers a message after both copies came.")
 ]
 
 

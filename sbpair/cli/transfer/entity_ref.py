@@ -29,11 +29,7 @@ EntityArgument = Annotated[
 def namespace_option(text: str) -> typer.models.OptionInfo:
     """`--namespace`, with the help of one command."""
     option: typer.models.OptionInfo = typer.Option(
-        "--namespace",
-        metavar="NAME",
-        help=text,
-        show_default=False,
-        autocompletion=suggestions.configured_namespaces,
+        "--namespace", metavar="NAME", help=text, autocompletion=suggestions.configured_namespaces
     )
     return option
 
@@ -54,16 +50,13 @@ class NamespaceOptions(OptionSet):
     pair: Annotated[
         str | None,
         typer.Option(
-            "--pair",
-            help="Pair whose side the entity is on.",
-            show_default="the only pair",
-            autocompletion=suggestions.pairs,
+            help="Pair whose side the entity is on.", show_default="the only pair", autocompletion=suggestions.pairs
         ),
     ] = None
-    side: Annotated[Side, typer.Option("--side", help="Side of the pair.")] = Side.PRIMARY
+    side: Annotated[Side, typer.Option(help="Side of the pair.")] = Side.PRIMARY
     auth: Annotated[
         AuthMethod | None,
-        typer.Option("--auth", help="Credential for a namespace that is not configured.", show_default="configured"),
+        typer.Option(help="Credential for a namespace that is not configured.", show_default="configured"),
     ] = None
 
 

@@ -37,13 +37,12 @@ def peek(
     options: Options,
     pair: PairArgument = None,
     queue: QueuesOption = None,
-    dlq: Annotated[bool, typer.Option("--dlq", help="Browse the dead-letter queues instead.")] = False,
-    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Browse the dead-letter queues as well.")] = False,
+    dlq: Annotated[bool, typer.Option(help="Browse the dead-letter queues instead.")] = False,
+    with_dlq: Annotated[bool, typer.Option(help="Browse the dead-letter queues as well.")] = False,
     entity: Annotated[
         str | None,
         typer.Option(
             help="Browse this queue or TOPIC/Subscriptions/NAME instead of the backlog.",
-            show_default=False,
             autocompletion=suggestions.entities,
         ),
     ] = None,
@@ -55,13 +54,12 @@ def peek(
     from_sequence: Annotated[int, typer.Option(min=0, help="Start at this sequence number.", show_default=False)] = 0,
     *,
     filters: Filters,
-    body: Annotated[bool, typer.Option("--body", help="Show bodies, as text, or as hex if not text.")] = False,
+    body: Annotated[bool, typer.Option(help="Show bodies, as text, or as hex if not text.")] = False,
     group_by: Annotated[
         str | None,
         typer.Option(
             metavar="KEY,...",
             help=f"Count the messages by these instead: {GROUP_KEYS}.",
-            show_default=False,
             autocompletion=_complete_group_keys,
         ),
     ] = None,

@@ -40,23 +40,16 @@ def syphon(
     pair: PairArgument = None,
     *,
     moves: MoveOptions,
-    poll: Annotated[
-        str, typer.Option("--poll", metavar="DURATION", help="How long one receive waits for a message.")
-    ] = "15m",
+    poll: Annotated[str, typer.Option(metavar="DURATION", help="How long one receive waits for a message.")] = "15m",
     metrics_on: Annotated[
         int | None,
         typer.Option(
-            "--metrics-port",
-            min=0,
-            max=65535,
-            help="Serve /metrics and /healthz on this port; 0 for any free one.",
-            show_default=False,
+            "--metrics-port", min=0, max=65535, help="Serve /metrics and /healthz on this port; 0 for any free one."
         ),
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port listens on.")] = "127.0.0.1",
     metrics_to: Annotated[
-        Path | None,
-        typer.Option("--metrics-file", help="Write the metrics to this file every 15 seconds.", show_default=False),
+        Path | None, typer.Option("--metrics-file", help="Write the metrics to this file every 15 seconds.")
     ] = None,
 ) -> CommandResult:
     """Run as a service: forward backlog messages to the primary as they arrive.
