@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pydoc
 import re
 import subprocess
 import sys
@@ -22,6 +23,13 @@ ROOT = Path(sbpair.__file__).parent
 def test_every_public_name_is_there(package: ModuleType, name: str) -> None:
     assert getattr(package, name) is not None
     assert name in dir(package)
+
+
+def test_help_on_the_package_shows_its_map_and_the_arguments_of_the_client() -> None:
+    shown = pydoc.render_doc(sbpair, renderer=pydoc.plaintext)
+    assert "The rooms, and which way they may import" in shown
+    assert "class ServiceBusClient" in shown
+    assert "failover_interval" in shown
 
 
 @pytest.mark.parametrize("package", [sbpair, operations])

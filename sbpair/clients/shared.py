@@ -31,7 +31,9 @@ class _ClientSignature:
     """What `help()` and editors show: the SDK's arguments, ours, and the options of a pairing."""
 
     def __get__(self, client: object, owner: type) -> inspect.Signature:
-        sdk = next(base for base in owner.__mro__ if base.__module__.startswith("azure."))
+        sdk = next((base for base in owner.__mro__ if base.__module__.startswith("azure.")), None)
+        if sdk is None:
+            raise AttributeError("only the clients that stand before one of the SDK's have a signature")
         ours = inspect.signature(ClientWithFailover.__init__).parameters.values()
         options = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
