@@ -341,22 +341,11 @@ async def _look_at_the_backlog(story: Story, stage: Stage) -> None:
 
 
 async def _bring_home(story: Story, stage: Stage) -> None:
-    from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
+    from sbpair.operations import DrainRequest, drain
 
     began = stage.say.seconds()
     async with open_sides(stage.pair) as sides:
-        story.drained = await drain(
-            DrainJob(
-                TransferRequest(queues=stage.pair.backlog_paths()),
-                secondary=sides.secondary,
-                primary=sides.primary,
-                admin=sides.secondary_admin,
-                clock=system_clock(),
-                observer=EventLog(),
-                ledger=None,
-                stop=asyncio.Event(),
-            )
-        )
+        story.drained = (await drain(sides, DrainRequest(), observer=EventLog())).report
     seconds = stage.say.seconds() - began
     stage.say(
         f"Sent {counted(story.drained.forwarded, 'message')} back to the primary in {seconds:.1f} s; the backlog is "

@@ -1,7 +1,7 @@
 """What a person wants to see of a message: decoded for display, never to be encoded again."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sbpair.amqp import sections
@@ -21,22 +21,22 @@ class MessageSummary:
     with `unreadable` telling why when a section could not be parsed. A destination longer than any path is cut.
     """
 
-    message_id: str | None
-    session_id: str | None
-    partition_key: str | None
-    correlation_id: str | None
-    content_type: str | None
-    subject: str | None
-    to: str | None
-    reply_to: str | None
-    ttl_seconds: float | None
-    scheduled_at: float | None
-    destination: str | None
-    application_properties: dict[str, Any]
-    body_kind: str
+    message_id: str | None = None
+    session_id: str | None = None
+    partition_key: str | None = None
+    correlation_id: str | None = None
+    content_type: str | None = None
+    subject: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    ttl_seconds: float | None = None
+    scheduled_at: float | None = None
+    destination: str | None = None
+    application_properties: dict[str, Any] = field(default_factory=dict)
+    body_kind: str = "none"
     """`data`, `value`, `sequence` or `none`."""
-    body_size_bytes: int
-    size_bytes: int
+    body_size_bytes: int = 0
+    size_bytes: int = 0
     dead_letter_reason: str | None = None
     dead_letter_description: str | None = None
     unreadable: str | None = None
@@ -47,7 +47,7 @@ def describe(payload: bytes) -> MessageSummary:
     try:
         return describe_message(EncodedMessage(payload))
     except MalformedMessageError as error:
-        return _unreadable(payload, error.message)
+        return MessageSummary(size_bytes=len(payload), unreadable=error.message)
 
 
 def describe_message(message: EncodedMessage) -> MessageSummary:
@@ -55,7 +55,7 @@ def describe_message(message: EncodedMessage) -> MessageSummary:
     try:
         return _described(message)
     except MalformedMessageError as error:
-        return _unreadable(message.payload, error.message)
+        return MessageSummary(size_bytes=len(message.payload), unreadable=error.message)
 
 
 def _described(message: EncodedMessage) -> MessageSummary:
@@ -122,27 +122,6 @@ def _scheduled_at(message: EncodedMessage, alias: Any) -> float | None:
 def _is_whole(value: Any) -> bool:
     """Whether a field that ought to be a number is one: a sender may have put anything there."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _unreadable(payload: bytes, why: str) -> MessageSummary:
-    return MessageSummary(
-        message_id=None,
-        session_id=None,
-        partition_key=None,
-        correlation_id=None,
-        content_type=None,
-        subject=None,
-        to=None,
-        reply_to=None,
-        ttl_seconds=None,
-        scheduled_at=None,
-        destination=None,
-        application_properties={},
-        body_kind="none",
-        body_size_bytes=0,
-        size_bytes=len(payload),
-        unreadable=why,
-    )
 
 
 def plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 _WIDTH = 24
@@ -31,43 +32,32 @@ class Panel:
     bounds: tuple[float, float] | None = None
 
 
+_Stat = partial(Panel, kind="stat", width=6, height=5)
 _P = '{pair=~"$pair"}'
 PANELS = (
-    Panel(
+    _Stat(
         "Waiting messages",
         "Active messages of the backlog queues, by `sbpair status`.",
         [Query(f"max by (pair) (sbpair_backlog_active_messages{_P})")],
-        kind="stat",
-        width=6,
-        height=5,
         bounds=(1, 10_000),
     ),
-    Panel(
+    _Stat(
         "Oldest message",
         "Age of the oldest message of the backlog.",
         [Query(f"max by (pair) (sbpair_backlog_oldest_age_seconds{_P})")],
-        kind="stat",
         unit="s",
-        width=6,
-        height=5,
         bounds=(3_600, 86_400),
     ),
-    Panel(
+    _Stat(
         "Dead letters",
         "Dead letters of the backlog queues.",
         [Query(f"max by (pair) (sbpair_backlog_dead_letter_messages{_P})")],
-        kind="stat",
-        width=6,
-        height=5,
         bounds=(1, 1_000),
     ),
-    Panel(
+    _Stat(
         "Audit findings",
         "Findings of the last `sbpair audit`, warning and worse.",
         [Query('sum by (pair) (sbpair_audit_findings{pair=~"$pair", severity=~"warning|error|critical"})')],
-        kind="stat",
-        width=6,
-        height=5,
         bounds=(1, 10),
     ),
     Panel(
