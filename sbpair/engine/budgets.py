@@ -146,7 +146,7 @@ class Budget:
         if self.unsent_bytes > self.held_bytes or self._client.is_closing:
             self._client.abort()
         else:
-            self._client.close("amqp:resource-limit-exceeded", "The emulator has no more memory for its connections.")
+            self._client.close("amqp:resource-limit-exceeded", "There is no more memory for connections.")
 
     def end(self) -> None:
         """The connection is gone, and everything with it."""

@@ -105,7 +105,7 @@ class Connection:
     """One client's connection to one namespace. `claims` are what its tokens allow, by lower-case entity path; `budget`
     is what it may hold and compute."""
 
-    product = "sbpair emulator"
+    product = "sbpair"
 
     def __init__(
         self,

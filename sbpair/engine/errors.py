@@ -64,7 +64,7 @@ class BrokerError(Exception):
 def tracked(description: str) -> str:
     """A refusal's text with the id by which the service's support finds it in its logs; every refusal has its own."""
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time()))
-    return f"{description} TrackingId:{uuid4()}_B0, SystemTracker:sbpair-emulator, Timestamp:{at}".lstrip()
+    return f"{description} TrackingId:{uuid4()}_B0, SystemTracker:sbpair, Timestamp:{at}".lstrip()
 
 
 STORE_FULL = "The namespace cannot write to its disk at present."

@@ -30,7 +30,7 @@ class OwnNames:
         if len(hosts) != 1 or not self._is_own(hosts[0]):
             return MISDIRECTED, (
                 "The Host of the request is not a name of this namespace. Reach it by its address or as localhost, or "
-                "give the emulator the name (tls_names)."
+                "make the name known to it (--tls-name)."
             )
         if any(origin.partition("://")[2].lower() != hosts[0].lower() for origin in origins):
             return FORBIDDEN, "A web page of another origin may not speak to this namespace."

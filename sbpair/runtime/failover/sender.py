@@ -134,6 +134,7 @@ class InFlightSend:
 
 
 DEFAULT_OVERLAP = 10
+_NEVER = float("inf")
 
 _Item = bytes | Sequence[bytes]
 _Attempt = Callable[[MessageSender, Sequence[bytes], float], Awaitable[list[int]]]
@@ -192,6 +193,54 @@ class _Unreached:
         return error
 
 
+class _Attempts:
+    """Attempts on the primary, with the SDK's retries."""
+
+    def __init__(self, failover: MonitoredEntity, links: Links, clock: Clock, retries: int) -> None:
+        self._failover = failover
+        self._links = links
+        self._clock = clock
+        self._retries = retries
+
+    async def offer(self, payloads: Sequence[bytes], budget: Budget, attempt: _Attempt) -> list[int]:
+        """One attempt on the primary, in the time that is its own."""
+        seconds, entity = max(budget.for_primary(self._clock.monotonic()), MIN_ATTEMPT_SECONDS), self._failover.entity
+        link = self._links.to(entity)
+        if self._failover.rules.max_message_bytes is None:
+            await self._ask_limit(link, seconds)
+        offering = attempt(link, payloads, seconds)
+        return await with_timeout(seconds, offering, what=f"Send to {entity}", entity=entity)
+
+    async def _ask_limit(self, link: MessageSender, seconds: float) -> None:
+        """Open the link before the first send on it, as it says how large a message may be: in an outage a larger one
+        is refused at once. Nothing has been sent yet, so no failure is uncertain."""
+        entity, rules = self._failover.entity, self._failover.rules
+        try:
+            opening = link.max_message_bytes()
+            rules.max_message_bytes = await with_timeout(seconds, opening, what=f"Link to {entity}", entity=entity)
+        except ServiceError as error:
+            error.uncertain = False
+            raise
+
+    async def is_to_be_retried(self, error: ServiceError, failures: int, budget: Budget) -> bool:
+        """Wait and say yes if the SDK would try this again: a hiccup is cured before the failover policy hears of it.
+
+        A busy server is not: that has its own pause, the policy's.
+        """
+        if failures > self._retries or not error.retryable or error.category is Category.BUSY:
+            return False
+        pause = SDK.seconds(failures)
+        if not budget.allows_pause(pause, budget.for_primary(self._clock.monotonic())):
+            return False
+        await self.pause(pause, error)
+        return True
+
+    async def pause(self, seconds: float, error: ServiceError) -> None:
+        with waiting("") as wait:
+            wait.error = error.message
+            await self._clock.sleep(seconds)
+
+
 class FailoverSender:
     """Sends to one queue or topic; made by `PairedNamespaces.sender`. Payloads are encoded AMQP messages."""
 
@@ -218,7 +267,7 @@ class FailoverSender:
         if partitioned is not None:
             failover.rules.partitioned = partitioned
         self._hold_sessions = hold_sessions
-        self._retries = retries
+        self._attempts = _Attempts(failover, primary, clock, retries)
         self._kept = KeptQueue()
         self._closed = False
         self.answered = False
@@ -248,6 +297,20 @@ class FailoverSender:
             return []
 
         return await self._deliver(_as_batch(payloads), timeout_seconds, attempt)
+
+    async def send_within(
+        self, payloads: _Item, seconds: float, *, stop: asyncio.Event, scheduled: bool = False
+    ) -> SendResult:
+        """`send`, or `schedule`, tried again after errors that time may cure, such as those of the failover interval;
+        all of it within `seconds`, a part of which is the backlog's. Once `stop` is set nothing is tried again.
+
+        Raises as `send`.
+        """
+        now = self._clock.monotonic()
+        budget = Budget.of(seconds, partitioned=False, now=now)
+        return await self._patient.send(
+            payloads, None, budget.for_primary(now), stop, until=now + seconds, scheduled=scheduled
+        )
 
     async def schedule(self, payloads: _Item, *, timeout_seconds: float | None = None) -> SendResult:
         """Hand in messages that carry `x-opt-scheduled-enqueue-time`. In the backlog the time travels as a property.
@@ -329,6 +392,7 @@ class FailoverSender:
 
     def note_sent(self) -> None:
         """The primary accepted a message."""
+        self.answered = True
         self._failover.sent()
 
     def holds(self, payloads: Sequence[bytes]) -> bool:
@@ -457,12 +521,12 @@ class FailoverSender:
                 return await self._divert(payloads, budget, uncertain=uncertain)
             ticket = self._failover.ticket
             try:
-                numbers = await self._offer(payloads, budget, attempt)
+                numbers = await self._attempts.offer(payloads, budget, attempt)
             except ServiceError as error:
                 uncertain = error.uncertain = uncertain or error.uncertain
                 failures += 1
                 self._failover.rules.refused(payloads, error)
-                if not await self._is_to_be_retried(error, failures, budget):
+                if not await self._attempts.is_to_be_retried(error, failures, budget):
                     await self._after_failure(error, ticket, budget)
             else:
                 self.answered = True
@@ -470,43 +534,6 @@ class FailoverSender:
                 return SendResult(
                     Where.PRIMARY, uncertain=uncertain, messages=len(payloads), sequence_numbers=tuple(numbers)
                 )
-
-    async def _offer(self, payloads: Sequence[bytes], budget: Budget, attempt: _Attempt) -> list[int]:
-        """One attempt on the primary, in the time that is its own."""
-        seconds = max(budget.for_primary(self._clock.monotonic()), MIN_ATTEMPT_SECONDS)
-        link = self._primary.to(self.entity)
-        if self._failover.rules.max_message_bytes is None:
-            await self._ask_limit(link, seconds)
-        offering = attempt(link, payloads, seconds)
-        return await with_timeout(seconds, offering, what=f"Send to {self.entity}", entity=self.entity)
-
-    async def _ask_limit(self, link: MessageSender, seconds: float) -> None:
-        """Open the link before the first send on it, as it says how large a message may be: in an outage a larger one
-        is refused at once. Nothing has been sent yet, so no failure is uncertain."""
-        try:
-            opening = link.max_message_bytes()
-            self.note_limit(await with_timeout(seconds, opening, what=f"Link to {self.entity}", entity=self.entity))
-        except ServiceError as error:
-            error.uncertain = False
-            raise
-
-    async def _is_to_be_retried(self, error: ServiceError, failures: int, budget: Budget) -> bool:
-        """Wait and say yes if the SDK would try this again: a hiccup is cured before the failover policy hears of it.
-
-        A busy server is not: that has its own pause, the policy's.
-        """
-        if failures > self._retries or not error.retryable or error.category is Category.BUSY:
-            return False
-        pause = SDK.seconds(failures)
-        if not budget.allows_pause(pause, budget.for_primary(self._clock.monotonic())):
-            return False
-        await self._pause(pause, error)
-        return True
-
-    async def _pause(self, seconds: float, error: ServiceError) -> None:
-        with waiting("") as wait:
-            wait.error = error.message
-            await self._clock.sleep(seconds)
 
     async def _after_failure(self, error: ServiceError, ticket: int, budget: Budget) -> None:
         """Raise the error, or return when the message is to be routed again."""
@@ -520,7 +547,7 @@ class FailoverSender:
         left = budget.for_primary(self._clock.monotonic())
         if verdict is Verdict.RAISE or not budget.allows_pause(BUSY_PAUSE_SECONDS, left):
             raise error
-        await self._pause(BUSY_PAUSE_SECONDS, error)
+        await self._attempts.pause(BUSY_PAUSE_SECONDS, error)
 
     async def _divert(self, payloads: Sequence[bytes], budget: Budget, *, uncertain: bool) -> SendResult:
         self._failover.rules.check(payloads, self.entity)
@@ -573,9 +600,23 @@ class _PatientSender:
         self._unreached: _Unreached | None = None
 
     async def send(
-        self, item: _Item, timeout_seconds: float | None, retry_seconds: float, stop: asyncio.Event | None
+        self,
+        item: _Item,
+        timeout_seconds: float | None,
+        retry_seconds: float,
+        stop: asyncio.Event | None,
+        *,
+        until: float = _NEVER,
+        scheduled: bool = False,
     ) -> SendResult:
-        """`FailoverSender.send`, again after errors that time may cure. Raises as it does."""
+        """`FailoverSender.send`, again after errors that time may cure. `until` (monotonic seconds) ends each try.
+        Raises as it does."""
+        call = self._sender.schedule if scheduled else self._sender.send
+
+        def attempt() -> Awaitable[SendResult]:
+            left = until - self._clock.monotonic()
+            return call(item, timeout_seconds=timeout_seconds if until == _NEVER else max(left, MIN_ATTEMPT_SECONDS))
+
         with waiting("") as wait:
             if retry_seconds:
                 wait.afterwards = "tried again"
@@ -583,16 +624,21 @@ class _PatientSender:
             if self._unreached is not None and not self._sender.answered and began < self._unreached.until:
                 raise self._unreached.again()
             _current.set(wait)
-            return await self._send_until(item, timeout_seconds, began, began + retry_seconds, stop)
+            return await self._send_until(attempt, began, retry_seconds, stop)
 
     async def _send_until(
-        self, item: _Item, timeout_seconds: float | None, began: float, deadline: float, stop: asyncio.Event | None
+        self,
+        attempt: Callable[[], Awaitable[SendResult]],
+        began: float,
+        retry_seconds: float,
+        stop: asyncio.Event | None,
     ) -> SendResult:
         uncertain = False
         failures = 0
+        deadline = began + retry_seconds
         while True:
             try:
-                result = await self._sender.send(item, timeout_seconds=timeout_seconds)
+                result = await attempt()
                 return replace(result, uncertain=True) if uncertain else result
             except ServiceError as error:
                 uncertain = error.uncertain = uncertain or error.uncertain
