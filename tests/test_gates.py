@@ -67,7 +67,9 @@ MAY_HANDLE_CREDENTIALS = {
     "runtime/inspection/doctor.py": "connects without a credential",
     "cli/transfer/metrics_endpoint.py": "listens",
     "cli/emulator.py": "prints the keys of embedded namespaces",
-    "gateway/primary.py": "asks the gate before a token is made",
+    "cli/failover/gateway.py": "asks the gateway of this machine for its state, without a credential",
+    "gateway/primary.py": "connects; the tokens come from gateway/tokens.py",
+    "gateway/tokens.py": "asks the gate before a token is made",
     "gateway/web.py": "goes to the origin that the gate has named; listens",
 }
 

@@ -40,8 +40,6 @@ LEFT_IN_NAMES = {
     *("engine/auth.py:SERVICE_BUS_AUDIENCE", "engine/auth.py:audience", "operations/ping.py:by_look_up"),
     *("core/failover/measured.py:LOOK_UP", "runtime/failover/backlog.py:ONE_KEY"),
     *(f"emulator/laws/partitions.py:{act}_one_partition" for act in ("deferred", "peek", "settle", "transaction")),
-    "gateway/primary.py:audience",
-    *("gateway/door.py:look_out", "gateway/door.py:one", "gateway/door.py:told", "gateway/served.py:told"),
     *("core/replication/ownership.py:LookUp", "core/inspection/audit/findings.py:in_one_line"),
     *("clients/failover.py:Chronicle", "clients/failover.py:Audience", "runtime/failover/pairing.py:audience"),
     *("cli/cost/cost.py:one_estimate", "cli/replication/send.py:one_side", "pipeline/replication/report.py:one_side"),

@@ -175,6 +175,36 @@ def authenticate(
     return _check_bearer(bare.removeprefix("Bearer ").strip(), path, now, entra_rights or {}, audiences)
 
 
+def read_token(token: str, resource: str, now: float, *, host: str, audiences: Collection[str]) -> Claims:
+    """What a token says of itself, its signature unchecked, for somebody who passes it on to `host`: the path, the
+    expiry, and as `key_name` the key or identity that it is of. It gives no rights.
+
+    Raises:
+        AuthError: it is for another host or audience, does not cover `resource` (URI or path), or has expired.
+    """
+    path, bare = resource_path(resource).lower(), token.strip()
+    if not bare.lower().startswith(_SAS_WORD.lower()):
+        found = _check_bearer(bare.removeprefix("Bearer ").strip(), path, now, {}, audiences)
+        return replace(found, rights=NO_RIGHTS)
+    raw = _signature_fields(bare)
+    named = unquote_plus(raw["sr"])
+    if _host_in(named) != host.lower():
+        raise AuthError(f"InvalidAudience: The token is for '{_host_in(named)}', not for '{host}'.")
+    if not _SECONDS.fullmatch(raw["se"]) or float(raw["se"]) <= now:
+        raise AuthError(f"ExpiredToken: The token is expired. Expiration time: '{raw['se'][:20]}'.")
+    claims = Claims(_audience(named), NO_RIGHTS, float(raw["se"]), unquote_plus(raw["skn"]))
+    if not claims.covers(path):
+        raise AuthError(f"InvalidAudience: The token is for '{claims.path}', not for '{path}'.")
+    return replace(claims, path=path)
+
+
+def _host_in(resource: str) -> str:
+    """The host that a resource is on, without its port."""
+    authority = resource.partition("://")[2] or resource
+    authority = authority.partition("/")[0].lower()
+    return authority[1:].partition("]")[0] if authority.startswith("[") else authority.partition(":")[0]
+
+
 def rights_for(holder: ClaimsHolder, path: str, now: float | None = None) -> Rights:
     """What the tokens of a connection allow on an entity path: the longest path that covers it decides."""
     claims = claims_for(holder, path)

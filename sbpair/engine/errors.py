@@ -91,3 +91,19 @@ SESSION_LOCK_LOST = "com.microsoft:session-lock-lost"
 SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
 ENTITY_EXISTS = "com.microsoft:entity-already-exists"
 DEAD_LETTER = "com.microsoft:dead-letter"
+STATUSES = {
+    NOT_FOUND: 404,
+    MESSAGE_NOT_FOUND: 404,
+    MESSAGE_LOCK_LOST: 410,
+    SESSION_LOCK_LOST: 410,
+    SESSION_CANNOT_BE_LOCKED: 409,
+    ENTITY_EXISTS: 409,
+    UNAUTHORIZED: 401,
+    QUOTA: 403,
+    DISABLED: 403,
+    SERVER_BUSY: 503,
+    TIMEOUT: 408,
+    INTERNAL_ERROR: 500,
+    NOT_IMPLEMENTED: 501,
+}
+"""What an answer of `$management` has for a condition; 400 for any other."""

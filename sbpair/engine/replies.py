@@ -1,10 +1,15 @@
-"""Answers on their way to a client that asked: each waits for the credit of the link it goes out on."""
+"""Nodes that are asked on one link and answer on another; an answer waits for the credit of the link it goes out on."""
 
 from collections import deque
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
+from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
+from sbpair.amqp.types import AmqpError, Described, Int, Symbol
 from sbpair.engine import errors
-from sbpair.engine.link import Link
+from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
+from sbpair.engine.performatives import accepted, rejected
 
 MOST_WAITING: Final = 1000
 """A client that asks on and on and takes no answer is sent away."""
@@ -44,3 +49,95 @@ class Replies:
         """Nobody waits for these answers any more."""
         self._link.connection.budget.release(sum(map(len, self._waiting)))
         self._waiting.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRequest:
+    """A request that has been read. `reply` takes the bytes of the answer."""
+
+    link: Link
+    message_id: object
+    application: Mapping[Any, Any]
+    body: object
+    reply: Callable[[bytes], None]
+
+    def answer(self, status: dict[str, object], body: object = None) -> None:
+        """Answer with these application properties."""
+        properties = [None] * PropertyField.CORRELATION_ID + [self.message_id]
+        self.reply(build(properties=properties, application_properties=status, value=body))
+
+
+def status_of(
+    code: int, description: str, condition: str | None = None, *, names: tuple[str, str]
+) -> dict[str, object]:
+    """The application properties of an answer; `names` of the code and of the description, which nodes differ in."""
+    status: dict[str, object] = {names[0]: Int(code), names[1]: description}
+    return status if condition is None else status | {"errorCondition": Symbol(condition)}
+
+
+class AnsweringNode:
+    """What requests and answers of one address meet in, for one connection. An answer goes to the receiver whose target
+    address or name is the request's reply-to, else to the receiver of the same session."""
+
+    most_items = 1000
+    """In each section of a request."""
+
+    def __init__(self) -> None:
+        self.receivers: list[AnswerLink] = []
+
+    def receiver(self, link: Link) -> "AnswerLink":
+        """The handler of a link on which the client is answered."""
+        made = AnswerLink(self, link)
+        self.receivers.append(made)
+        return made
+
+    def asked(self, delivery: IncomingDelivery) -> NodeRequest | None:
+        """Read a request and settle it; None for one that cannot be read, which is rejected."""
+        payload = delivery.payload
+        try:
+            spans = scan(payload)
+            properties = read(payload, spans, Section.PROPERTIES, max_items=self.most_items)
+            application = read(payload, spans, Section.APPLICATION_PROPERTIES, max_items=self.most_items)
+            body = read(payload, spans, Section.VALUE, max_items=self.most_items)
+        except AmqpError as failure:
+            delivery.link.disposition(delivery, rejected(errors.DECODE_ERROR, str(failure)))
+            return None
+        delivery.link.disposition(delivery, accepted())
+        headers = properties if isinstance(properties, list) else []
+        reply_to = field(headers, PropertyField.REPLY_TO)
+
+        def reply(answer: bytes) -> None:
+            receiver = self._receiver_for(reply_to, delivery.link)
+            if receiver is not None:
+                receiver.deliver(answer)
+
+        known = application if isinstance(application, dict) else {}
+        return NodeRequest(delivery.link, field(headers, PropertyField.MESSAGE_ID), known, body, reply)
+
+    def _receiver_for(self, reply_to: object, request_link: Link) -> "AnswerLink | None":
+        named = [one for one in self.receivers if reply_to and reply_to in (one.link.target_address, one.link.name)]
+        near = [one for one in self.receivers if one.link.session is request_link.session]
+        return next(iter(named or near or self.receivers), None)
+
+
+class AnswerLink(LinkHandler):
+    """The link on which the client is answered."""
+
+    def __init__(self, node: AnsweringNode, link: Link) -> None:
+        self.link = link
+        self._node = node
+        self._replies = Replies(link)
+
+    def deliver(self, payload: bytes) -> None:
+        self._replies.deliver(payload)
+
+    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
+        if not settled:
+            self.link.settle(delivery_id, accepted())
+
+    def on_credit(self) -> None:
+        self._replies.on_credit()
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self._replies.drop()
+        self._node.receivers.remove(self)

@@ -7,6 +7,7 @@ A file of keys is YAML, a list under `keys`:
         key: {file: /run/secrets/checkout}      or {env: NAME}, or the key itself
         rights: [send]
         entities: [orders, "invoices/*"]        by default all
+        pairs: [orders]                         of a gateway with several; by default all
 
 It is read again when it has changed; links that stand on a key that is gone are detached.
 """
@@ -35,18 +36,23 @@ _BELOW: Final = re.compile(r"/(?:subscriptions/|\$)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key. `entities` are patterns (`*` for any characters), compared in lower case."""
+    """One key. `entities` and `pairs` are patterns (`*` for any characters), compared in lower case."""
 
     name: str
     primary_key: str = field(repr=False)
     rights: frozenset[str] = frozenset({"Send", "Listen"})
     entities: tuple[str, ...] = ("*",)
     secondary_key: str = field(default="", repr=False)
+    pairs: tuple[str, ...] = ("*",)
 
     def is_for(self, path: str) -> bool:
         """Whether an address is one of its entities, or a part of one; the namespace's own address is nobody's."""
         entity = _BELOW.split(path.lower().strip("/"), maxsplit=1)[0]
-        return any(fnmatchcase(entity, pattern.lower()) for pattern in self.entities)
+        return _matches(entity, self.entities)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
 
 
 def random_key() -> str:
@@ -89,7 +95,7 @@ def read_keys(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Key,
 
 
 def _of_entry(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Key:
-    unknown = set(entry) - {"name", "key", "rights", "entities"}
+    unknown = set(entry) - {"name", "key", "rights", "entities", "pairs"}
     if unknown:
         raise ConfigurationError(f"A key has no {quoted(sorted(map(str, unknown))[0])}.")
     return _key(
@@ -97,6 +103,7 @@ def _of_entry(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Key:
         _secret(entry["key"], environ),
         list(entry.get("rights", ["send", "listen"])),
         list(entry.get("entities", ["*"])),
+        list(entry.get("pairs", ["*"])),
     )
 
 
@@ -108,7 +115,7 @@ def _secret(given: Any, environ: Mapping[str, str]) -> str:
     return environ.get(str(given["env"]), "")
 
 
-def _key(name: str, value: str, rights: Sequence[str], entities: Sequence[str]) -> Key:
+def _key(name: str, value: str, rights: Sequence[str], entities: Sequence[str], pairs: Sequence[str] = ("*",)) -> Key:
     chosen = frozenset(_RIGHTS.get(str(right).strip().lower(), "") for right in rights)
     if not NAME.fullmatch(name) or "" in chosen:
         raise ConfigurationError(
@@ -116,9 +123,11 @@ def _key(name: str, value: str, rights: Sequence[str], entities: Sequence[str]) 
         )
     if len(value) < 16:
         raise ConfigurationError(f"The key {quoted(name)} is missing, or shorter than 16 characters.")
-    if not all(isinstance(one, str) and one for one in entities) or not entities:
-        raise ConfigurationError(f"The key {quoted(name)} is for no entity: give patterns, or leave them out for all.")
-    return Key(name, value, ALL_RIGHTS if "Manage" in chosen else chosen, tuple(entities))
+    for what, patterns in (("entity", entities), ("pair", pairs)):
+        if not all(isinstance(one, str) and one for one in patterns) or not patterns:
+            text = f"The key {quoted(name)} is for no {what}: give patterns, or leave them out for all."
+            raise ConfigurationError(text)
+    return Key(name, value, ALL_RIGHTS if "Manage" in chosen else chosen, tuple(entities), pairs=tuple(pairs))
 
 
 class KeyRing:
@@ -128,9 +137,10 @@ class KeyRing:
         self.keys = tuple(keys)
         self.watchers: set[Callable[[], None]] = set()
 
-    def signers(self, path: str) -> list[Signer]:
-        """The keys that may vouch for an address; all of them for the namespace itself."""
-        return [Signer(key) for key in self.keys if not path or key.is_for(path)]
+    def signers(self, path: str, pair: str | None = None) -> list[Signer]:
+        """The keys that may vouch for an address of a pair, or of any; all of the pair's for the namespace itself."""
+        mine = (key for key in self.keys if pair is None or _matches(pair, key.pairs))
+        return [Signer(key) for key in mine if not path or key.is_for(path)]
 
     def replace(self, keys: Sequence[Key]) -> bool:
         """Other keys are in force from now on; whether anything changed."""

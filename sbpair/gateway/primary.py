@@ -14,19 +14,10 @@ from typing import Any, Final, Protocol, cast
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import AmqpError, Described, Symbol, Timestamp, Ubyte, Uint, Ulong, Ushort
 from sbpair.azure.client import authorities
-from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.azure.errors import WireError, translate
 from sbpair.azure.messaging import tls_context
-from sbpair.core.access import (
-    NamespaceAccess,
-    Transport,
-    check_credential,
-    is_plaintext,
-    parse_connection_string,
-    without_port,
-)
+from sbpair.core.access import NamespaceAccess, Transport, is_plaintext, without_port
 from sbpair.core.errors import ServiceError
-from sbpair.engine.auth import make_sas_token
 from sbpair.engine.connection import AMQP_HEADER, MAX_FRAME_SIZE, SASL_HEADER
 from sbpair.engine.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
 from sbpair.engine.performatives import (
@@ -50,52 +41,20 @@ from sbpair.engine.performatives import (
     perform,
     read_performative,
 )
+from sbpair.gateway.tokens import CbsToken, Tokens
 
 CONNECT_SECONDS: Final = 15.0
 """For the connection, TLS, SASL and the open together."""
 TOKEN_SECONDS: Final = 15.0
-SAS_SECONDS: Final = 3600.0
 RENEW_BEFORE_SECONDS: Final = 600.0
 IDLE_SECONDS: Final = 60.0
 """The primary has to be heard of within this time; its own wish is kept as well."""
 CLIENT_CHANNELS_FROM: Final = 1
-_ENTRA_SCOPE: Final = "https://servicebus.azure.net/.default"
 _WINDOW: Final = 0x7FFFFFFF
 _TOKENS_OUT, _TOKENS_IN = 0, 1
 _ANSWERS: Final = "tokens-in"
 _PORTS: Final = {True: 5672, False: 5671}
 _WEBSOCKET_PATH: Final = "/$servicebus/websocket"
-
-
-class Tokens:
-    """The gateway's own tokens for one namespace: signed with its key, or of its Entra ID credential."""
-
-    def __init__(self, access: NamespaceAccess) -> None:
-        self.access = access
-        check_credential(access)
-        self._credential: NamedCredential | None = None
-
-    async def token(self, audience: str) -> tuple[str, str, float]:
-        """Token, its type, and until when it is good (UTC epoch seconds).
-
-        Raises:
-            CredentialError: Entra ID gives none.
-        """
-        if self.access.connection_string is None:
-            if self._credential is None:
-                self._credential = token_credential(self.access)
-            given = await self._credential.get_token(_ENTRA_SCOPE)
-            return given.token, "jwt", float(given.expires_on)
-        parts = parse_connection_string(self.access.connection_string.reveal())
-        if ready := parts.get("sharedaccesssignature"):
-            return ready, "servicebus.windows.net:sastoken", time.time() + SAS_SECONDS
-        until = time.time() + SAS_SECONDS
-        signed = make_sas_token(audience, parts["sharedaccesskeyname"], parts["sharedaccesskey"], until)
-        return signed, "servicebus.windows.net:sastoken", until
-
-    async def close(self) -> None:
-        if self._credential is not None:
-            await self._credential.close()
 
 
 class Client(Protocol):
@@ -124,6 +83,7 @@ class PrimaryWire(asyncio.Protocol):
         self._header_due = True
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._ended = False
+        self._reading = True
         self._heard_at = self._loop.time()
         self._timers: list[asyncio.TimerHandle] = []
         self._authorized: dict[str, asyncio.Task[float]] = {}
@@ -148,24 +108,22 @@ class PrimaryWire(asyncio.Protocol):
             self._outbox.disposition(channel + CLIENT_CHANNELS_FROM, receiver, delivery_id, state)
         self._write_soon()
 
-    async def authorize(self, audience: str) -> None:
-        """Have a token accepted for an address, now or before.
+    async def authorize(self, resource: str) -> None:
+        """Have a token of the gateway's own accepted for an address, now or before.
 
         Raises:
             ServiceError: the primary does not take it, or does not answer.
         """
-        known = self._authorized.get(audience)
+        known = self._authorized.get(resource)
         if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
-            known = self._authorized[audience] = self._loop.create_task(self._put_token(audience))
+            known = self._authorized[resource] = self._loop.create_task(self._put_own(resource))
         await asyncio.shield(known)
 
-    def pause_reading(self) -> None:
-        if not self._ended:
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if not self._ended:
-            self._transport.resume_reading()
+    def read(self, on: bool) -> None:
+        """Read of the primary, or leave it in its socket for now."""
+        if on != self._reading and not self._ended:
+            self._reading = on
+            (self._transport.resume_reading if on else self._transport.pause_reading)()
 
     def close(self) -> None:
         """The client is gone: say so, and go."""
@@ -285,18 +243,21 @@ class PrimaryWire(asyncio.Protocol):
 
     # -- tokens
 
-    async def _put_token(self, audience: str) -> float:
-        """Until when the token is good, once the primary has taken it."""
-        token, kind, until = await self._tokens.token(audience)
+    async def put(self, token: CbsToken) -> None:
+        """Have the primary take a token.
+
+        Raises:
+            ServiceError: it does not, or does not answer.
+        """
         try:
             async with asyncio.timeout(TOKEN_SECONDS):
                 await self._tokens_ready
                 number = str(next(self._request_ids))
                 answer = self._requests[number] = self._loop.create_future()
                 properties = [number, None, None, None, "tokens"]
-                expiration = Timestamp(int(until * 1000))
-                about = {"operation": "put-token", "type": kind, "name": audience, "expiration": expiration}
-                payload = build(properties=properties, application_properties=about, value=token)
+                expiration = Timestamp(int(token.until * 1000))
+                about = {"operation": "put-token", "type": token.kind, "name": token.name, "expiration": expiration}
+                payload = build(properties=properties, application_properties=about, value=token.text)
                 numbers = Uint(self._next_delivery), self._next_delivery.to_bytes(4), Uint(0)
                 self._next_delivery += 1
                 self._outbox.frame(0, perform(TRANSFER, [Uint(_TOKENS_OUT), *numbers, True]), payload)
@@ -306,20 +267,25 @@ class PrimaryWire(asyncio.Protocol):
                 finally:
                     self._requests.pop(number, None)
         except TimeoutError as error:
-            raise translate(error, f"put a token for {audience}") from error
+            raise translate(error, f"put a token for {token.name}") from error
         if not 200 <= status < 300:
-            raise translate(WireError(None, text, status=status), f"put a token for {audience}")
+            raise translate(WireError(None, text, status=status), f"put a token for {token.name}")
+
+    async def _put_own(self, resource: str) -> float:
+        """Until when the gateway's own token is good, once the primary has taken it."""
+        token = await self._tokens.token(resource)
+        await self.put(token)
         if self._renewing is None:
             self._renewing = self._loop.create_task(self._renew())
-        return until
+        return token.until
 
     async def _renew(self) -> None:
         while not self._ended:
             await asyncio.sleep(60)
-            for audience, task in list(self._authorized.items()):
+            for resource, task in list(self._authorized.items()):
                 failed = task.done() and (task.cancelled() or task.exception() is not None)
                 if task.done() and (failed or task.result() - time.time() < RENEW_BEFORE_SECONDS):
-                    self._authorized[audience] = self._loop.create_task(self._put_token(audience))
+                    self._authorized[resource] = self._loop.create_task(self._put_own(resource))
 
     def _on_answer(self, fields: Fields, payload: bytes) -> None:
         if not fields.flag(4):

@@ -6,15 +6,23 @@ give. Messages of one session go one after another; the others of a link begin i
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 from sbpair.amqp.sections import Section, read, read_span, scan
 from sbpair.amqp.types import AmqpError, Described
 from sbpair.azure.errors import WireError
-from sbpair.core.errors import Category, InterruptedWorkError, MessageError, SbpairError, ServiceError, UsageError
+from sbpair.core.errors import (
+    Category,
+    InterruptedWorkError,
+    MessageError,
+    OperationTimeoutError,
+    SbpairError,
+    ServiceError,
+    UsageError,
+)
 from sbpair.core.failover.machine import ROUTES, Route, State
-from sbpair.core.failover.sending import Budget, refuse_reserved
+from sbpair.core.failover.sending import MIN_ATTEMPT_SECONDS, Budget, refuse_reserved
 from sbpair.engine import errors
 from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
 from sbpair.engine.performatives import (
@@ -26,11 +34,13 @@ from sbpair.engine.performatives import (
     declared,
     in_transaction,
     rejected,
+    released,
     transaction_of,
 )
+from sbpair.gateway.spans import BATCH_FORMAT, SendSpans
+from sbpair.gateway.upward import Outstanding
 from sbpair.runtime.failover.sender import FailoverSender, session_of
 
-BATCH_FORMAT: Final = 0x80013700
 CREDIT: Final = 100
 OVERLAP: Final = 10
 SMALLEST_LIMIT_BYTES: Final = 256 * 1024
@@ -66,18 +76,28 @@ def refusal(error: SbpairError) -> Described:
     return rejected(errors.TIMEOUT if isinstance(error, InterruptedWorkError) else errors.INTERNAL_ERROR, error.message)
 
 
+def forgotten(address: str) -> ServiceError:
+    """For a message that is unsettled, and not remembered."""
+    error = OperationTimeoutError(
+        "The primary went away before it answered, and the message is too large to be kept meanwhile: send it again",
+        entity=address,
+    )
+    error.uncertain = True
+    return error
+
+
 class SendsHouse(Protocol):
     """What the sends of a link need of the gateway."""
 
     send_seconds: float
     """What a message has, on the primary and on the backlog together."""
+    spans: SendSpans
 
     @property
     def holds_sessions(self) -> bool: ...
     def sender(self, entity: str) -> FailoverSender: ...
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
-    def accepted(self, entity: str, messages: int, diverted: int) -> None: ...
-    def refused(self, entity: str) -> None: ...
+    def count(self, entity: str, messages: int, diverted: int, seconds: float, refused: bool) -> None: ...
     def now(self) -> float: ...
 
 
@@ -89,6 +109,7 @@ class Sends:
         self.sender = house.sender(entity)
         self._house = house
         self._noted = False
+        self._gone = asyncio.Event()
         self._slots = asyncio.Semaphore(OVERLAP)
         self._last: dict[str, asyncio.Task[None]] = {}
 
@@ -97,33 +118,45 @@ class Sends:
         """Whether the primary does not get messages just as they are now."""
         return ROUTES[self.sender.state] is Route.BACKLOG or self._house.holds_sessions
 
+    @property
+    def largest_bytes(self) -> int:
+        """Of a message, as far as is known."""
+        return self.sender.max_message_bytes or SMALLEST_LIMIT_BYTES
+
     def counts(self, error: ServiceError) -> bool:
         return self.sender.counts(error)
 
     def note_limit(self, max_message_bytes: int) -> None:
         self.sender.note_limit(max_message_bytes)
 
-    def taken(self, messages: int = 1) -> None:
+    def taken(self, message: Outstanding) -> None:
         """The primary has taken a message that passed."""
         if not self._noted or self.sender.state is not State.HEALTHY:
             self._noted = True
             self.sender.note_sent()
-        self._house.accepted(self.entity, messages, 0)
+        self._told(message.sent_at, message.parts or (), message.delivery.message_format)
 
-    async def opening_failed(self, error: ServiceError) -> bool:
-        """The primary did not take the link: whether it is to be served here. Raises `error` if its client is told."""
+    async def opening_failed(self, error: ServiceError, *, refused: bool) -> bool:
+        """The primary did not take the link: whether it is to be served here. `refused`: by the primary's own word, so
+        that only a failover leads past it; else what is sent is tried again, there and then on the backlog."""
         budget = Budget.of(self._house.send_seconds, partitioned=False, now=self._house.now())
-        return await self.sender.take_over(None, error, self.sender.ticket, budget) is not None
+        try:
+            return await self.sender.take_over(None, error, self.sender.ticket, budget) is not None
+        except ServiceError:
+            return not refused and self.sender.counts(error)
 
     def take(
         self,
         delivery: IncomingDelivery,
         error: ServiceError | None = None,
         ticket: int = 0,
-        told: Described | None = None,
+        outcome: Described | None = None,
+        since: float | None = None,
     ) -> None:
-        """Send a whole message and settle it. `error`: the primary's; `told`: its words for the client."""
+        """Send a whole message and settle it. `error`: the primary's; `outcome`: its words for the client; `since`:
+        when it came (seconds of the loop's clock)."""
         delivery.link.connection.budget.hold(len(delivery.payload))
+        began = self._house.now() if since is None else since
         try:
             messages = messages_of(delivery.payload, delivery.message_format)
         except AmqpError as failure:
@@ -131,24 +164,46 @@ class Sends:
             return
 
         async def send() -> int:
-            seconds = self._house.send_seconds
-            if error is None or (error.retryable and error.category not in (Category.BUSY, Category.TIMEOUT)):
-                return (await self.sender.send(messages, timeout_seconds=seconds)).diverted
-            budget = Budget.of(seconds, partitioned=False, now=self._house.now())
-            taken = await self.sender.take_over(messages, error, ticket, budget)
-            return (taken or await self.sender.send(messages, timeout_seconds=seconds)).diverted
+            if error is not None and (not error.retryable or error.category in (Category.BUSY, Category.TIMEOUT)):
+                budget = Budget.of(self._house.send_seconds, partitioned=False, now=self._house.now())
+                taken = await self.sender.take_over(messages, error, ticket, budget)
+                if taken is not None:
+                    return taken.diverted
+            left = max(began + self._house.send_seconds - self._house.now(), MIN_ATTEMPT_SECONDS)
+            return (await self.sender.send_within(messages, left, stop=self._gone)).diverted
 
-        async def one() -> None:
+        async def attempt() -> None:
+            if self._gone.is_set() and not delivery.settled:
+                self._settle(delivery, released())  # nobody hears it: the client sends this again on another link
+                return
+            payload, kind = (delivery.payload,), delivery.message_format
             try:
                 diverted = await send()
             except SbpairError as failure:
-                self._house.refused(self.entity)
-                self._settle(delivery, told if told is not None and failure is error else refusal(failure))
+                self._told(began, payload, kind, refused=failure)
+                self._settle(delivery, outcome if outcome is not None and failure is error else refusal(failure))
             else:
-                self._house.accepted(self.entity, len(messages), diverted)
+                self._told(began, payload, kind, messages=len(messages), diverted=diverted)
                 self._settle(delivery, accepted())
 
-        self.in_turn(session_of(messages), one)
+        self.in_turn(session_of(messages), attempt)
+
+    async def send_now(self, messages: list[bytes]) -> None:
+        """Send what a transaction has held. Raises SbpairError."""
+        result = await self.sender.send_within(messages, self._house.send_seconds, stop=self._gone)
+        self._told(self._house.now(), (), 0, messages=len(messages), diverted=result.diverted)
+
+    async def schedule(self, messages: list[bytes]) -> list[int]:
+        """Sequence numbers of messages that carry their time; none where they are in the backlog.
+
+        Raises:
+            SbpairError: not accepted.
+        """
+        began = self._house.now()
+        seconds = self._house.send_seconds
+        result = await self.sender.send_within(messages, seconds, stop=self._gone, scheduled=True)
+        self._told(began, (), 0, messages=len(messages), diverted=result.diverted)
+        return [] if result.diverted else list(result.sequence_numbers)
 
     def in_turn(self, session: str | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do it after what the same session has sent before."""
@@ -166,13 +221,30 @@ class Sends:
         if session is not None:
             self._last[session] = task
 
+    def _told(
+        self,
+        began: float,
+        payload: Sequence[bytes],
+        message_format: int,
+        *,
+        messages: int = 1,
+        diverted: int = 0,
+        refused: SbpairError | None = None,
+    ) -> None:
+        """Count what became of a message or a batch, and tell its trace."""
+        seconds = self._house.now() - began
+        self._house.count(self.entity, messages, diverted, seconds, refused is not None)
+        if self._house.spans.on and payload:
+            self._house.spans.tell(self.entity, b"".join(payload), message_format, seconds, diverted > 0, refused)
+
     @staticmethod
     def _settle(delivery: IncomingDelivery, outcome: Described) -> None:
         delivery.link.connection.budget.release(len(delivery.payload))
         delivery.link.disposition(delivery, outcome)
 
     def close(self) -> None:
-        """The link is gone; its backlog queue is the next one's."""
+        """The link is gone; its backlog queue is the next one's, and nothing of it is tried again."""
+        self._gone.set()
         self.sender.give_queue_back()
 
 
@@ -191,6 +263,12 @@ def messages_of(payload: bytes, message_format: int) -> list[bytes]:
     return found
 
 
+def go_on_with(link: Link) -> None:
+    """Give credit on a link that the primary had."""
+    link.granted = link._credit = CREDIT
+    link.session.write_flow(link)
+
+
 class ServedSender(LinkHandler):
     """A link that sends, and is answered here."""
 
@@ -200,13 +278,7 @@ class ServedSender(LinkHandler):
 
     def open(self) -> None:
         """Accept the attach in the place of the primary."""
-        self._link.open(max_message_size=self._sends.sender.max_message_bytes or SMALLEST_LIMIT_BYTES, credit=CREDIT)
-
-    def begin(self) -> None:
-        """Go on with a link that the primary had."""
-        link = self._link
-        link.granted = link._credit = CREDIT
-        link.session.write_flow(link)
+        self._link.open(max_message_size=self._sends.largest_bytes, credit=CREDIT)
 
     def on_transfer(self, delivery: IncomingDelivery) -> None:
         within = transaction_of(delivery.state)
@@ -259,7 +331,7 @@ class Transaction:
         if self.sends is None:
             return accepted()
         try:
-            await self.sends.sender.send(self.messages)
+            await self.sends.send_now(self.messages)
         except SbpairError as failure:
             return rejected("amqp:transaction:rollback", failure.message)
         return accepted()

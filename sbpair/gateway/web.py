@@ -1,19 +1,25 @@
-"""What a gateway's port answers over HTTP: its health, and the administration of the primary, which passes.
+"""What a gateway's port answers over HTTP: its health and status, and the administration of the primary, which passes.
 
 A client that changes entities needs a key with Manage; the primary gets the gateway's own signature in the place of the
 client's. The rest of a request and of its answer goes through as it is.
 """
 
+import ssl
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sbpair.azure.client import authorities
 from sbpair.azure.messaging import tls_context
-from sbpair.core.access import check_credential
+from sbpair.core.access import check_credential, without_port
 from sbpair.core.errors import SbpairError
-from sbpair.engine.auth import MANAGE, AuthError, Signer, authenticate
+from sbpair.core.failover.gateway import GatewayPair
+from sbpair.engine.auth import MANAGE, AuthError, Signer, authenticate, read_token, service_bus_audiences
 from sbpair.engine.clock import Clock
 from sbpair.engine.limits import MAX_HELD_BYTES_BEFORE_TOKEN
-from sbpair.gateway.primary import Tokens
+from sbpair.engine.origins import is_loopback
+from sbpair.gateway.tokens import JWT, Tokens
 
 if TYPE_CHECKING:
     import aiohttp
@@ -24,25 +30,41 @@ ADMINISTRATION_SECONDS: Final = 60.0
 MOST_ANSWER_BYTES: Final = 32 * 1024 * 1024
 _TO_PRIMARY: Final = ("Content-Type", "If-Match", "Accept", "x-ms-client-request-id")
 _TO_CLIENT: Final = ("Content-Type", "ETag", "Date", "Retry-After")
-_FORWARDING: Final = ("ServiceBusSupplementaryAuthorization", "ServiceBusDlqSupplementaryAuthorization")
+_AUTHORIZING: Final = (
+    "Authorization",
+    "ServiceBusSupplementaryAuthorization",
+    "ServiceBusDlqSupplementaryAuthorization",
+)
+STATUS_PATH: Final = "/status"
 
 
 class WebHouse(Protocol):
-    """What the web server needs of the gateway."""
+    """What the web server needs of a pair."""
+
+    passes_tokens: bool
 
     @property
     def tokens(self) -> Tokens: ...
     @property
     def clock(self) -> Clock: ...
     def signers(self, path: str) -> Any: ...
+    def status(self) -> GatewayPair: ...
+
+
+class WebFront(Protocol):
+    """What the web server needs of the gateway."""
+
+    @property
+    def houses(self) -> "Mapping[str, WebHouse]": ...
+    def house_of(self, host: str) -> "WebHouse | None": ...
     def troubles(self) -> list[str]: ...
 
 
 class Web:
     """The web server of one port."""
 
-    def __init__(self, house: WebHouse) -> None:
-        self._house = house
+    def __init__(self, front: WebFront) -> None:
+        self._front = front
         self._session: aiohttp.ClientSession | None = None
 
     async def runner(self, front: "Middleware") -> "web.AppRunner":
@@ -50,9 +72,8 @@ class Web:
         from aiohttp import web
 
         app = web.Application(middlewares=[front], client_max_size=MAX_HELD_BYTES_BEFORE_TOKEN)
-        app.add_routes(
-            [web.get("/health", self._health), web.get("/ready", self._ready), web.route("*", "/{path:.*}", self._pass)]
-        )
+        own = {"/health": self._health, "/ready": self._ready, STATUS_PATH: self._status}
+        app.add_routes([*(web.get(path, what) for path, what in own.items()), web.route("*", "/{path:.*}", self._pass)])
         app.on_cleanup.append(self._close)
         return web.AppRunner(app, access_log=None, handle_signals=False)
 
@@ -68,67 +89,93 @@ class Web:
     async def _ready(self, request: "web.Request") -> "web.Response":
         from aiohttp import web
 
-        troubles = self._house.troubles()
+        troubles = self._front.troubles()
         return web.json_response({"ready": not troubles, "troubles": troubles}, status=503 if troubles else 200)
+
+    async def _status(self, request: "web.Request") -> "web.Response":
+        """For this machine only: it names entities."""
+        from aiohttp import web
+
+        if request.remote is None or not is_loopback(request.remote):
+            return web.Response(status=403, text="The status is for clients on the gateway's own machine.")
+        return web.json_response([asdict(house.status()) for house in self._front.houses.values()])
 
     async def _pass(self, request: "web.Request") -> "web.Response":
         """A request of the administration."""
         import aiohttp
         from aiohttp import web
 
-        refused = self._refusal(request)
+        house = self._front.house_of(without_port(request.host))
+        if house is None:
+            return web.Response(status=404, text=f"No pair of this gateway goes by the host name '{request.host}'.")
+        own, refused = self._judged(house, request)
         if refused is not None:
             return web.Response(status=401, text=refused)
         body = await request.read()
+        access = house.tokens.access
         try:
+            origin = check_credential(access)
             headers = {name: request.headers[name] for name in _TO_PRIMARY if name in request.headers}
-            token = await self._token()
-            headers |= {"Authorization": token, **{name: token for name in _FORWARDING if name in request.headers}}
-            url = f"{check_credential(self._house.tokens.access)}{request.raw_path}"
+            tokens = [name for name in _AUTHORIZING if name in request.headers]
+            if own:
+                token = await house.tokens.token(origin)
+                text = f"Bearer {token.text}" if token.kind == JWT else token.text
+                headers |= dict.fromkeys(tokens, text)
+            else:
+                headers |= {name: request.headers[name] for name in tokens}
             async with self._client().request(
-                request.method, _exactly(url), data=body, headers=headers, allow_redirects=False
+                request.method,
+                _exactly(f"{origin}{request.raw_path}"),
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                ssl=_context(access.ca_file),
             ) as answer:
-                text = await answer.content.read(MOST_ANSWER_BYTES)
+                content = await answer.content.read(MOST_ANSWER_BYTES)
                 kept = {name: answer.headers[name] for name in _TO_CLIENT if name in answer.headers}
-                return web.Response(status=answer.status, body=text, headers=kept)
+                return web.Response(status=answer.status, body=content, headers=kept)
         except SbpairError as error:
             return web.Response(status=503, text=error.message)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            name = self._house.tokens.access.label
-            return web.Response(status=503, text=f"The primary {name} is not reached: {error}")
+            return web.Response(status=503, text=f"The primary {access.label} is not reached: {error}")
 
-    def _refusal(self, request: "web.Request") -> str | None:
-        """Why the client may not do that; None if it may."""
-        signers: list[Signer] = list(self._house.signers(""))
-        given = request.headers.get("Authorization", "")
+    @staticmethod
+    def _judged(house: WebHouse, request: "web.Request") -> tuple[bool, str | None]:
+        """Whether a key of the gateway has signed, and why the client may not do that; None if it may."""
+        signers: list[Signer] = list(house.signers(""))
+        given, now = request.headers.get("Authorization", ""), house.clock.client_now()
         try:
-            claims = authenticate(
-                signers, given, f"https://{request.host}/", self._house.clock.client_now(), allow_entra=False
-            )
+            claims = authenticate(signers, given, f"https://{request.host}/", now, allow_entra=False)
         except AuthError as error:
-            return str(error)
+            if not house.passes_tokens:
+                return False, str(error)
+            access = house.tokens.access
+            host, audiences = without_port(access.host), service_bus_audiences(access.label)
+            try:
+                read_token(given, "", now, host=host, audiences=audiences)
+            except AuthError as failure:
+                return False, str(failure)
+            return False, None
         signer = next(one for one in signers if one.rule.name == claims.key_name)
         if MANAGE not in claims.rights or "*" not in getattr(signer.rule, "entities", ()):
-            return "Unauthorized access. 'Manage' claim is required to perform this operation."
-        return None
-
-    async def _token(self) -> str:
-        origin = check_credential(self._house.tokens.access)
-        token, kind, _ = await self._house.tokens.token(origin)
-        return f"Bearer {token}" if kind == "jwt" else token
+            return True, "Unauthorized access. 'Manage' claim is required to perform this operation."
+        return True, None
 
     def _client(self) -> "aiohttp.ClientSession":
         if self._session is None:
             import aiohttp
 
-            context = tls_context(authorities(self._house.tokens.access.ca_file))
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=context),
                 timeout=aiohttp.ClientTimeout(total=ADMINISTRATION_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=True,
             )
         return self._session
+
+
+@lru_cache(maxsize=8)
+def _context(ca_file: str | None) -> ssl.SSLContext:
+    return tls_context(authorities(ca_file))
 
 
 def _exactly(url: str) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from sbpair.core.pairing import Pair
 from sbpair.engine.tls import TlsFiles
 from sbpair.gateway.keys import Key
-from sbpair.gateway.server import Gateway, open_gateway
+from sbpair.gateway.server import Gateway, GatewaySettings, open_gateway
 from tests.clients.conftest import World, world
 
 __all__ = ["world"]
@@ -22,6 +22,7 @@ SEND_SECONDS = 8.0
 KEYS = (
     Key("app", "a-key-that-only-the-gateway-knows", frozenset({"Send", "Listen"})),
     Key("sender", "a-key-that-sends-and-nothing-else", frozenset({"Send"}), ("orders",)),
+    Key("listener", "a-key-that-listens-and-nothing-else", frozenset({"Listen"})),
     Key("admin", "a-key-that-may-change-everything!", frozenset({"Send", "Listen", "Manage"})),
 )
 
@@ -29,12 +30,14 @@ KEYS = (
 class Running:
     """A gateway on its own event loop."""
 
-    def __init__(self, pair: Pair, tls: TlsFiles, keys: Sequence[Key], host: str) -> None:
+    def __init__(
+        self, pairs: Sequence[Pair], tls: TlsFiles, keys: Sequence[Key], host: str, settings: GatewaySettings
+    ) -> None:
         self.tls = tls
         self.gateway: Gateway
         self.loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
-        self._pair, self._keys, self._host = pair, keys, host
+        self._pairs, self._keys, self._host, self._settings = pairs, keys, host, settings
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._main)
@@ -56,9 +59,7 @@ class Running:
     async def _run(self) -> None:
         self._stop = asyncio.Event()
         self.loop = asyncio.get_running_loop()
-        async with open_gateway(
-            self._pair, self._keys, self.tls, host=self._host, send_seconds=SEND_SECONDS
-        ) as self.gateway:
+        async with open_gateway(self._pairs, self._keys, self.tls, self._settings, host=self._host) as self.gateway:
             self._ready.set()
             await self._stop.wait()
 
@@ -80,8 +81,15 @@ class Running:
 
 
 @contextmanager
-def gateway_of(pair: Pair, folder: Path, keys: Sequence[Key] = KEYS, host: str = "127.0.0.1") -> Iterator[Running]:
-    running = Running(pair, TlsFiles(folder / "tls"), keys, host)
+def gateway_of(
+    *pairs: Pair,
+    folder: Path,
+    keys: Sequence[Key] = KEYS,
+    host: str = "127.0.0.1",
+    settings: GatewaySettings | None = None,
+) -> Iterator[Running]:
+    chosen = settings or GatewaySettings(send_seconds=SEND_SECONDS)
+    running = Running(pairs, TlsFiles(folder / "tls"), keys, host, chosen)
     running.start()
     try:
         yield running
@@ -92,5 +100,5 @@ def gateway_of(pair: Pair, folder: Path, keys: Sequence[Key] = KEYS, host: str =
 @pytest.fixture
 def gateway(world: World, tmp_path: Path) -> Iterator[Running]:
     """With no failover interval: the first failure diverts."""
-    with gateway_of(world.pair(), tmp_path) as running:
+    with gateway_of(world.pair(), folder=tmp_path) as running:
         yield running

@@ -16,7 +16,7 @@ from tests.gateway.conftest import Running, gateway_of
 def administered(world: World, tmp_path: Path) -> Iterator[Running]:
     pair = world.pair()
     primary = replace(pair.primary, ca_file=str(world.emulator.ca_path))
-    with gateway_of(replace(pair, primary=primary), tmp_path) as running:
+    with gateway_of(replace(pair, primary=primary), folder=tmp_path) as running:
         yield running
 
 

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 
 import azure.servicebus as sdk
@@ -75,6 +76,23 @@ def read(url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
+def asked_for(world: World, folder: Path, listen: str, code: int = 0) -> list[dict[str, Any]]:
+    """What `sbpair gateway status` says of the one that listens there."""
+    line = [*COMMAND, "gateway", "status", "--listen", listen, "-o", "json"]
+    ran = subprocess.run(line, capture_output=True, text=True, env=configuration(world, folder))
+    assert ran.returncode == code, ran.stderr
+    found = json.loads(ran.stdout)
+    return found["data"] if code == 0 else [found["error"]]  # type: ignore[no-any-return]
+
+
+def test_the_status_of_a_gateway_that_is_not_there(world: World, tmp_path: Path) -> None:
+    (error,) = asked_for(world, tmp_path, "127.0.0.1:9", code=6)
+    assert "--listen" in error["hint"]
+    administration = world.emulator.connection_string("contoso").partition("sb://")[2].partition(";")[0]
+    (error,) = asked_for(world, tmp_path, administration, code=2)
+    assert "no gateway" in error["message"]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_it_serves_tells_and_stops(world: World, tmp_path: Path, number: signal.Signals, code: int) -> None:
     with started(world, tmp_path, "--metrics-port", "0", "-o", "json") as (process, (text,)):
@@ -83,6 +101,12 @@ def test_it_serves_tells_and_stops(world: World, tmp_path: Path, number: signal.
         send(text, "two")
         endpoint = re.search(r"sb://([^;]+);", text)
         assert endpoint is not None
+        (pair,) = asked_for(world, tmp_path, endpoint[1])
+        assert (pair["pair"], pair["troubles"]) == ("orders", [])
+        (entity,) = pair["entities"]
+        assert (entity["entity"], entity["state"]) == ("orders", "failed-over")
+        assert (entity["accepted"], entity["diverted"], entity["refused"]) == (2, 1, 0)
+        assert entity["mean_milliseconds"] > 0
         assert read(f"http://{endpoint[1]}/health") == (200, '{"alive": true}')
         assert read(f"http://{endpoint[1]}/ready")[0] == 200
         assert process.stderr is not None
@@ -91,6 +115,7 @@ def test_it_serves_tells_and_stops(world: World, tmp_path: Path, number: signal.
         assert status == 200
         assert 'sbpair_gateway_messages_total{pair="orders",entity="orders",outcome="primary"} 1' in samples
         assert 'sbpair_gateway_messages_total{pair="orders",entity="orders",outcome="backlog"} 1' in samples
+        assert 'sbpair_gateway_sends_total{pair="orders",entity="orders",le="+Inf"} 2' in samples
         process.send_signal(number)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == code
@@ -111,6 +136,44 @@ def test_keys_of_a_file_change_while_it_runs(world: World, tmp_path: Path) -> No
             send(text, "two")
         send(text.replace("=old;", "=new;").replace("the-first-secret-of-all", "another-secret-than-that"), "three")
     assert world.bodies("orders") == ["one", "three"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="a signal of POSIX")
+def test_a_signal_has_keys_and_pairs_read_again(world: World, tmp_path: Path) -> None:
+    """Links stay; what cannot be read changes nothing."""
+    file, secret = tmp_path / "keys.yaml", tmp_path / "secret"
+    secret.write_text("the-first-secret-of-all")
+    file.write_text(f"keys: [{{name: app, key: {{file: {secret}}}, rights: [send]}}]")
+    options = ("--keys", str(file), "--domain", "gateway.internal", "--pass-tokens")
+    with started(world, tmp_path, *options) as (process, (text,)):
+        assert process.stderr is not None
+        other = text.replace("the-first-secret-of-all", "another-secret-than-that")
+
+        def again(said: str) -> None:
+            process.send_signal(signal.SIGUSR1)
+            until(lambda: said in process.stderr.readline(), process)  # type: ignore[union-attr]
+
+        with (
+            sdk.ServiceBusClient.from_connection_string(text, retry_total=0) as client,
+            client.get_queue_sender("orders") as sender,
+        ):
+            sender.send_messages(sdk.ServiceBusMessage("one"))
+            configured = (tmp_path / "sbpair.yaml").read_text()
+            (tmp_path / "sbpair.yaml").write_text(configured.replace("backlog_queues: 3", "backlog_queues: 2"))
+            again("orders: new connections get it as it is configured now")
+            (tmp_path / "sbpair.yaml").write_text("pairs: nonsense")
+            again("that were in force stay")
+            (tmp_path / "sbpair.yaml").write_text(configured)
+            sender.send_messages(sdk.ServiceBusMessage("two"))
+        secret.write_text("another-secret-than-that")
+        again("Other keys are in force")
+        with pytest.raises(sdk.exceptions.ServiceBusError):
+            send(text, "never")
+        send(other, "three")
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert world.bodies("orders") == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize(

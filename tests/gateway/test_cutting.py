@@ -53,7 +53,7 @@ async def test_cut_frames_lose_nothing(world: World, tmp_path: Path) -> None:
     host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     cut = replace(pair.primary, host=host, connection_string=Secret(text.replace(host_of(text), host)))
     accepted: list[str] = []
-    with gateway_of(replace(pair, primary=cut), tmp_path) as gateway:
+    with gateway_of(replace(pair, primary=cut), folder=tmp_path) as gateway:
         client = sdk_aio.ServiceBusClient.from_connection_string(gateway.text())
         async with client, client.get_queue_sender("orders") as sender:
             for number in range(60):

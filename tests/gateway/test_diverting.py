@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import azure.servicebus as sdk
 import azure.servicebus.aio as sdk_aio
@@ -9,8 +10,9 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
 from sbpair.core.failover.machine import State
+from sbpair.gateway.server import GatewaySettings
 from tests.clients.conftest import World, wait_until
-from tests.gateway.conftest import Running
+from tests.gateway.conftest import Running, gateway_of
 from tests.gateway.test_passing import client_of
 
 
@@ -115,7 +117,7 @@ def test_neither_side_takes_it(world: World, gateway: Running) -> None:
         client.get_queue_sender("orders") as sender,
     ):
         sender.send_messages(sdk.ServiceBusMessage("nowhere"))
-    assert gateway.gateway.house.counts.accepted == 0
+    assert gateway.gateway.house.total.accepted == 0
 
 
 @pytest.mark.parametrize("fault", ["silent", "fail:op=send,condition=amqp:internal-error", "detach:op=send"])
@@ -127,3 +129,29 @@ def test_other_ways_to_fail(world: World, gateway: Running, fault: str) -> None:
         sender.send_messages(sdk.ServiceBusMessage("during"))
         world.emulator.faults("contoso").remove(number)
     assert "during" in world.backlog()
+
+
+def test_nothing_fails_while_the_failover_interval_runs(world: World, tmp_path: Path) -> None:
+    """Links that are open, new links and new clients wait for it, without a retry of the SDK."""
+    settings = GatewaySettings(send_seconds=40.0)
+    with gateway_of(world.pair(interval=3.0), folder=tmp_path, settings=settings) as gateway:
+        with client_of(gateway, retry_total=0) as client, client.get_queue_sender("orders") as sender:
+            sender.send_messages(sdk.ServiceBusMessage("before"))
+            world.dark()
+            sender.send_messages(sdk.ServiceBusMessage("open"))
+        assert state_of(gateway) is State.FAILED_OVER
+        assert world.backlog() == ["open"]
+        assert gateway.gateway.house.total.refused == 0
+
+
+def test_a_new_client_waits_for_the_failover(world: World, tmp_path: Path) -> None:
+    settings = GatewaySettings(send_seconds=40.0)
+    world.dark()
+    with (
+        gateway_of(world.pair(interval=2.0), folder=tmp_path, settings=settings) as gateway,
+        client_of(gateway, retry_total=0) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages(sdk.ServiceBusMessage("new"))
+        assert gateway.gateway.house.total.refused == 0
+    assert world.backlog() == ["new"]

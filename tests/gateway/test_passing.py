@@ -85,7 +85,7 @@ def test_large_messages_pass_in_frames(world: World, gateway: Running) -> None:
 async def test_over_tls(world: World, gateway: Running, websocket: bool) -> None:
     """TCP and WebSocket, with the gateway's own authority."""
     kind = sdk.TransportType.AmqpOverWebsocket if websocket else sdk.TransportType.Amqp
-    text, address = gateway.text(plain=False), f"sb://{gateway.gateway.endpoint}"
+    text, address = gateway.text(plain=False), f"sb://{gateway.gateway.endpoint()}"
     client = sdk_aio.ServiceBusClient.from_connection_string(
         text, transport_type=kind, custom_endpoint_address=address, connection_verify=str(gateway.tls.ca_path)
     )
@@ -123,7 +123,7 @@ def test_a_key_gives_its_rights_and_no_more(world: World, gateway: Running) -> N
 
 def test_the_primarys_own_key_is_nobody_here(world: World, gateway: Running) -> None:
     theirs = world.connection_string().split(";", 1)[1]
-    text = f"Endpoint=sb://{gateway.gateway.endpoint};{theirs}"
+    text = f"Endpoint=sb://{gateway.gateway.endpoint()};{theirs}"
     with (
         sdk.ServiceBusClient.from_connection_string(text, retry_total=0) as client,
         pytest.raises((ServiceBusAuthenticationError, ServiceBusAuthorizationError)),

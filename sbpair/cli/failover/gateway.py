@@ -1,33 +1,41 @@
 """`sbpair gateway`: an AMQP endpoint for applications of any language, as a service with metrics and health."""
 
 import logging
+import os
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli.context import EventLog, load_settings, run_and_show
-from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.cli.context import EventLog, choose_pairs, load_settings, run_and_show
+from sbpair.cli.options import Options, PairsArgument, command, duration_option
 from sbpair.core.access import shown_name
-from sbpair.core.errors import UsageError
-from sbpair.core.words import counted
-from sbpair.render.result import CommandResult, Metric
+from sbpair.core.errors import ConnectionLostError, SbpairError, UsageError
+from sbpair.core.failover.gateway import GatewayEntity, GatewayPair
+from sbpair.core.outcome import Exit
+from sbpair.core.serialization import to_plain
+from sbpair.core.words import counted, listed
+from sbpair.render.result import Column, CommandResult, Metric, Table
 
 if TYPE_CHECKING:
     import asyncio
 
+    from sbpair.core.pairing import Pair
     from sbpair.engine.port import ServerTls
     from sbpair.gateway.keys import Key
-    from sbpair.gateway.server import Gateway
-
+    from sbpair.gateway.server import Gateway, House
 
 DEFAULT_LISTEN = "127.0.0.1:5671"
 RELOAD_SECONDS = 2.0
+STATUS = "status"
+STATUS_SECONDS = 10.0
 _log = logging.getLogger("sbpair")
 
 
@@ -46,7 +54,7 @@ class Snippet(StrEnum):
 class GatewayRun:
     """Messages of all clients. `accepted`: the primary or the backlog has them; `diverted`: the backlog."""
 
-    pair: str
+    pairs: tuple[str, ...]
     endpoint: str
     accepted: int
     diverted: int
@@ -55,15 +63,19 @@ class GatewayRun:
     """Connections that were closed before all of their messages were settled; their clients send those again."""
 
     def summary(self) -> str:
-        told = f"The gateway for {self.pair} has ended: {counted(self.accepted, 'message')} accepted"
+        told = f"The gateway for {listed(self.pairs)} has ended: {counted(self.accepted, 'message')} accepted"
         told += f", {self.diverted:,} of them diverted to the backlog" if self.diverted else ""
         return f"{told}, {self.refused:,} refused." if self.refused else f"{told}."
 
 
-@command(output="cli.failover.gateway:GatewayRun")
+GatewayOutput = GatewayRun | tuple[GatewayPair, ...]
+"""What `sbpair gateway` tells at its end, and `sbpair gateway status` of a running one."""
+
+
+@command(output="cli.failover.gateway:GatewayOutput")
 def gateway(
     options: Options,
-    pair: PairArgument = None,
+    pairs: PairsArgument = None,
     *,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where clients connect to; port 0 for any free one.")
@@ -76,10 +88,17 @@ def gateway(
         ),
     ] = None,
     keys: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keys of a file, read again when it changes.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Keys of a file, read again when it changes."),
     ] = None,
+    pass_tokens: Annotated[
+        bool,
+        typer.Option(help="Take the applications' own tokens too; the primary judges their rights."),
+    ] = False,
+    domain: Annotated[str, typer.Option(metavar="NAME", help="Of several pairs each goes by PAIR.NAME.")] = "localhost",
     cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate chain (PEM); without it an own authority's.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificate chain (PEM); without it an own authority's."),
     ] = None,
     cert_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key (PEM).")] = None,
     tls: Annotated[bool, typer.Option(help="Print connection strings for AMQP over TLS.")] = False,
@@ -87,13 +106,17 @@ def gateway(
     metrics_on: Annotated[
         int | None,
         typer.Option(
-            "--metrics-port", min=0, max=65535, help="Serve /metrics and /healthz on this port; 0 for any free one."
+            "--metrics-port",
+            min=0,
+            max=65535,
+            help="Serve /metrics and /healthz on this port; 0 for any free one.",
         ),
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port listens on.")] = "127.0.0.1",
     send_timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="What a message has, on both sides together.")
-    ] = "1m",
+        str,
+        typer.Option(metavar="DURATION", help="What a message has, on both sides together."),
+    ] = "55s",
     grace: Annotated[
         str, typer.Option(metavar="DURATION", help="How long a stop waits for what is unsettled.")
     ] = "10s",
@@ -102,52 +125,117 @@ def gateway(
 
     Applications get another connection string and change nothing else. A message is accepted when the primary or the
     backlog has it; nothing is stored here. Without TLS only clients on this machine are let in. SIGTERM and Ctrl-C
-    let in nobody new, wait for what is unsettled and close. More: `sbpair help gateway`
+    let in nobody new, wait for what is unsettled and close. SIGUSR1, or a change of a file, has keys and configuration
+    read again; links stay. `sbpair gateway status` asks the one that runs at --listen. More: `sbpair help gateway`
 
     \b
     Examples:
       sbpair gateway orders
+      sbpair gateway status
       sbpair gateway orders --key checkout=send@orders --key worker=listen --metrics-port 9465
       sbpair gateway orders --listen 0.0.0.0:5671 --keys keys.yaml --cert tls.pem --cert-key tls.key --tls
     """
     from sbpair.engine.origins import is_loopback
 
-    chosen = load_settings(options).pair(pair)
     host, port = _address(listen)
-    if not is_loopback(host) and keys is None:
+    if pairs == [STATUS]:
+        return _status(options, host, port)
+    chosen = choose_pairs(load_settings(options), pairs)
+    if not is_loopback(host) and keys is None and not pass_tokens:
         raise UsageError("On an address that other machines reach, keys come from a file: give --keys.")
     if (cert is None) != (cert_key is None):
         raise UsageError("--cert and --cert-key are given together.")
-    own = _own_keys(key, keys)
-    grace_seconds, send_seconds = duration_option(grace) or 0.0, duration_option(send_timeout) or 60.0
+    own = _own_keys(key, keys, pass_tokens)
+    grace_seconds, send_seconds = duration_option(grace) or 0.0, duration_option(send_timeout) or 55.0
+    certificate = _tls(cert, cert_key, host, f"*.{domain}")
 
     async def work(stop: "asyncio.Event") -> GatewayRun:
         from sbpair.cli.transfer.metrics_endpoint import metrics_port
-        from sbpair.gateway.server import open_gateway
+        from sbpair.gateway.server import GatewaySettings, open_gateway, sum_of
 
+        serving = GatewaySettings(
+            names=(host,), domain=domain, observer=EventLog(), send_seconds=send_seconds, pass_tokens=pass_tokens
+        )
         try:
-            opening = open_gateway(
-                chosen, _with_file(own, keys), _tls(cert, cert_key, host), host=host, number=port, names=(host,),
-                observer=EventLog(), send_seconds=send_seconds,
-            )  # fmt: skip
             async with AsyncExitStack() as stack:
+                opening = open_gateway(chosen, _with_file(own, keys), certificate, serving, host=host, number=port)
                 running = await stack.enter_async_context(opening)
                 if metrics_on is not None:
                     await stack.enter_async_context(metrics_port(_Metrics(running), metrics_host, metrics_on))
                 _say(running, snippet, plain=is_loopback(host) and not tls)
-                running.house.pairing.keep_verifying()
-                await _until(stop, running, own, keys)
+                running.keep_verifying()
+                again = partial(_pairs, options, pairs)
+                await _Reloading(running, own, keys, options.config, again).until(stop)
                 unsettled = await running.drain(grace_seconds)
         except OSError as error:
             raise UsageError(f"Cannot listen on {listen}: {error.strerror or error}") from error
-        counts = running.house.counts
-        figures = counts.accepted, counts.diverted, counts.refused
-        return GatewayRun(chosen.name, running.endpoint, *figures, unsettled)
+        total = sum_of(house.total for house in running.front.houses.values())
+        figures = total.accepted, total.diverted, total.refused
+        return GatewayRun(tuple(running.front.houses), running.endpoint(), *figures, unsettled)
 
     def shown(done: GatewayRun) -> CommandResult:
         return CommandResult("gateway", done, summary=done.summary(), closing=True)
 
     return run_and_show(options, work, shown, nothing="Nothing was served.")
+
+
+def _status(options: Options, host: str, port: int) -> CommandResult:
+    """What a running gateway of this machine tells of itself.
+
+    Raises:
+        ConnectionLostError: none listens there.
+    """
+    import http.client
+    import json
+    import ssl
+
+    from sbpair.engine.origins import is_loopback
+    from sbpair.gateway.web import STATUS_PATH
+
+    seconds = options.timeout_seconds(STATUS_SECONDS)
+    connection = http.client.HTTPConnection(host, port, timeout=seconds)
+    if not is_loopback(host):
+        # There it is reached over TLS only. Nothing is told to it, and its certificate is for names of other machines.
+        context = ssl._create_unverified_context()  # noqa: S323
+        connection = http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
+    try:
+        connection.request("GET", STATUS_PATH)
+        answer = connection.getresponse()
+        found = json.loads(answer.read()) if answer.status == 200 else None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ConnectionLostError(
+            f"No gateway answers at {host}:{port}: {error}", hint="Name the address it listens on: --listen HOST:PORT"
+        ) from error
+    finally:
+        connection.close()
+    if found is None:
+        raise UsageError(f"What listens at {host}:{port} is no gateway, or tells nothing of itself.")
+    told = tuple(
+        GatewayPair(**one | {"troubles": tuple(one["troubles"])} | {"entities": _entities(one)}) for one in found
+    )
+    columns = (
+        *(Column(name, name.capitalize()) for name in ("pair", "entity", "state", "cause")),
+        *(Column(name, name.capitalize()) for name in ("accepted", "diverted", "refused")),
+        Column("mean_milliseconds", "Mean ms"),
+    )
+    troubles = [text for one in told for text in one.troubles]
+    count = sum(one.connections for one in told)
+    return CommandResult(
+        "gateway",
+        told,
+        (Table("", columns, [row for one in told for row in to_plain(one.entities)]),),
+        notes=tuple(troubles),
+        summary=f"{'Not ready' if troubles else 'Ready'}; {counted(count, 'connection')}.",
+        exit=Exit.FAILED if troubles else Exit.OK,
+    )
+
+
+def _entities(pair: dict[str, Any]) -> tuple[GatewayEntity, ...]:
+    return tuple(GatewayEntity(**one) for one in pair["entities"])
+
+
+def _pairs(options: Options, names: list[str] | None) -> "list[Pair]":
+    return choose_pairs(load_settings(options, to_act=False), names)
 
 
 def _address(listen: str) -> tuple[str, int]:
@@ -157,10 +245,10 @@ def _address(listen: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _own_keys(given: list[str] | None, file: Path | None) -> "tuple[Key, ...]":
+def _own_keys(given: list[str] | None, file: Path | None, pass_tokens: bool) -> "tuple[Key, ...]":
     from sbpair.gateway.keys import parse_key
 
-    return tuple(map(parse_key, given or ([] if file is not None else ["app=send,listen"])))
+    return tuple(map(parse_key, given or ([] if file is not None or pass_tokens else ["app=send,listen"])))
 
 
 def _with_file(own: "tuple[Key, ...]", file: Path | None) -> "tuple[Key, ...]":
@@ -172,7 +260,7 @@ def _with_file(own: "tuple[Key, ...]", file: Path | None) -> "tuple[Key, ...]":
     return found
 
 
-def _tls(cert: Path | None, key: Path | None, host: str) -> "ServerTls":
+def _tls(cert: Path | None, key: Path | None, *hosts: str) -> "ServerTls":
     """The certificate: the one that was given, or that of an authority of this user's own."""
     import os
 
@@ -181,50 +269,78 @@ def _tls(cert: Path | None, key: Path | None, host: str) -> "ServerTls":
 
     if cert is not None and key is not None:
         return CertificateFiles(cert, key)
-    return TlsFiles(state_directory(os.environ) / "gateway-tls", host)
+    return TlsFiles(state_directory(os.environ) / "gateway-tls", *hosts)
 
 
 def _say(running: "Gateway", snippet: Snippet, *, plain: bool) -> None:
     """Connection strings on stdout, everything else on stderr."""
     from sbpair.gateway.snippets import SNIPPETS
 
-    pair = running.house.pair
-    _log.info(
-        f"Gateway of {pair.name} on {running.endpoint}: sends to {shown_name(pair.primary)}, "
-        f"or to the backlog on {shown_name(pair.secondary)}. Ctrl-C ends it."
-    )
-    for key in running.house.ring.keys:
-        sys.stdout.write(SNIPPETS[snippet](running.connection_string(key.name, plain=plain)) + "\n")
+    for house in running.front.houses.values():
+        pair = house.pair
+        _log.info(
+            f"Gateway of {pair.name} on {running.endpoint(pair.name)}: sends to {shown_name(pair.primary)}, "
+            f"or to the backlog on {shown_name(pair.secondary)}. Ctrl-C ends it."
+        )
+        for signer in house.signers(""):
+            text = running.connection_string(signer.rule.name, pair=pair.name, plain=plain)
+            sys.stdout.write(SNIPPETS[snippet](text) + "\n")
     sys.stdout.flush()
 
 
-async def _until(stop: "asyncio.Event", running: "Gateway", own: "tuple[Key, ...]", file: Path | None) -> None:
-    """Wait for the end, and take over a changed file of keys."""
-    import asyncio
+class _Reloading:
+    """Takes over keys and pairs that have changed: on SIGUSR1, or when a file has."""
 
-    from sbpair.core.errors import SbpairError
+    def __init__(
+        self,
+        running: "Gateway",
+        own: "tuple[Key, ...]",
+        keys: Path | None,
+        config: Path | None,
+        pairs: "Callable[[], list[Pair]]",
+    ) -> None:
+        self._running = running
+        self._own, self._keys, self._config, self._pairs = own, keys, config, pairs
+        self._changed = self._times()
 
-    changed = None if file is None else _changed_at(file)
-    while not stop.is_set():
+    async def until(self, stop: "asyncio.Event") -> None:
+        """Look again and again until the end."""
+        import asyncio
+
+        from sbpair.concurrency import cancel_on
+
+        asked = asyncio.Event()
+        number = getattr(signal, "SIGUSR1", None)
+        if number is not None:
+            asyncio.get_running_loop().add_signal_handler(number, asked.set)
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RELOAD_SECONDS):
+                    await cancel_on(stop, asked.wait())
+            times = self._times()
+            if asked.is_set() or times != self._changed:
+                asked.clear()
+                self._changed = times
+                await self._reload()
+
+    async def _reload(self) -> None:
         try:
-            async with asyncio.timeout(RELOAD_SECONDS):
-                await stop.wait()
-        except TimeoutError:
-            pass
-        if file is None:
-            continue
-        try:
-            now = _changed_at(file)
-            if now != changed:
-                changed = now
-                running.house.ring.replace(_with_file(own, file))
-                _log.info(f"The keys of {file} have changed and are in force.")
+            keys, pairs = _with_file(self._own, self._keys), self._pairs()
+            changed = await self._running.replace_pairs(pairs)
         except (OSError, SbpairError) as error:
-            _log.warning(f"{error} The keys that were in force stay.")
+            _log.warning(f"{error} The keys and pairs that were in force stay.")
+            return
+        if self._running.front.ring.replace(keys):
+            _log.info("Other keys are in force.")
+        for name in changed:
+            _log.info(f"{name}: new connections get it as it is configured now, those that are open stay as they are.")
 
+    def _times(self) -> list[int]:
+        """When the files were changed; 0 for one that is missing just now."""
+        from sbpair.settings.files import config_files
 
-def _changed_at(file: Path) -> int:
-    return file.stat().st_mtime_ns
+        files = [*([] if self._keys is None else [self._keys]), *config_files(self._config, os.environ, Path.cwd())]
+        return [file.stat().st_mtime_ns if file.exists() else 0 for file in files]
 
 
 class _Metrics:
@@ -239,21 +355,35 @@ class _Metrics:
         return exposition(self._samples())
 
     def troubles(self) -> list[str]:
-        return self._running.house.troubles()
+        return self._running.front.troubles()
 
     def _samples(self) -> Iterator[Metric]:
-        house = self._running.house
+        for house in self._running.front.houses.values():
+            yield from self._of(house)
+
+    @staticmethod
+    def _of(house: "House") -> Iterator[Metric]:
+        from sbpair.gateway.server import LATENCIES
+
         pair = ("pair", house.pair.name)
-        for entity, (accepted, diverted, refused) in sorted(house.counts.by_entity.items()):
-            for outcome, value in (("primary", accepted - diverted), ("backlog", diverted), ("refused", refused)):
-                labels = (pair, ("entity", entity), ("outcome", outcome))
-                yield Metric(
-                    "sbpair_gateway_messages_total", "Messages of clients, by what became of them.", value, labels, True
-                )
+        for entity, counts in sorted(house.counts.items()):
+            of_entity = pair, ("entity", entity)
+            passed = counts.accepted - counts.diverted
+            for outcome, value in (("primary", passed), ("backlog", counts.diverted), ("refused", counts.refused)):
+                labels = (*of_entity, ("outcome", outcome))
+                text = "Messages of clients, by what became of them."
+                yield Metric("sbpair_gateway_messages_total", text, value, labels, True)
+            text = "Time from a send's arrival until it was accepted, together."
+            yield Metric("sbpair_gateway_send_seconds_total", text, counts.seconds, of_entity, True)
+            text = "Sends that were accepted, by the time they took at most."
+            sends = 0
+            for bound in LATENCIES:
+                sends += counts.within[bound]
+                yield Metric("sbpair_gateway_sends_total", text, sends, (*of_entity, ("le", f"{bound:g}")), True)
+            yield Metric("sbpair_gateway_sends_total", text, counts.sends, (*of_entity, ("le", "+Inf")), True)
         for one in house.pairing.state().entities:
             labels = (pair, ("entity", one.entity), ("state", one.state.value))
             yield Metric("sbpair_gateway_entity_state", "1 for the state of an entity's sends.", 1, labels)
-        yield Metric(
-            "sbpair_gateway_connections", "Connections of clients.", len(self._running.port.connections), (pair,)
-        )
-        yield Metric("sbpair_gateway_ready", "1 if messages can be accepted.", float(not self.troubles()), (pair,))
+        told = house.status()
+        yield Metric("sbpair_gateway_connections", "Connections of clients.", told.connections, (pair,))
+        yield Metric("sbpair_gateway_ready", "1 if messages can be accepted.", float(not told.troubles), (pair,))

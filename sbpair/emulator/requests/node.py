@@ -51,23 +51,6 @@ OPERATIONS = {
 }
 
 
-_STATUS = {
-    errors.NOT_FOUND: 404,
-    errors.MESSAGE_NOT_FOUND: 404,
-    errors.MESSAGE_LOCK_LOST: 410,
-    errors.SESSION_LOCK_LOST: 410,
-    errors.SESSION_CANNOT_BE_LOCKED: 409,
-    errors.ENTITY_EXISTS: 409,
-    errors.UNAUTHORIZED: 401,
-    errors.QUOTA: 403,
-    errors.DISABLED: 403,
-    errors.SERVER_BUSY: 503,
-    errors.TIMEOUT: 408,
-    errors.INTERNAL_ERROR: 500,
-    errors.NOT_IMPLEMENTED: 501,
-}
-
-
 class RequestNode:
     """The request node of one place of one entity for one connection."""
 
@@ -145,7 +128,7 @@ class RequestNode:
             transaction = self.namespace.transactions.require(transaction_id, self.connection.budget)
             return (yield from _perform_within(transaction, operation, call, len(delivery.payload)))
         except BrokerError as error:
-            return Reply.failure(_STATUS.get(error.condition, 400), error.condition, error.description)
+            return Reply.failure(errors.STATUSES.get(error.condition, 400), error.condition, error.description)
 
     def _check_right(self, operation: Operation, address: str) -> None:
         if operation.right not in rights_for(self.connection, address, self.namespace.clock.client_now()):
@@ -161,7 +144,7 @@ class RequestNode:
 
 
 def _unknown() -> Reply:
-    return Reply.failure(_STATUS[errors.TIMEOUT], errors.TIMEOUT, errors.UNKNOWN_OUTCOME)
+    return Reply.failure(errors.STATUSES[errors.TIMEOUT], errors.TIMEOUT, errors.UNKNOWN_OUTCOME)
 
 
 def _outcome(within: tuple[object, Described | None] | None) -> Described:
