@@ -349,13 +349,13 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     ),
     "gateway": row(
         "gateway",
-        ok=Never("ends by a signal only, and the code is the signal's"),
-        failed=Never("what it cannot do for a client it tells the client, and its metrics"),
+        ok=Proven("gateway/test_command.py::test_it_serves_tells_and_stops"),
+        failed=Never("of a gateway that takes no messages: `gateway status`, whose words its `/ready` has"),
         usage=Proven("gateway/test_command.py::test_what_makes_no_sense_is_refused"),
         partial=UNTIL_STOPPED,
         denied=UNTIL_STOPPED,
         findings=UNTIL_STOPPED,
-        unreachable=UNTIL_STOPPED,
+        unreachable=Proven("gateway/test_command.py::test_the_status_of_a_gateway_that_is_not_there"),
         signals=Proven("gateway/test_command.py::test_it_serves_tells_and_stops"),
     ),
     "replicate send": row(
