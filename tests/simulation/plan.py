@@ -103,6 +103,16 @@ class Plan:
         return 0.2 if self.seed % 3 == 1 else 0.0
 
     @property
+    def unstamped(self) -> bool:
+        """Whether one of the producers of the replicated queue stamps nothing."""
+        return self.seed % 4 == 2
+
+    @property
+    def forgets_early(self) -> bool:
+        """Whether consumers remember what is finished for hardly longer than their leases: copies come later."""
+        return self.seed % 5 == 3
+
+    @property
     def primaries(self) -> tuple[str, ...]:
         return PRIMARIES[: self.pairs]
 
@@ -241,7 +251,9 @@ def draw(seed: int, hours: float) -> Plan:
         return _narrow(plan, dice, end)
     if world < 0.25:
         return _narrow_move(plan, dice, end)
-    return _narrow_ledger(plan, dice, end) if world < 0.33 else plan
+    if world < 0.33:
+        return _narrow_ledger(plan, dice, end)
+    return _narrow_several(plan, dice, end) if world > 0.94 else plan
 
 
 def _narrow(plan: Plan, dice: random.Random, end: float) -> Plan:
@@ -260,6 +272,42 @@ def _narrow(plan: Plan, dice: random.Random, end: float) -> Plan:
         in_flight_messages=dice.choice([4, 20]),
         bursts=tuple(sorted(bursts, key=lambda one: one.at)),
         troubles=tuple(_troubles(dice, kinds, bursts * 3, end)),
+    )
+
+
+def _narrow_several(plan: Plan, dice: random.Random, end: float) -> Plan:
+    """Several processes move one or two sessions in small batches, and are killed or stand still in the middle of it,
+    also for longer than a lock lasts: whatever one of them had on its way, no message comes before its predecessors."""
+    bursts = [Burst(dice.uniform(0.0, end), dice.choice([10, 25, 60])) for _ in range(4)]
+    bursts.sort(key=lambda one: one.at)
+    kinds = dice.choice(
+        [["crash", "power"], ["crash", "freeze"], ["crash", "part", "short-locks"], ["stop", "foreign"]]
+    )
+    drains, syphons = dice.choice([(2, 0), (1, 1), (0, 2), (2, 1)])
+    return replace(
+        narrow_several(plan, drains=drains, syphons=syphons),
+        lock_seconds=dice.choice([5.0, 10.0]),
+        sessions=dice.choice([1, 2]),
+        receive_messages=dice.choice([3, 20]),
+        in_flight_messages=dice.choice([4, 20]),
+        bursts=tuple(bursts),
+        troubles=tuple(_troubles(dice, kinds, bursts * 3, end)),
+    )
+
+
+def narrow_several(plan: Plan, *, drains: int, syphons: int) -> Plan:
+    """So many processes at one backlog queue, and nobody else."""
+    return replace(
+        plan,
+        drains=drains,
+        syphons=syphons,
+        skews=(0.0,) * (drains + syphons),
+        pairs=1,
+        queues=1,
+        consumers=0,
+        dual_senders=0,
+        moves=False,
+        session_share=1.0,
     )
 
 

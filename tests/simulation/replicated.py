@@ -7,8 +7,8 @@ never after its successor. Of one session one handler runs at a time, in the ord
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +21,7 @@ from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.namespace import Namespace
 from sbpair.journal.sqlite import SqliteJournal
-from sbpair.ports import Entry
+from sbpair.ports import Entry, MessageSender
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.replication.consumer import ConsumeRequest, consume
 from sbpair.runtime.replication.handlers import Delivery, HandlerFailed, RetryLater
@@ -47,6 +47,7 @@ class DistantJournal:
         self._world, self._process = world, process
         self._journal = SqliteJournal(world.replicated.journal_file, now=lambda: world.clock.now().timestamp())
         self.failures = 0
+        self._full = False
         self.name = "simulated"
         process.on_end.append(self._process_ended)
 
@@ -63,12 +64,23 @@ class DistantJournal:
         if room.journal_down:
             await asyncio.sleep(1.0)
             raise self._unavailable()
+        self._limit(room.journal_full)
         try:
             return await what()
+        except JournalUnavailableError:
+            self.failures += 1
+            raise
         finally:
             await asyncio.sleep(world.network.delay())
             if room.answers_lost and world.loop.dice.random() < room.answers_lost:
                 raise self._unavailable()
+
+    def _limit(self, full: bool) -> None:
+        """The file grows no further: what needs a new page is refused, and what fits into the old ones is not."""
+        connection = self._journal._connection
+        if connection is not None and full is not self._full:
+            connection.execute(f"PRAGMA max_page_count = {1 if full else 2**30}")
+            self._full = full
 
     def _unavailable(self) -> JournalUnavailableError:
         self.failures += 1
@@ -132,13 +144,18 @@ class Replicated:
     def __init__(self, world: "World") -> None:
         self.world = world
         plan = world.plan
-        self.terms = Terms(
+        terms = Terms(
             lease_seconds=plan.lease_seconds,
             margin_seconds=5.0,
             max_attempts=MOST_ATTEMPTS,
             granularity=Granularity.MESSAGE if plan.message_leases else Granularity.SESSION,
         )
-        self.journal_down = False
+        if plan.forgets_early:
+            seconds = 2 * (terms.lease_seconds + terms.margin_seconds)
+            # What comes later than that may wait for a predecessor that nobody knows any more.
+            terms = replace(terms, remember_seconds=seconds, retention_seconds=seconds, gap_seconds=seconds)
+        self.terms = terms
+        self.journal_down = self.journal_full = False
         self.answers_lost = 0.0
         self.consumers: list[Process] = []
         self.senders: list[Process] = []
@@ -156,7 +173,7 @@ class Replicated:
         """How many messages the handlers of a process have processed."""
         self.journal_file = world.folder / "journal.sqlite3"
         self.worked: dict[str, float] = {}
-        self.failed: set[str] = set()
+        self.failed: dict[str, float] = {}
         self.starts: Counter[str] = Counter()
         self.fences: Counter[str] = Counter()
         self.last: dict[str, str] = {}
@@ -202,7 +219,7 @@ class Replicated:
     async def come_to_rest(self) -> None:
         """Everything that was accepted is processed; then the consumers end when they are told to."""
         world, until = self.world, self.world.loop.time() + 2 * HOUR
-        self.journal_down, self.answers_lost = False, 0.0
+        self.journal_down, self.journal_full, self.answers_lost = False, False, 0.0
         for process in [one for one in self.senders if one.alive]:
             await world.ended_within(process, 900.0, "did not close within 15 minutes")
         while self.lying.total():
@@ -218,8 +235,13 @@ class Replicated:
             if key not in self.worked and key not in self.failed:
                 raise Violation(f"replicated message {key} was accepted, and never processed")
         if self.worked or self.failed:
-            for claim in of_journal(self.journal_file, set(self.worked), self.failed):
+            worked, failed = ({key for key in one if self._remembered(one[key])} for one in (self.worked, self.failed))
+            for claim in of_journal(self.journal_file, worked, failed):
                 raise Violation(claim)
+
+    def _remembered(self, since: float) -> bool:
+        """Whether the journal still has to know what was finished then."""
+        return self.world.loop.time() - since < self.terms.remember_seconds - self.terms.margin_seconds
 
     # -- what the brokers tell
 
@@ -235,7 +257,7 @@ class Replicated:
         if lies.place != MAIN:
             if self.starts[key] < MOST_ATTEMPTS and not self._doubtful(0.0):
                 raise Violation(f"replicated message {key} was dead-lettered after {self.starts[key]} attempts")
-            self.failed.add(key)
+            self.failed.setdefault(key, self.world.loop.time())
 
     def dropped(self, lies: Lies, message: Message) -> None:
         key = str(message.message_id)
@@ -330,14 +352,17 @@ class Replicated:
         self.world.trace.note("worked", key)
         epoch = self.epoch_of[key]
         if key in self.worked:
+            if not self._remembered(self.worked[key]):
+                return
             if self.last[session] != key:
                 raise Violation(f"replicated message {key} was processed again after {self.last[session]}")
             if not self._doubtful(self.worked[key] - 400.0):
                 raise Violation(f"replicated message {key} was processed twice, and nothing had happened")
             return
-        if key in self.failed:
+        if key in self.failed and self._remembered(self.failed[key]):
             raise Violation(f"replicated message {key} was processed after it had failed for good")
-        for other in epoch.predecessors(key):
+        # What is forgotten is not waited for, so the order is judged where nothing is.
+        for other in () if self.world.plan.forgets_early else epoch.predecessors(key):
             if other not in self.worked and other not in self.failed:
                 raise Violation(f"replicated message {key} of {session} was processed before {other}")
         self.worked[key], self.last[session] = self.world.loop.time(), key
@@ -361,7 +386,11 @@ class Replicated:
         while not world.ending:
             wanted = world.wanted
             for _ in range(dice.choice([1, 3, 8])):
-                await self._send_one(sender, journal, mine, f"r{number}-{dice.randrange(plan.sessions)}")
+                session = f"{number}-{dice.randrange(plan.sessions)}"
+                if plan.unstamped and number == 0:
+                    await self._send_unstamped([primary.sender(QUEUE), secondary.sender(QUEUE)], f"u{session}")
+                else:
+                    await self._send_one(sender, journal, mine, f"r{session}")
                 await asyncio.sleep(dice.expovariate(1.0))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(dice.choice([5.0, 60.0, 300.0])):
@@ -370,6 +399,25 @@ class Replicated:
         await journal.close()
         await primary.close()
         await secondary.close()
+
+    async def _send_unstamped(self, senders: Sequence[MessageSender], session: str) -> None:
+        """As a producer that knows nothing of all this: to one side after the other, until one has it. It has no order
+        but that of each queue."""
+        self.world.number += 1
+        key, accepted = f"m{self.world.number}", False
+        self.epoch_of[key] = Epoch(None, keys=[key])
+        payload = compose(body=self.world.dice.randbytes(10), message_id=key, session_id=session)
+        while not accepted:
+            for sender in senders:
+                try:
+                    await sender.send([payload], timeout_seconds=20.0)
+                    accepted = True
+                except ServiceError:
+                    await asyncio.sleep(self.world.dice.uniform(0.5, 5.0))
+        for sender in senders:
+            await sender.close()
+        self.sent.add(key)
+        self.world.trace.note("unstamped", key)
 
     async def _send_one(
         self, sender: DualSender, journal: DistantJournal, mine: dict[str, Epoch], session: str

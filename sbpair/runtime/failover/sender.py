@@ -188,7 +188,6 @@ class _Unreached:
     def again(self) -> ServiceError:
         """The error for a message that was not tried."""
         error = copy.copy(self.error)
-        error.__traceback__ = None
         error.uncertain = False
         return error
 

@@ -65,6 +65,25 @@ def test_the_table_is_total_and_every_state_has_a_route() -> None:
     assert all(set(row) == set(Signal) for row in TRANSITIONS.values())
 
 
+def test_the_table_moves_where_the_seeds_say_and_nowhere_else() -> None:
+    moves = {
+        (State.HEALTHY, Signal.FAILURE): State.SUSPECT,
+        (State.SUSPECT, Signal.SENT): State.HEALTHY,
+        (State.SUSPECT, Signal.TIMER): State.FAILED_OVER,
+        (State.FAILED_OVER, Signal.PING_OK): State.HEALTHY,
+        (State.FAILED_OVER, Signal.PING_WRONG): State.ENTITY_INVALID,
+        (State.ENTITY_INVALID, Signal.PING_OK): State.HEALTHY,
+    }
+    for state in State:
+        for signal in Signal:
+            wanted = moves.get((state, signal), state)
+            if signal is Signal.FORCE:
+                wanted = State.FORCED
+            elif signal is Signal.FAIL_BACK:
+                wanted = State.HEALTHY
+            assert TRANSITIONS[state][signal] is wanted, f"{state}: {signal}"
+
+
 def test_every_state_is_reachable_and_leads_back_to_healthy() -> None:
     def reach(start: State) -> set[State]:
         seen = {start}

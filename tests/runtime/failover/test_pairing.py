@@ -63,6 +63,17 @@ async def test_existing_queues_are_used_as_they_are_and_extra_ones_left_alone() 
 
 
 @virtual_time
+async def test_a_verification_learns_what_the_primary_takes_and_which_queues_refuse() -> None:
+    async with opened(interval=0, queues=2) as world:
+        world.secondary.fail("limit", UnauthorizedError("no Send"), entity=PATHS[0])
+        verification = await world.pairing.verify(["orders", "Orders"])
+        assert len(verification.problems) == 1
+        assert [standing.in_rotation for standing in world.pairing.state().backlog] == [False, True]
+        assert world.pairing.sender("ORDERS").max_message_bytes == world.primary.max_message_bytes
+        assert world.pairing.state().primary is Condition.OPEN
+
+
+@virtual_time
 async def test_a_queue_that_could_not_be_made_lowers_the_usable_count() -> None:
     world = a_world()
     world.secondary.fail("admin", ArgumentRefusedError("no"), entity=PATHS[1])
@@ -269,6 +280,19 @@ async def test_the_state_tells_what_is_going_on() -> None:
         assert orders.since == pytest.approx(EPOCH, abs=0.1)
         assert (state.primary, state.secondary) == (Condition.OPEN, Condition.UNKNOWN)
         assert [standing.in_rotation for standing in state.backlog] == [None, None]
+
+
+@virtual_time
+async def test_a_side_is_unknown_until_any_part_of_it_has_answered() -> None:
+    async with opened(interval=0, queues=2) as world:
+        state = world.pairing.state()
+        assert (state.primary, state.secondary) == (Condition.UNKNOWN, Condition.UNKNOWN)
+        world.primary.fail("send", ConnectionLostError("gone"), entity="orders")
+        await world.pairing.sender("orders").send(message("1"))
+        assert world.pairing.state().secondary is Condition.OPEN, "one of its queues has answered"
+        await world.pairing.sender("invoices").send(message("2"))
+        assert world.pairing.state().primary is Condition.OPEN
+        assert not world.pairing._entities.resting, "one of two entities is pinged"
 
 
 @virtual_time

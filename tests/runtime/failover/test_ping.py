@@ -265,6 +265,23 @@ async def test_measuring_gives_percentiles_per_entity_and_side() -> None:
 
 
 @virtual_time
+async def test_the_time_to_connect_stands_apart_from_the_answers_after_it() -> None:
+    clock = FakeClock()
+    namespace = FakeNamespace("contoso", clock)
+    namespace.add_queue("orders")
+    namespace.delays["send"] = 2.0
+
+    def faster(result: PingResult) -> None:
+        namespace.delays["send"] = 0.1
+
+    target = message_target(Side.PRIMARY, namespace.messaging(), "orders")
+    (row,) = (await measure([target], clock=clock, count=3, interval_seconds=5, on_result=faster)).rows
+    assert row.latency is not None
+    assert (row.accepted, row.connecting_seconds) == (3, pytest.approx(2.0))
+    assert row.latency.p99_seconds == pytest.approx(0.1)
+
+
+@virtual_time
 async def test_who_never_answers_is_not_asked_as_often_as_wanted() -> None:
     clock = FakeClock()
     silent, flaky = FakeNamespace("contoso", clock), FakeNamespace("fabrikam", clock)

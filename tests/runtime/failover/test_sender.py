@@ -34,6 +34,7 @@ from sbpair.core.events import (
 )
 from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import State
+from sbpair.core.failover.sending import Budget
 from sbpair.core.rewrite import compose, for_backlog, for_primary
 from sbpair.runtime.failover.backlog import IDLE_SECONDS
 from sbpair.runtime.failover.sender import Where
@@ -578,6 +579,36 @@ async def test_a_diverted_batch_is_split_by_session() -> None:
 
 
 @virtual_time
+@pytest.mark.parametrize(("refusals", "transfers"), [(0, [3]), (1, [2, 1]), (2, [1, 1, 1])])
+async def test_a_queue_that_refuses_a_batch_gets_one_key_at_a_time_and_then_one_message(
+    refusals: int, transfers: list[int]
+) -> None:
+    async with opened(interval=0, queues=1) as world:
+        world.primary.fail("send", EntityDisabledError("disabled"), entity="orders")
+        world.secondary.fail("send", ArgumentRefusedError("distinct PartitionKey"), times=refusals)
+        batch = [compose(body="x", message_id=name, partition_key=name[0]) for name in ("a1", "b1", "a2")]
+        result = await world.pairing.sender("orders").send(batch)
+        assert [messages for _, messages in world.secondary.sent_batches] == transfers
+        assert (result.diverted, result.uncertain) == (3, False)
+        assert sorted(str(homeward(one)[2]) for one in world.diverted_payloads()) == ["a1", "a2", "b1"]
+        await world.pairing.sender("orders").send(batch)
+        learnt = [messages for _, messages in world.secondary.sent_batches[len(transfers) :]]
+        assert learnt == ([2, 1] if refusals else [3]), "what it takes is known"
+        assert world.events(BacklogQueueLeft) == [], "the queue is not at fault"
+
+
+@virtual_time
+async def test_a_message_that_a_queue_refuses_alone_is_at_fault() -> None:
+    async with opened(interval=0, queues=1) as world:
+        world.primary.fail("send", EntityDisabledError("disabled"), entity="orders")
+        world.secondary.fail("send", ArgumentRefusedError("no"))
+        for batch in ([message("1")], [message("1"), message("2")]):
+            with pytest.raises(ArgumentRefusedError):
+                await world.pairing.sender("orders").send(batch)
+        assert world.diverted_payloads() == []
+
+
+@virtual_time
 async def test_a_batch_that_grows_over_the_links_limit_is_cut_into_transfers() -> None:
     async with opened(interval=0, queues=1) as world:
         world.primary.go_dark()
@@ -826,6 +857,16 @@ async def test_send_all_reads_no_further_than_it_may() -> None:
 
 
 @virtual_time
+async def test_a_lost_answer_is_remembered_when_send_all_tries_again() -> None:
+    async with opened(interval=60) as world:
+        world.primary.fail("send", ConnectionLostError("answer lost"), times=1, after=True)
+        sent = [one async for one in world.pairing.sender("orders").send_all([message("1")], retry_seconds=30)]
+        assert [one.result is not None and one.result.uncertain for one in sent] == [True]
+        sent = [one async for one in world.pairing.sender("orders").send_all([message("2")], retry_seconds=30)]
+        assert [one.result is not None and one.result.uncertain for one in sent] == [False]
+
+
+@virtual_time
 async def test_send_all_needs_room_for_one() -> None:
     async with opened() as world:
         with pytest.raises(UsageError):
@@ -840,6 +881,21 @@ async def test_a_closed_sender_sends_nothing() -> None:
         with pytest.raises(InterruptedWorkError):
             await sender.send(message("1"))
         await world.pairing.sender("orders").send(message("2"))
+
+
+@virtual_time
+async def test_what_another_client_could_not_send_is_taken_over_as_the_policy_says() -> None:
+    async with opened(interval=0) as world:
+        sender = world.pairing.sender("orders")
+        ticket, budget = sender.ticket, Budget.of(20, partitioned=False, now=world.clock.monotonic())
+        with pytest.raises(MessageTooLargeError):
+            await sender.take_over([message("1")], MessageTooLargeError("too large"), ticket, budget)
+        taken = await sender.take_over([message("1")], ConnectionLostError("answer lost"), ticket, budget)
+        assert taken is not None
+        assert (taken.where, taken.uncertain, taken.diverted) == (Where.BACKLOG, True, 1)
+        nothing = await sender.take_over(None, ConnectionLostError("no link"), ticket, budget)
+        assert nothing is not None
+        assert (nothing.where, nothing.messages) == (Where.BACKLOG, 0)
 
 
 # Held sessions
