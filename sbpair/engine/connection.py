@@ -8,7 +8,7 @@ links that are gone are ignored, transfers are never refused for want of credit,
 import asyncio
 import hmac
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from sbpair.amqp.types import AmqpDecodeError, AmqpError, Array, Symbol, Ubyte, Uint, Ushort
@@ -101,6 +101,192 @@ class Transport(Protocol):
         """Take bytes again."""
 
 
+class Input:
+    """What has come of a client: read a slice of time at a stretch, with the work that its frames begin."""
+
+    def __init__(
+        self,
+        connection: "Connection",
+        transport: Transport,
+        turns: Turns,
+        on_header: Callable[[bytes], None],
+        on_frame: Callable[[int, int, bytes], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.last_received = self._loop.time()
+        self.header_due = True
+        self.work: Iterator[None] | None = None
+        self.work_channel = 0
+        self._connection = connection
+        self._transport = transport
+        self._turns = turns
+        self._on_header = on_header
+        self._on_frame = on_frame
+        self._rest = b""
+        self._over = self._ended = self._in_line = False
+        self._busy_until = 0.0
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the client, cut anywhere."""
+        now = self.last_received = self._loop.time()
+        if self._over:
+            return
+        if self._in_line or now < self._busy_until:
+            self._keep(self._rest + data if self._rest else data)
+            self._line_up()
+        elif self._read_slice(self._rest + data if self._rest else data):
+            self._line_up()
+
+    def read_on(self) -> bool:
+        """Its turn has come: read for another slice. Whether there is still more."""
+        if not self._over and self._read_slice(self._rest):
+            return True
+        self._in_line = False
+        if self._ended:
+            self._connection.lost()
+        elif not self._over:
+            self._transport.resume_reading()
+        return False
+
+    def end(self) -> None:
+        """The client has gone. What has come of it before is still read."""
+        if self._in_line:
+            self._ended = True
+        else:
+            self._connection.lost()
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        self._over = True
+        self.work = None
+        self._rest = b""
+
+    def _line_up(self) -> None:
+        self._busy_until = self._loop.time() + BUSY_SECONDS
+        if not self._in_line:
+            self._in_line = True
+            self._transport.pause_reading()
+            self._turns.add(self)
+
+    def _read_slice(self, buffer: bytes) -> bool:
+        """Read for one slice of time; whether there is more that could be read at once."""
+        connection = self._connection
+        was_due = connection.gather_answers()
+        try:
+            return self._read(buffer, self._loop.time() + connection.budget.slice_seconds)
+        except FramingError as failure:
+            connection.fail("amqp:connection:framing-error", str(failure))
+        except AmqpError as failure:
+            connection.fail("amqp:decode-error", str(failure))
+        except BaseException:
+            connection.abort()
+            raise
+        finally:
+            connection.write_answers(was_due)
+        return False
+
+    def _read(self, buffer: bytes, until: float) -> bool:
+        offset, end, time = 0, len(buffer), self._loop.time
+        more = False
+        while not self._over:
+            if self.work is not None and not self._finish_work(until):
+                more = True
+                break
+            if end - offset < 8:
+                break
+            if self.header_due:
+                self.header_due = False
+                self._on_header(buffer[offset : offset + 8])
+                offset += 8
+                continue
+            size, start, kind, channel = read_header(buffer, offset, MAX_FRAME_SIZE)
+            if end - offset < size:
+                break
+            if time() >= until:
+                more = True
+                break
+            if size > start:
+                self._on_frame(kind, channel, buffer[offset + start : offset + size])
+            offset += size
+        if not self._over:
+            self._keep(buffer[offset:] if offset < end else b"")
+        return more
+
+    def _finish_work(self, until: float) -> bool:
+        """Go on with what a frame has begun; whether it is finished."""
+        time = self._loop.time
+        try:
+            for _ in self.work or () if self._connection.has_session(self.work_channel) else ():
+                if time() >= until:
+                    return False
+        except SessionError as failure:
+            self._connection.end_session(self.work_channel, failure)
+        self.work = None
+        return True
+
+    def _keep(self, rest: bytes) -> None:
+        """Keep what has come of the client and cannot be read yet."""
+        more = len(rest) - len(self._rest)
+        self._rest = rest
+        if more < 0:
+            self._connection.budget.release(-more)
+        elif more:
+            self._connection.budget.hold(more)
+
+
+class Tokens:
+    """What the tokens of a client allow, by lower-case entity path; the newest for a path counts. Links outlive their
+    token only by a renewed one, and the key that it was signed with not at all."""
+
+    def __init__(self, namespace: NamespaceView, links: Callable[[], list[Link]]) -> None:
+        self.namespace = namespace
+        self.claims: dict[str, Claims] = {}
+        self._links = links
+        self._expiry: Timer | None = None
+        namespace.key_watchers.add(self._keys_changed)
+
+    def add(self, claims: Claims) -> None:
+        """A token was accepted."""
+        self.claims[claims.path] = claims
+        self._watch_expiry()
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.namespace.key_watchers.discard(self._keys_changed)
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def _watch_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        clock = self.namespace.clock
+        now = clock.client_now()
+        due = [claims.expires_at for claims in self.claims.values() if now < claims.expires_at < float("inf")]
+        if due:
+            self._expiry = clock.call_at(clock.now() + min(due) - now, self._expire)
+
+    def _keys_changed(self) -> None:
+        """A rule or a key has changed: links that stood on one that is gone go, as at the end of a token."""
+        for link in self._links() if any(claims.key for claims in self.claims.values()) else ():
+            if link.is_cbs or link.state is LinkState.DETACHING:
+                continue
+            own = {SEND} if link.client_sends else {LISTEN}
+            needed = {SEND, LISTEN} if link.address.lower().endswith(MANAGEMENT_SUFFIX) else own
+            if not rights_for(self, link.address) & needed:
+                link.force_off("amqp:unauthorized-access", "InvalidSignature: The key of the token is gone.")
+
+    def _expire(self) -> None:
+        """A token has run out: its links go, as the service sends them away."""
+        self._expiry = None
+        now = self.namespace.clock.client_now()
+        for link in self._links():
+            claims = None if link.is_cbs else claims_for(self, link.address)
+            if claims is not None and claims.expires_at <= now and link.state is not LinkState.DETACHING:
+                link.force_off("amqp:unauthorized-access", "ExpiredToken: The token is expired.")
+        self._watch_expiry()
+
+
 class Connection:
     """One client's connection to one namespace. `claims` are what its tokens allow, by lower-case entity path; `budget`
     is what it may hold and compute."""
@@ -119,88 +305,57 @@ class Connection:
         """`memory` and `turns` are those of all connections of an emulator; by default it has its own."""
         self.namespace = namespace
         self.id = uuid.uuid4().hex
-        self.claims: dict[str, Claims] = {}
+        self.tokens = Tokens(namespace, self.links)
+        self.claims = self.tokens.claims
         self.write_paused = False
         self.budget = Budget(self, Memory() if memory is None else memory)
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         self.outbox = Outbox()
         self._service = service
         self._transport = transport
-        self._turns = Turns() if turns is None else turns
-        self._in_line = False
-        self._busy_until = 0.0
-        self._ended = False
-        self._work: Iterator[None] | None = None
-        self._work_channel = 0
         self._link_count = 0
         self._cbs = CbsNode(self)
         self._loop = asyncio.get_running_loop()
         self._sessions: dict[int, Session] = {}
         self._addresses: tuple[str, ...] | None = None
-        self._rest = b""
-        self._header_due = True
         self._sasl = False
         self._opened = False
         self._close_sent = False
         self._shut = False
         self._lost = False
         self._flush_due = False
-        self._last_received = self._loop.time()
+        self._input = Input(self, transport, Turns() if turns is None else turns, self._on_header, self._on_frame)
         self._watch: asyncio.TimerHandle | None = self._loop.call_later(HANDSHAKE_SECONDS, self._check_alive)
         self._heartbeat: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
-        self._expiry: Timer | None = None
         self._trace = None if namespace.trace is None else namespace.trace.of_connection()
-        namespace.key_watchers.add(self._keys_changed)
 
     # -- from the transport
 
     def receive(self, data: bytes) -> None:
         """Bytes from the client, cut anywhere."""
-        now = self._last_received = self._loop.time()
-        if self._lost:
-            return
-        if self._in_line or now < self._busy_until:
-            self._keep_input(self._rest + data if self._rest else data)
-            self._line_up()
-        elif self._read_slice(self._rest + data if self._rest else data):
-            self._line_up()
-
-    def read_on(self) -> bool:
-        """Its turn has come: read for another slice. Whether there is still more."""
-        if not self._lost and self._read_slice(self._rest):
-            return True
-        self._in_line = False
-        if self._ended:
-            self.lost()
-        elif not self._lost:
-            self._transport.resume_reading()
-        return False
+        self._input.receive(data)
 
     def ended(self) -> None:
         """The client has gone. What has come of it before is still read."""
-        if self._in_line:
-            self._ended = True
-        else:
-            self.lost()
+        self._input.end()
 
     def lost(self) -> None:
         """The transport is gone, and everything with it."""
         if self._lost:
             return
         self._lost = True
-        self.namespace.key_watchers.discard(self._keys_changed)
+        self.tokens.close()
         if self.namespace.throttling is not None:
             self.namespace.throttling.disconnected(self.id)
-        for timer in (self._watch, self._heartbeat, self._closing, self._expiry):
+        for timer in (self._watch, self._heartbeat, self._closing):
             if timer is not None:
                 timer.cancel()
         sessions = list(self._sessions.values())
         self._sessions.clear()
         for session in sessions:
             session.end(True)
-        self._work = None
-        self._rest = b""
+        self._input.stop()
         self.budget.end()
 
     def pause(self) -> None:
@@ -241,6 +396,18 @@ class Connection:
         """Whether nothing of the client is served any more."""
         return self._close_sent or self._shut or self._lost
 
+    def has_session(self, channel: int) -> bool:
+        return channel in self._sessions
+
+    def gather_answers(self) -> bool:
+        """What is answered from now on is written by `write_answers`, which is given what this returns."""
+        was_due, self._flush_due = self._flush_due, True
+        return was_due
+
+    def write_answers(self, was_due: bool) -> None:
+        self._flush_due = was_due
+        self._flush()
+
     def schedule_flush(self) -> None:
         if not self._flush_due:
             self._flush_due = True
@@ -258,10 +425,9 @@ class Connection:
             link.handler = self._service.attach(link)
 
     def add_claims(self, claims: Claims) -> None:
-        """A token was accepted; the newest for a path counts. Links outlive their token only by a renewed one."""
-        self.claims[claims.path] = claims
+        """A token was accepted."""
+        self.tokens.add(claims)
         self.budget.has_right = self.budget.has_right or bool(claims.rights)
-        self._watch_expiry()
 
     def close(self, condition: str | None = None, description: str | None = None) -> None:
         """End the connection from our side; it is cut if the client does not agree within a few seconds."""
@@ -285,78 +451,7 @@ class Connection:
 
     # -- reading
 
-    def _line_up(self) -> None:
-        self._busy_until = self._loop.time() + BUSY_SECONDS
-        if not self._in_line:
-            self._in_line = True
-            self._transport.pause_reading()
-            self._turns.add(self)
-
-    def _read_slice(self, buffer: bytes) -> bool:
-        """Read for one slice of time; whether there is more that could be read at once."""
-        flush_was_due, self._flush_due = self._flush_due, True
-        try:
-            return self._read(buffer, self._loop.time() + self.budget.slice_seconds)
-        except FramingError as failure:
-            self._fail("amqp:connection:framing-error", str(failure))
-        except AmqpError as failure:
-            self._fail("amqp:decode-error", str(failure))
-        except BaseException:
-            self.abort()
-            raise
-        finally:
-            self._flush_due = flush_was_due
-            self._flush()
-        return False
-
-    def _read(self, buffer: bytes, until: float) -> bool:
-        offset, end, time = 0, len(buffer), self._loop.time
-        more = False
-        while not (self._shut or self._lost):
-            if self._work is not None and not self._finish_work(until):
-                more = True
-                break
-            if end - offset < 8:
-                break
-            if self._header_due:
-                self._on_header(buffer[offset : offset + 8])
-                offset += 8
-                continue
-            size, start, kind, channel = read_header(buffer, offset, MAX_FRAME_SIZE)
-            if end - offset < size:
-                break
-            if time() >= until:
-                more = True
-                break
-            if size > start:
-                self._on_frame(kind, channel, buffer[offset + start : offset + size])
-            offset += size
-        self._keep_input(buffer[offset:] if offset < end else b"")
-        return more
-
-    def _finish_work(self, until: float) -> bool:
-        """Go on with what a frame has begun; whether it is finished."""
-        session, time = self._sessions.get(self._work_channel), self._loop.time
-        try:
-            for _ in self._work or () if session is not None else ():
-                if time() >= until:
-                    return False
-        except SessionError as failure:
-            self._end_session(self._work_channel, failure)
-        self._work = None
-        return True
-
-    def _keep_input(self, rest: bytes) -> None:
-        """Keep what has come of the client and cannot be read yet."""
-        more = len(rest) - len(self._rest)
-        self._rest = rest
-        if more < 0:
-            self.budget.release(-more)
-        elif more:
-            self.budget.hold(more)
-
     def _on_header(self, header: bytes) -> None:
-        self._header_due = False
         if header == SASL_HEADER and not self._sasl:
             self._sasl = True
             self.outbox.raw(SASL_HEADER)
@@ -403,9 +498,9 @@ class Connection:
             self.outbox.frame(channel, perform(END, []))
             return
         try:
-            self._work, self._work_channel = session.on_frame(code, fields, payload), channel
+            self._input.work, self._input.work_channel = session.on_frame(code, fields, payload), channel
         except SessionError as failure:
-            self._end_session(channel, failure)
+            self.end_session(channel, failure)
 
     def _on_sasl(self, code: int, init: Fields) -> None:
         if code != SASL_INIT:
@@ -417,7 +512,7 @@ class Connection:
             return
         for claim in claims:
             self.add_claims(claim)
-        self._header_due = True
+        self._input.header_due = True
 
     def _on_open(self, fields: Fields) -> None:
         if self._opened:
@@ -475,13 +570,14 @@ class Connection:
             self.outbox.frame(0, perform(CLOSE, []))
         self._shut_down()
 
-    def _fail(self, condition: str, description: str) -> None:
+    def fail(self, condition: str, description: str) -> None:
         """The bytes make no sense: say so and close; what follows them cannot be understood any more."""
         self.close(condition, description)
         self._shut_down()
 
     def _shut_down(self) -> None:
         self._shut = True
+        self._input.stop()
         self._flush()
         self._transport.close()
 
@@ -491,8 +587,10 @@ class Connection:
         for session in sessions:
             session.end(False)
 
-    def _end_session(self, channel: int, failure: SessionError) -> None:
-        self._sessions.pop(channel).end_with(failure)
+    def end_session(self, channel: int, failure: SessionError) -> None:
+        """The client has done what a session does not allow."""
+        if channel in self._sessions:
+            self._sessions.pop(channel).end_with(failure)
 
     def _fails_to_attach(self, link: Link) -> bool:
         action = link.fault("attach")
@@ -523,7 +621,7 @@ class Connection:
 
     def _check_alive(self) -> None:
         """Cut a client that has not opened in time, or has been quiet for longer than our idle time-out."""
-        quiet = self._loop.time() - self._last_received
+        quiet = self._loop.time() - self._input.last_received
         if not self._opened:
             self.abort()
         elif quiet >= IDLE_TIMEOUT_SECONDS:
@@ -531,33 +629,3 @@ class Connection:
             self.close("amqp:connection:forced", f"The connection was inactive for more than the allowed {allowed}.")
         else:
             self._watch = self._loop.call_later(IDLE_TIMEOUT_SECONDS - quiet, self._check_alive)
-
-    def _watch_expiry(self) -> None:
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
-        clock = self.namespace.clock
-        now = clock.client_now()
-        due = [claims.expires_at for claims in self.claims.values() if now < claims.expires_at < float("inf")]
-        if due:
-            self._expiry = clock.call_at(clock.now() + min(due) - now, self._expire)
-
-    def _keys_changed(self) -> None:
-        """A rule or a key has changed: links that stood on one that is gone go, as at the end of a token."""
-        for link in self.links() if any(claims.key for claims in self.claims.values()) else ():
-            if link.is_cbs or link.state is LinkState.DETACHING:
-                continue
-            own = {SEND} if link.client_sends else {LISTEN}
-            needed = {SEND, LISTEN} if link.address.lower().endswith(MANAGEMENT_SUFFIX) else own
-            if not rights_for(self, link.address) & needed:
-                link.force_off("amqp:unauthorized-access", "InvalidSignature: The key of the token is gone.")
-
-    def _expire(self) -> None:
-        """A token has run out: its links go, as the service sends them away."""
-        self._expiry = None
-        now = self.namespace.clock.client_now()
-        for link in self.links():
-            claims = None if link.is_cbs else claims_for(self, link.address)
-            if claims is not None and claims.expires_at <= now and link.state is not LinkState.DETACHING:
-                link.force_off("amqp:unauthorized-access", "ExpiredToken: The token is expired.")
-        self._watch_expiry()
