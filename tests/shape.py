@@ -45,9 +45,7 @@ CAPABILITIES = ("transfer", "failover", "replication", "inspection", "cost")
 """Folders of these names on every floor are one capability; every other file belongs to that of its room."""
 
 CLASS_LINES = 350
-CLASSES = {
-    "emulator/namespace.py:Namespace": 459,
-}
+CLASSES: dict[str, int] = {}
 FUNCTION_LINES = 60
 FUNCTIONS: dict[str, int] = {}
 PARAMETERS = 10

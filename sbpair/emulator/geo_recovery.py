@@ -37,7 +37,7 @@ def pair(alias: str, primary: Namespace, secondary: Namespace, configs: tuple[Js
             raise wrong_state(f"The secondary namespace '{secondary.name}' must be empty to be paired.")
         _copy_all(primary, secondary)
         primary.replicate = partial(_mirror, secondary)
-        secondary.alias_rules = primary.auth_rules
+        secondary.access.alias_rules = primary.auth_rules
     primary.recovery_partner, secondary.recovery_partner = secondary, primary
     primary.disaster_recovery_configs[alias], secondary.disaster_recovery_configs[alias] = configs
     _told(primary, secondary)
@@ -52,7 +52,7 @@ def part(alias: str, survivor: Namespace) -> None:
         other.disaster_recovery_configs.pop(alias, None)
     for one in both:
         one.replicate, one.recovery_partner = None, None
-        one.alias_rules = dict(one.alias_rules)
+        one.access.alias_rules = dict(one.access.alias_rules)
     _told(*both)
 
 
@@ -273,7 +273,7 @@ def first_pairing(config: AliasConfig, primary: Namespace, secondary: Namespace)
     try:
         if all(one is not None for one in known):
             primary.replicate = partial(_mirror, secondary)
-            secondary.alias_rules = primary.auth_rules
+            secondary.access.alias_rules = primary.auth_rules
         pair(config.name, primary, secondary, (configs[0], configs[1]))
     except EntityError as error:
         raise EmulatorError(f"the alias {config.name!r}: {error}") from error

@@ -51,6 +51,7 @@ from sbpair.service import Tier
 __all__ = ["EntityError", "Namespace", "Tier"]
 
 Entity = Queue | Topic
+_Found = TypeVar("_Found", Queue, Topic)
 _Forwarding = TypeVar("_Forwarding", QueueDescription, SubscriptionDescription)
 _Sendable = TypeVar("_Sendable", QueueDescription, TopicDescription)
 
@@ -114,21 +115,20 @@ class Namespace:
         """The host name that its server certificate was asked for, if there is one."""
         self.messaging_units = premium_partitions if tier is Tier.PREMIUM else 0
         self.allow_entra = True
-        self.keys_allowed = True
         self.entra_rights: dict[str, Rights] = {}
-        self.auth_rules: dict[str, AuthorizationRule] = {}
-        self.key_watchers: set[Callable[[], None]] = set()
+        self.access = SharedAccess(self)
+        self.key_watchers = self.access.watchers
         self.disaster_recovery_configs: dict[str, dict[str, Any]] = {}
         self.recovery_partner: Namespace | None = None
         self.recovery_watchers: set[Callable[[], None]] = set()
         self.replicate: Replicate | None = None
-        self.alias_rules: dict[str, AuthorizationRule] = {}
         self.created_at = self.updated_at = clock.now()
         self.trace: Trace | None = None
         self.throttling: Throttling | None = None
         self.witnesses: list[Witness] = []
         self.background = Background()
         self._entities: dict[str, Entity] = {}
+        self._admission = Admission(self)
         self.transactions = Transactions(clock, self.laws)
         self.faults.listen(self._faults_changed)
         self.set_auth_rule(
@@ -161,75 +161,30 @@ class Namespace:
 
     def _faults_changed(self, begun: ActiveFault | None) -> None:
         """Partitions may have come back."""
-        if begun is not None:
-            return
-        for entity in self._entities.values():
+        for entity in self._entities.values() if begun is None else ():
             if entity.numbering.partitioned:
                 holders = [entity] if isinstance(entity, Queue) else entity.subscriptions.values()
                 for mailbox in (mailbox for holder in holders for mailbox in holder.mailboxes):
                     mailbox.resume()
 
-    @property
-    def _partitioned(self) -> bool:
-        return self.tier is Tier.PREMIUM and self.premium_partitions > 1
-
     # -- keys
+
+    @property
+    def auth_rules(self) -> dict[str, AuthorizationRule]:
+        """The shared access rules of the whole namespace, by name."""
+        return self.access.rules
 
     def set_auth_rule(self, rule: AuthorizationRule) -> AuthorizationRule:
         """Create or replace a shared access rule of the whole namespace."""
-        self.auth_rules[rule.name] = validation.authorization_rule(self.laws, rule)
-        self.journal.put_settings()
-        self._keys_changed()
-        return rule
+        return self.access.put(rule)
 
-    def delete_auth_rule(self, name: str) -> None:
-        """Remove a rule of the namespace; tokens signed with it end at once, and links that stand on them."""
-        if self.auth_rules.pop(name, None) is None:
-            raise not_found(f"The authorization rule '{name}' does not exist.")
-        self.journal.put_settings()
-        self._keys_changed()
-
-    def choose_keys(self, keys: Mapping[str, str]) -> None:
-        """Give rules that are there already (a store may have brought them) these primary keys."""
-        for name, key in keys.items():
-            rule = self.auth_rules.get(name)
-            if rule is not None and rule.primary_key != key:
-                self.set_auth_rule(replace(rule, primary_key=key))
+    def signers(self, path: str) -> Sequence[Signer]:
+        """Whose keys may sign a token for `path`; see `SharedAccess`."""
+        return self.access.signers(path)
 
     def entity_exists(self, path: str) -> bool:
         """Whether an address leads to an entity, its sub-queues and `$management` included ("" is the namespace)."""
         return not path or locate(self, path) is not None
-
-    def auth_rules_for(self, path: str) -> dict[str, AuthorizationRule]:
-        """The rules of a path by name: the namespace's, and the entity's own which win by name."""
-        return self.auth_rules | {rule.name: rule for rule in self._own_rules(path)[1]}
-
-    def signers(self, path: str) -> Sequence[Signer]:
-        """Whose keys may sign a token for `path`: the entity's own, then the namespace's, then those that came with an
-        alias; of one name all."""
-        if not self.keys_allowed:
-            return KeysOff() if self.laws.local_auth_disabled else ()
-        entity, own = self._own_rules(path)
-        return [
-            *(Signer(rule, entity) for rule in own),
-            *map(Signer, (*self.auth_rules.values(), *self.alias_rules.values())),
-        ]
-
-    def allow_keys(self, allowed: bool) -> None:
-        """Whether keys may sign tokens at all (`disableLocalAuth` of the resource manager); links they opened go."""
-        if allowed is not self.keys_allowed:
-            self.keys_allowed = allowed
-            self._keys_changed()
-
-    def _own_rules(self, path: str) -> tuple[str, tuple[AuthorizationRule, ...]]:
-        """The queue or topic that a path is in or below, and its rules. `orders/eu` is not below `orders`."""
-        entity = self.find(path.lower().split("/subscriptions/")[0].split("/$")[0])
-        return ("", ()) if entity is None else (entity.path.lower(), entity.description.authorization_rules)
-
-    def _keys_changed(self) -> None:
-        """Let everybody who acts on a token look whether its key is still there."""
-        for watcher in list(self.key_watchers):
-            watcher()
 
     # -- queues and topics
 
@@ -260,55 +215,45 @@ class Namespace:
 
         Raises EntityError: 400 for a bad name or setting, 409 if the path is taken, 403 when the namespace is full.
         """
-        path = self._new_path(path)
-        wished = self._in_partitions(description or QueueDescription())
-        checked = validation.queue(wished, self.laws, named, partitioned=self._partitioned)
-        checked = self._forwarding(checked)
-        self._check_room(checked.enable_partitioning)
-        queue = Queue(self, path, checked)
+        path = self._admission.new_path(path)
+        queue = Queue(self, path, self._admission.queue(description or QueueDescription(), named))
         self._entities[path.lower()] = queue
         self._kept(queue)
         return queue
 
     def update_queue(self, path: str, description: QueueDescription, *, named: Collection[str] = ()) -> Queue:
         """Replace the whole description. Raises EntityError 404, or 400 for a bad or create-only change."""
-        queue = self._existing_queue(path)
-        wished = validation.update(self.laws, queue.description, self._in_partitions(description))
-        checked = validation.queue(wished, self.laws, named, partitioned=self._partitioned)
-        queue.update(self._forwarding(checked))
+        queue = self._existing(path, Queue)
+        queue.update(self._admission.queue(description, named, queue.description))
         self._kept(queue)
-        self._keys_changed()
+        self.access.changed()
         return queue
 
     def delete_queue(self, path: str) -> None:
         """Delete a queue with all it holds; its links are detached. Raises EntityError 404."""
-        self._drop(self._existing_queue(path))
+        self._drop(self._existing(path, Queue))
 
     def create_topic(
         self, path: str, description: TopicDescription | None = None, *, named: Collection[str] = ()
     ) -> Topic:
         """Make a topic; errors as for `create_queue`."""
-        path = self._new_path(path)
-        wished = self._in_partitions(description or TopicDescription())
-        checked = validation.topic(wished, self.laws, named, partitioned=self._partitioned)
-        self._check_room(checked.enable_partitioning)
-        topic = Topic(self, path, checked)
+        path = self._admission.new_path(path)
+        topic = Topic(self, path, self._admission.topic(description or TopicDescription(), named))
         self._entities[path.lower()] = topic
         self._kept(topic)
         return topic
 
     def update_topic(self, path: str, description: TopicDescription, *, named: Collection[str] = ()) -> Topic:
         """Replace the whole description; errors as for `update_queue`."""
-        topic = self._existing_topic(path)
-        wished = validation.update(self.laws, topic.description, self._in_partitions(description))
-        topic.update(validation.topic(wished, self.laws, named, partitioned=self._partitioned))
+        topic = self._existing(path, Topic)
+        topic.update(self._admission.topic(description, named, topic.description))
         self._kept(topic)
-        self._keys_changed()
+        self.access.changed()
         return topic
 
     def delete_topic(self, path: str) -> None:
         """Delete a topic and its subscriptions. Raises EntityError 404."""
-        self._drop(self._existing_topic(path))
+        self._drop(self._existing(path, Topic))
 
     # -- subscriptions
 
@@ -318,7 +263,7 @@ class Namespace:
 
     def subscriptions(self, topic: str) -> list[Subscription]:
         """All subscriptions of a topic, by name. Raises EntityError 404 without the topic."""
-        return [one for _, one in sorted(self._existing_topic(topic).subscriptions.items())]
+        return [one for _, one in sorted(self._existing(topic, Topic).subscriptions.items())]
 
     def create_subscription(
         self,
@@ -330,15 +275,14 @@ class Namespace:
         rule: RuleDescription | None = None,
     ) -> Subscription:
         """Make a subscription with one rule: the given one, or `$Default` which matches everything."""
-        parent = self._existing_topic(topic)
+        parent = self._existing(topic, Topic)
         name = validation.child_name(self.laws, name, kind="subscription")
         if name.lower() in parent.subscriptions:
             raise conflict(f"The messaging entity '{parent.path}/Subscriptions/{name}' already exists.")
         most = self.laws.max_subscriptions_per_topic
         if len(parent.subscriptions) >= most:
             raise quota_exceeded(f"The topic '{parent.path}' has its {most} subscriptions.")
-        checked = validation.subscription(self.laws, description or SubscriptionDescription())
-        checked = self._forwarding(checked)
+        checked = self._admission.subscription(description or SubscriptionDescription())
         first_rule = validation.rule(self.laws, rule or RuleDescription())
         validation.child_name(self.laws, rule_name, kind="rule")
         subscription = Subscription(self, parent, name, checked)
@@ -351,10 +295,7 @@ class Namespace:
     def update_subscription(self, topic: str, name: str, description: SubscriptionDescription) -> Subscription:
         """Replace the whole description; rules stay. Raises EntityError 404 or 400."""
         subscription = self._existing_subscription(topic, name)
-        checked = validation.subscription(
-            self.laws, validation.update(self.laws, subscription.description, description)
-        )
-        subscription.update(self._forwarding(checked))
+        subscription.update(self._admission.subscription(description, subscription.description))
         self._kept(subscription)
         return subscription
 
@@ -378,31 +319,25 @@ class Namespace:
     def create_rule(self, topic: str, subscription: str, name: str, description: RuleDescription) -> Rule:
         """Add a rule. Raises EntityError 400 for text that cannot be parsed, 409 for a taken name."""
         owner = self._existing_subscription(topic, subscription)
-        validation.child_name(self.laws, name, kind="rule")
-        if name.lower() in owner.rules:
-            raise conflict(f"The messaging entity '{owner.path}/Rules/{name}' already exists.")
-        most = self.laws.max_rules_per_subscription
-        if len(owner.rules) >= most:
-            raise quota_exceeded(f"The subscription '{owner.path}' has its {most} rules.")
-        return self._put_rule(owner, Rule(name, validation.rule(self.laws, description), self.clock.now()))
+        owner.add_rule(name, description)
+        return self._with_rules(owner, name)
 
     def update_rule(self, topic: str, subscription: str, name: str, description: RuleDescription) -> Rule:
         """Replace a rule's filter and action; its creation time stays. Raises EntityError 404 or 400."""
         owner = self._existing_subscription(topic, subscription)
-        old = self._existing_rule(owner, name)
-        return self._put_rule(owner, Rule(old.name, validation.rule(self.laws, description), old.created_at))
+        old = owner.rule(name)
+        owner.set_rule(Rule(old.name, validation.rule(self.laws, description), old.created_at))
+        return self._with_rules(owner, name)
 
     def delete_rule(self, topic: str, subscription: str, name: str) -> None:
         """Remove a rule; a subscription without rules matches nothing. Raises EntityError 404."""
         owner = self._existing_subscription(topic, subscription)
-        self._existing_rule(owner, name)
-        del owner.rules[name.lower()]
+        del owner.rules[owner.rule(name).name.lower()]
         self._kept(owner)
 
-    def _put_rule(self, owner: Subscription, rule: Rule) -> Rule:
-        owner.set_rule(rule)
+    def _with_rules(self, owner: Subscription, name: str) -> Rule:
         self._kept(owner)
-        return rule
+        return owner.rule(name)
 
     # -- for the broker's own parts
 
@@ -455,6 +390,10 @@ class Namespace:
             self.geo_replication = GeoReplication(self, lag_seconds)
             self.journal = cast(Journal, self.geo_replication)
 
+    def all_entities(self) -> Collection[Entity]:
+        """Queues and topics, in no order."""
+        return self._entities.values()
+
     # -- inside
 
     def _kept(self, entity: Entity | Subscription) -> None:
@@ -473,24 +412,154 @@ class Namespace:
         entity.delete()
         self._dropped(entity)
 
-    def _new_path(self, path: str) -> str:
-        path = validation.entity_path(self.laws, path)
-        if path.lower() in self._entities:
-            raise conflict(f"The messaging entity '{path}' already exists in the namespace '{self.name}'.")
+    def _existing(self, path: str, kind: type[_Found]) -> _Found:
+        entity = self.find(path)
+        if not isinstance(entity, kind):
+            raise not_found(f"The messaging entity '{path}' could not be found in the namespace '{self.name}'.")
+        return entity
+
+    def _existing_subscription(self, topic: str, name: str) -> Subscription:
+        subscription = self._existing(topic, Topic).subscriptions.get(name.lower())
+        if subscription is None:
+            raise not_found(f"The messaging entity '{topic}/Subscriptions/{name}' could not be found.")
+        return subscription
+
+
+def new_auth_rule(name: str, rights: Collection[str], *, keys: tuple[str, str] | None = None) -> AuthorizationRule:
+    """A shared access rule with these keys, the primary one first; with fresh random ones if none are given."""
+    primary, secondary = random_keys(name) if keys is None else keys
+    return AuthorizationRule(
+        name=name,
+        rights=frozenset(rights),
+        primary_key=primary,
+        secondary_key=secondary,
+    )
+
+
+class SharedAccess:
+    """The shared access rules of a namespace, and whose keys may sign tokens. `watchers` look after each change whether
+    the key that they act on is still there."""
+
+    def __init__(self, namespace: "Namespace") -> None:
+        self.rules: dict[str, AuthorizationRule] = {}
+        self.alias_rules: dict[str, AuthorizationRule] = {}
+        """Of the namespace from which this one has taken an alias over."""
+        self.watchers: set[Callable[[], None]] = set()
+        self._allowed = True
+        self._namespace = namespace
+
+    def put(self, rule: AuthorizationRule) -> AuthorizationRule:
+        """Create or replace a rule of the whole namespace."""
+        self.rules[rule.name] = validation.authorization_rule(self._namespace.laws, rule)
+        self._namespace.journal.put_settings()
+        self.changed()
+        return rule
+
+    def delete(self, name: str) -> None:
+        """Remove a rule of the namespace; tokens signed with it end at once, and links that stand on them."""
+        if self.rules.pop(name, None) is None:
+            raise not_found(f"The authorization rule '{name}' does not exist.")
+        self._namespace.journal.put_settings()
+        self.changed()
+
+    def choose_keys(self, keys: Mapping[str, str]) -> None:
+        """Give rules that are there already (a store may have brought them) these primary keys."""
+        for name, key in keys.items():
+            rule = self.rules.get(name)
+            if rule is not None and rule.primary_key != key:
+                self.put(replace(rule, primary_key=key))
+
+    def rules_for(self, path: str) -> dict[str, AuthorizationRule]:
+        """The rules of a path by name: the namespace's, and the entity's own which win by name."""
+        return self.rules | {rule.name: rule for rule in self._own_rules(path)[1]}
+
+    def signers(self, path: str) -> Sequence[Signer]:
+        """Whose keys may sign a token for `path`: the entity's own, then the namespace's, then those that came with an
+        alias; of one name all."""
+        if not self._allowed:
+            return KeysOff() if self._namespace.laws.local_auth_disabled else ()
+        entity, own = self._own_rules(path)
+        return [
+            *(Signer(rule, entity) for rule in own),
+            *map(Signer, (*self.rules.values(), *self.alias_rules.values())),
+        ]
+
+    def allow_keys(self, allowed: bool) -> None:
+        """Whether keys may sign tokens at all (`disableLocalAuth` of the resource manager); links they opened go."""
+        if allowed is not self._allowed:
+            self._allowed = allowed
+            self.changed()
+
+    def _own_rules(self, path: str) -> tuple[str, tuple[AuthorizationRule, ...]]:
+        """The queue or topic that a path is in or below, and its rules. `orders/eu` is not below `orders`."""
+        entity = self._namespace.find(path.lower().split("/subscriptions/")[0].split("/$")[0])
+        return ("", ()) if entity is None else (entity.path.lower(), entity.description.authorization_rules)
+
+    def changed(self) -> None:
+        """Let everybody who acts on a token look whether its key is still there."""
+        for watcher in list(self.watchers):
+            watcher()
+
+
+class Admission:
+    """What a namespace lets be made: paths that are free, room, settings as it takes them, targets of forwarding that
+    exist. Raises EntityError for the rest."""
+
+    def __init__(self, namespace: "Namespace") -> None:
+        self._namespace = namespace
+
+    def new_path(self, path: str) -> str:
+        """The path of a new queue or topic."""
+        path = validation.entity_path(self._namespace.laws, path)
+        if self._namespace.find(path) is not None:
+            raise conflict(f"The messaging entity '{path}' already exists in the namespace '{self._namespace.name}'.")
         return path
 
-    def _in_partitions(self, description: _Sendable) -> _Sendable:
+    def queue(
+        self, description: QueueDescription, named: Collection[str], old: QueueDescription | None = None
+    ) -> QueueDescription:
+        """The settings of a queue that is new, or has had `old`."""
+        wished = self._settings(description, old)
+        checked = validation.queue(wished, self._namespace.laws, named, partitioned=self._always_partitioned)
+        checked = self._forwarding(checked)
+        if old is None:
+            self._check_room(checked.enable_partitioning)
+        return checked
+
+    def topic(
+        self, description: TopicDescription, named: Collection[str], old: TopicDescription | None = None
+    ) -> TopicDescription:
+        """The settings of a topic that is new, or has had `old`."""
+        wished = self._settings(description, old)
+        checked = validation.topic(wished, self._namespace.laws, named, partitioned=self._always_partitioned)
+        if old is None:
+            self._check_room(checked.enable_partitioning)
+        return checked
+
+    def subscription(
+        self, description: SubscriptionDescription, old: SubscriptionDescription | None = None
+    ) -> SubscriptionDescription:
+        """The settings of a subscription that is new, or has had `old`."""
+        laws = self._namespace.laws
+        wished = description if old is None else validation.update(laws, old, description)
+        return self._forwarding(validation.subscription(laws, wished))
+
+    @property
+    def _always_partitioned(self) -> bool:
         """In a Premium namespace with partitions there are no other entities, whatever is asked for."""
-        return replace(description, enable_partitioning=True) if self._partitioned else description
+        return self._namespace.tier is Tier.PREMIUM and self._namespace.premium_partitions > 1
+
+    def _settings(self, description: _Sendable, old: _Sendable | None) -> _Sendable:
+        wished = replace(description, enable_partitioning=True) if self._always_partitioned else description
+        return wished if old is None else validation.update(self._namespace.laws, old, wished)
 
     def _check_room(self, partitioned: bool) -> None:
-        if len(self._entities) >= self.laws.max_entities:
-            raise quota_exceeded(f"The namespace holds its maximum of {self.laws.max_entities} queues and topics.")
-        if not partitioned or self._partitioned:
-            return
-        count = sum(entity.description.enable_partitioning for entity in self._entities.values())
-        most = self.laws.max_partitioned_entities
-        if count >= most:
+        there, laws = self._namespace.all_entities(), self._namespace.laws
+        if len(there) >= laws.max_entities:
+            raise quota_exceeded(f"The namespace holds its maximum of {laws.max_entities} queues and topics.")
+        count = sum(entity.description.enable_partitioning for entity in there)
+        most = laws.max_partitioned_entities
+        if partitioned and not self._always_partitioned and count >= most:
             raise quota_exceeded(f"The namespace holds its maximum of {most} partitioned queues and topics.")
 
     def _forwarding(self, description: _Forwarding) -> _Forwarding:
@@ -503,43 +572,7 @@ class Namespace:
     def _target(self, target: str | None) -> str | None:
         if not target:
             return None
-        path = target_path(target)
-        if self.find(path) is None and self.laws.forwarding_target_exists:
+        path, laws = target_path(target), self._namespace.laws
+        if self._namespace.find(path) is None and laws.forwarding_target_exists:
             raise bad_request(f"The forwarding destination '{path}' does not exist; create it first.")
-        return target if target.startswith("https://") and self.laws.forwarding_scheme else path
-
-    def _existing_queue(self, path: str) -> Queue:
-        queue = self.get_queue(path)
-        if queue is None:
-            raise not_found(f"The messaging entity '{path}' could not be found in the namespace '{self.name}'.")
-        return queue
-
-    def _existing_topic(self, path: str) -> Topic:
-        topic = self.get_topic(path)
-        if topic is None:
-            raise not_found(f"The messaging entity '{path}' could not be found in the namespace '{self.name}'.")
-        return topic
-
-    def _existing_subscription(self, topic: str, name: str) -> Subscription:
-        subscription = self._existing_topic(topic).subscriptions.get(name.lower())
-        if subscription is None:
-            raise not_found(f"The messaging entity '{topic}/Subscriptions/{name}' could not be found.")
-        return subscription
-
-    @staticmethod
-    def _existing_rule(owner: Subscription, name: str) -> Rule:
-        rule = owner.rules.get(name.lower())
-        if rule is None:
-            raise not_found(f"The messaging entity '{owner.path}/Rules/{name}' could not be found.")
-        return rule
-
-
-def new_auth_rule(name: str, rights: Collection[str], *, keys: tuple[str, str] | None = None) -> AuthorizationRule:
-    """A shared access rule with these keys, the primary one first; with fresh random ones if none are given."""
-    primary, secondary = random_keys(name) if keys is None else keys
-    return AuthorizationRule(
-        name=name,
-        rights=frozenset(rights),
-        primary_key=primary,
-        secondary_key=secondary,
-    )
+        return target if target.startswith("https://") and laws.forwarding_scheme else path

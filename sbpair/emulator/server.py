@@ -318,7 +318,7 @@ class Emulator:
 
         On the service's own port it is a string as the service gives them, for clients that use TLS.
         """
-        rules = self.namespace(name).auth_rules_for(entity or "")
+        rules = self.namespace(name).access.rules_for(entity or "")
         wanted = key_name or ROOT_KEY_NAME
         if wanted not in rules:
             raise EmulatorError(f"there is no key {wanted!r} in {name!r}; there are {', '.join(sorted(rules))}")
@@ -378,7 +378,7 @@ class Emulator:
             laws=config.laws,
         )
         namespace.public_host = self._public_host(config.name)
-        namespace.choose_keys(config.keys)
+        namespace.access.choose_keys(config.keys)
         if config.throttling is not None:
             namespace.throttling = Throttling(config.name, config.throttling, clock)
         namespace.allow_entra = self._takes_bearer_tokens(config)

@@ -178,7 +178,7 @@ def _restore_settings(database: sqlite3.Connection, namespace: Namespace) -> Non
     if row is None:
         return
     facts = json.loads(row[0])
-    namespace.auth_rules = {rule["name"]: rule_from_json(rule) for rule in facts["auth_rules"]}
+    namespace.access.rules = {rule["name"]: rule_from_json(rule) for rule in facts["auth_rules"]}
     namespace.created_at = facts["created_at"]
     namespace.disaster_recovery_configs.update(facts["disaster_recovery_configs"])
 

@@ -231,7 +231,7 @@ async def test_a_namespace_without_keys_asks_for_an_identity(emulator: Emulator,
     """What doctor, audit and peek show of a namespace with disableLocalAuth: another key would not help."""
     from sbpair.azure.messaging import AzureMessaging
 
-    emulator.namespace("primary").allow_keys(False)
+    emulator.namespace("primary").access.allow_keys(False)
     messaging = AzureMessaging(access_to(emulator))
     for call in (data_plane.get_queue("orders"), messaging.receiver("orders").peek(1)):
         with pytest.raises(errors.AuthenticationFailedError, match="LocalAuthDisabled") as caught:

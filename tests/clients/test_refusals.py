@@ -35,7 +35,7 @@ def of_side(world: World, kind: type, side: str) -> list[object]:
 def test_a_revoked_key_of_the_primary_is_the_sdks_error_and_its_end_is_noticed_without_a_send(world: World) -> None:
     with a_client(world) as client, client.get_queue_sender("orders") as sender:
         sender.send_messages(ServiceBusMessage("before"))
-        world.emulator.namespace("contoso").allow_keys(False)
+        world.emulator.namespace("contoso").access.allow_keys(False)
         bare = sdk.ServiceBusClient.from_connection_string(world.connection_string())
         with bare, pytest.raises(exceptions.ServiceBusError) as expected:
             bare.get_queue_sender("orders").send_messages(ServiceBusMessage("x"))
@@ -46,7 +46,7 @@ def test_a_revoked_key_of_the_primary_is_the_sdks_error_and_its_end_is_noticed_w
         state = client.state()
         assert (state.primary, state.secondary) == ("faulted", "unknown")
         assert state_of(state) is State.HEALTHY, "a wrong key is no outage"
-        world.emulator.namespace("contoso").allow_keys(True)
+        world.emulator.namespace("contoso").access.allow_keys(True)
         wait_until(lambda: client.state().primary == "open")
         assert len(of_side(world, SideFaulted, "primary")) == len(of_side(world, SideRestored, "primary")) == 1
         sender.send_messages(ServiceBusMessage("after"))
@@ -56,10 +56,10 @@ def test_a_revoked_key_of_the_primary_is_the_sdks_error_and_its_end_is_noticed_w
 
 def test_a_send_that_the_primary_accepts_again_restores_it_too(world: World) -> None:
     with a_client(world) as client, client.get_queue_sender("orders") as sender:
-        world.emulator.namespace("contoso").allow_keys(False)
+        world.emulator.namespace("contoso").access.allow_keys(False)
         with pytest.raises(exceptions.ServiceBusError):
             sender.send_messages(ServiceBusMessage("refused"))
-        world.emulator.namespace("contoso").allow_keys(True)
+        world.emulator.namespace("contoso").access.allow_keys(True)
         sender.send_messages(ServiceBusMessage("after"))
         wait_until(lambda: len(of_side(world, SideRestored, "primary")) == 1)
     assert world.bodies("orders") == ["after"]
@@ -70,7 +70,7 @@ def test_a_revoked_key_of_the_secondary_is_told_at_once_with_the_primarys_error(
         sender.send_messages(ServiceBusMessage("before"))
         world.dark()
         sender.send_messages(ServiceBusMessage("diverted"))
-        world.emulator.namespace("fabrikam").allow_keys(False)
+        world.emulator.namespace("fabrikam").access.allow_keys(False)
 
         def refused() -> bool:
             """The link that was open may fail in another way first."""
@@ -80,7 +80,7 @@ def test_a_revoked_key_of_the_secondary_is_told_at_once_with_the_primarys_error(
             return client.state().secondary == "faulted"
 
         wait_until(refused, seconds=90)
-        world.emulator.namespace("fabrikam").allow_keys(True)
+        world.emulator.namespace("fabrikam").access.allow_keys(True)
         wait_until(lambda: client.state().secondary == "open", seconds=90)
         assert len(of_side(world, SideFaulted, "secondary")) == len(of_side(world, SideRestored, "secondary")) == 1
         sender.send_messages(ServiceBusMessage("diverted again"))

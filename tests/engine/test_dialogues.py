@@ -192,7 +192,7 @@ async def test_without_local_authentication_links_of_keys_go_and_no_key_is_taken
     namespace.create_queue("orders")
     async with logged_in(emulator, dialect, "orders") as client:
         await client.sender("orders")
-        namespace.allow_keys(False)
+        namespace.access.allow_keys(False)
         assert (await client.until(DETACH)).error[0] == "amqp:unauthorized-access"
         client.send(DETACH, [Uint(20), True])
         client.send(DETACH, [Uint(21), True])

@@ -31,7 +31,7 @@ def namespace_holder(namespace: Namespace) -> RuleHolder:
     return RuleHolder(
         read=lambda: [rule for _, rule in sorted(namespace.auth_rules.items())],
         put=namespace.set_auth_rule,
-        delete=namespace.delete_auth_rule,
+        delete=namespace.access.delete,
         parent=(),
     )
 

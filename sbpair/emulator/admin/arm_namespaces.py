@@ -145,7 +145,7 @@ class NamespaceResources:
         if replication is not None and not isinstance(replication, dict):
             raise wrong_type("geoDataReplication", replication)
         self.facts.disable_local_auth, self.facts.zone_redundant = disable_local_auth, zone_redundant
-        self.namespace.allow_keys(not disable_local_auth)
+        self.namespace.access.allow_keys(not disable_local_auth)
         self.facts.public_network_access, self.facts.minimum_tls_version = access, tls
         if replication != self.facts.geo_data_replication:
             lag = (replication or {}).get("maxReplicationLagDurationInSeconds", 0)

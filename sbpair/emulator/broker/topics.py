@@ -10,16 +10,17 @@ A topic may have millions of rules. They are gone through in slices of time befo
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from sbpair.emulator import validation
 from sbpair.emulator.broker.entity import EntityNamespace, MessageEntity, Quota
 from sbpair.emulator.broker.intake import Accepting, Intake
 from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import Numbering
-from sbpair.emulator.entities import Counts, SubscriptionDescription, TopicDescription
+from sbpair.emulator.entities import Counts, RuleDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.filters import FilterEvaluationError, MessageView, Rule
 from sbpair.engine import errors
 from sbpair.engine.budgets import finish
 from sbpair.engine.clock import Timer
-from sbpair.engine.errors import BrokerError
+from sbpair.engine.errors import BrokerError, conflict, not_found, quota_exceeded
 from sbpair.service import EntityStatus
 
 # Scheduled messages of a topic: they wait in the topic itself and are published when their time comes.
@@ -244,6 +245,23 @@ class Subscription(MessageEntity):
     def size_in_bytes(self) -> int:
         """A subscription reports no size of its own; the topic does."""
         return 0
+
+    def rule(self, name: str) -> Rule:
+        """A rule, whatever the case of its name. EntityError 404 if there is none."""
+        rule = self.rules.get(name.lower())
+        if rule is None:
+            raise not_found(f"The messaging entity '{self.path}/Rules/{name}' could not be found.")
+        return rule
+
+    def add_rule(self, name: str, description: RuleDescription) -> None:
+        """Add one of a new name. EntityError 400 for a bad name or text, 409 for a taken name, 403 when full."""
+        laws = self.namespace.laws
+        validation.child_name(laws, name, kind="rule")
+        if name.lower() in self.rules:
+            raise conflict(f"The messaging entity '{self.path}/Rules/{name}' already exists.")
+        if len(self.rules) >= laws.max_rules_per_subscription:
+            raise quota_exceeded(f"The subscription '{self.path}' has its {laws.max_rules_per_subscription} rules.")
+        self.set_rule(Rule(name, validation.rule(laws, description), self.namespace.clock.now()))
 
     def set_rule(self, rule: Rule) -> None:
         """Add or replace a rule."""

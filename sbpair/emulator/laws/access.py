@@ -9,7 +9,7 @@ class AccessLaws:
     local_auth_disabled = rule(
         "A namespace whose keys are switched off (disableLocalAuth) says so: 401, LocalAuthDisabled.",
         reported("pnp/Microsoft365-Analytics-Insights issue 138, Azure/azure-sdk-for-java issue 37010"),
-        "namespace.py Namespace.signers",
+        "namespace.py SharedAccess.signers",
     )
     rights_of_links = fixed(
         "A sender needs Send, a receiver Listen, a request node one of them.", _SAS, "endpoints.py _check_rights"

@@ -16,7 +16,7 @@ class ForwardingLaws:
     forwarding_target_exists = rule(
         "An entity forwards to a queue or topic that exists when it is set.",
         _FORWARDING,
-        "namespace.py Namespace._target",
+        "namespace.py Admission._target",
     )
     full_target_waits = Law[bool](
         "What a full destination does not take waits at its source until there is room.",

@@ -44,7 +44,7 @@ class LinkRules:
     forwarding_scheme = rule(
         "The target of a forwarding reads back with the scheme that it was given.",
         tested("azure-sdk-for-go, TestAdminClient_Queue_Forwarding"),
-        "namespace.py Namespace._target",
+        "namespace.py Admission._target",
     )
     limited_while_partition_away = fixed(
         "The availability status of an entity is Limited while one of its partitions is away.",

@@ -10,14 +10,14 @@ class QuotaLaws:
     max_entities = limit(
         "A namespace has at most 10,000 queues and topics, in the Premium tier 1,000 a messaging unit.",
         _QUOTAS,
-        "namespace.py Namespace._check_room",
+        "namespace.py Admission._check_room",
         ByTier(10_000, 10_000, 1_000),
         ANY_NUMBER,
     )
     max_partitioned_entities = limit(
         "A namespace of the Basic or Standard tier has at most 100 partitioned queues and topics.",
         _QUOTAS,
-        "namespace.py Namespace._check_room",
+        "namespace.py Admission._check_room",
         100,
         ANY_NUMBER,
     )
@@ -29,7 +29,7 @@ class QuotaLaws:
         ANY_NUMBER,
     )
     max_rules_per_subscription = limit(
-        "A subscription has 2,000 rules at most.", _QUOTAS, "namespace.py Namespace.create_rule", 2000, ANY_NUMBER
+        "A subscription has 2,000 rules at most.", _QUOTAS, "broker/topics.py Subscription.add_rule", 2000, ANY_NUMBER
     )
     max_authorization_rules = limit(
         "An entity has 12 shared access rules at most.", _QUOTAS, "validation.py _check_rules", 12, ANY_NUMBER

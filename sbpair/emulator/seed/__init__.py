@@ -75,7 +75,7 @@ def plant(namespace: Namespace, seed: Mapping[str, Any], environ: Mapping[str, s
     for name, body in mapping_of(seed.get("keys"), "keys").items():
         if name not in namespace.auth_rules:
             namespace.set_auth_rule(new_auth_rule(name, _rights(body, name), keys=namespace.key_source(name)))
-    namespace.choose_keys(chosen)
+    namespace.access.choose_keys(chosen)
     # Last: what is sent to an entity may be forwarded to any other.
     for entity, messages, where in new:
         put_messages(entity, messages, where)

@@ -243,8 +243,8 @@ async def test_standard_does_not_let_the_message_size_be_set(bench):
 async def test_keys_of_namespace_and_entity(bench):
     rule = AuthorizationRule(name="listener", rights=frozenset({"Listen"}), primary_key="a", secondary_key="b")
     bench.queue("q", authorization_rules=(rule,))
-    assert set(bench.namespace.auth_rules_for("q/$management")) == {"RootManageSharedAccessKey", "listener"}
-    assert set(bench.namespace.auth_rules_for("other")) == {"RootManageSharedAccessKey"}
+    assert set(bench.namespace.access.rules_for("q/$management")) == {"RootManageSharedAccessKey", "listener"}
+    assert set(bench.namespace.access.rules_for("other")) == {"RootManageSharedAccessKey"}
     for bad in (
         dataclasses.replace(rule, rights=frozenset({"Manage"})),
         dataclasses.replace(rule, rights=frozenset()),
@@ -254,7 +254,7 @@ async def test_keys_of_namespace_and_entity(bench):
         assert refused(bench.namespace.set_auth_rule, bad) == (400, 40000)
     many = tuple(dataclasses.replace(rule, name=f"r{index}") for index in range(13))
     assert refused(bench.namespace.create_queue, "x", QueueDescription(authorization_rules=many)) == (400, 40000)
-    assert refused(bench.namespace.delete_auth_rule, "nobody") == (404, 40400)
+    assert refused(bench.namespace.access.delete, "nobody") == (404, 40400)
 
 
 async def test_topic_settings(bench):

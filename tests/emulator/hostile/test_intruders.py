@@ -269,7 +269,7 @@ async def test_with_a_rule_go_the_links_that_stood_on_it(emulator: Emulator) -> 
             await one.session()
             assert (await one.put_token("orders", key_name, key, time.time() + 3600))[0] == 202
             assert await refusal_of(one, "orders", 0) is None
-        namespace.delete_auth_rule("ours")
+        namespace.access.delete("ours")
         gone = await client.until(DETACH)
         assert (gone.field(0), gone.error[0]) == (0, "amqp:unauthorized-access")
         assert await refusal_of(client, "orders", 5) == "amqp:unauthorized-access"

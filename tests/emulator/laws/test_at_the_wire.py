@@ -37,7 +37,7 @@ async def test_a_namespace_without_keys_says_so(dialect: Dialect) -> None:
             namespace = emulator.namespace(name)
             namespace.create_queue("orders")
             async with logged_in(emulator, dialect, "orders", name) as client:
-                namespace.allow_keys(False)
+                namespace.access.allow_keys(False)
                 client.send(DETACH, [Uint(20), True])
                 client.send(DETACH, [Uint(21), True])
                 key = namespace.auth_rules[ROOT_KEY_NAME].primary_key
