@@ -16,7 +16,7 @@ class SessionLaws:
             "azure-sdk-for-net, CancelingDoesNotLoseSessionMessages; Azure/azure-sdk-for-java pull request 48759, "
             "Azure/durabletask pull request 1334"
         ),
-        "broker/sessions.py Sessions.get",
+        "broker/mailbox.py Mailbox.__init__",
         strict=session_key,
         lax=str,
         other=ascii_session_key,
