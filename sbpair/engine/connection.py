@@ -234,7 +234,7 @@ class Input:
             self._connection.budget.hold(more)
 
 
-class Tokens:
+class TokenWatch:
     """What the tokens of a client allow, by lower-case entity path; the newest for a path counts. Links outlive their
     token only by a renewed one, and the key that it was signed with not at all."""
 
@@ -305,7 +305,7 @@ class Connection:
         """`memory` and `turns` are those of all connections of an emulator; by default it has its own."""
         self.namespace = namespace
         self.id = uuid.uuid4().hex
-        self.tokens = Tokens(namespace, self.links)
+        self.tokens = TokenWatch(namespace, self.links)
         self.claims = self.tokens.claims
         self.write_paused = False
         self.budget = Budget(self, Memory() if memory is None else memory)
