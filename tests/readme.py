@@ -1,4 +1,4 @@
-"""What the README shows, taken out of it, and the place where its reader tries it: two embedded namespaces."""
+"""What the README and the pages of `sbpair help` show, taken out of them, and the place where a reader tries it."""
 
 import os
 import re
@@ -14,10 +14,6 @@ from tests.cli.process import ROOT  # which has Ctrl-C count, also in a suite th
 from tests.waiting import LIMIT_SECONDS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = "".join(
-    (ROOT / "sbpair" / "cli" / "pages" / f"{page}.md").read_text(encoding="utf-8") for page in ("failover", "spark")
-)
-"""What the README leaves to `sbpair help TOPIC` and runs with it, after its own commands."""
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<note>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -41,6 +37,19 @@ class Block:
         return {int(word) for word in words.split(" or ")}
 
 
+def _blocks_of(text: str) -> list[Block]:
+    return [Block(match["note"] or "", match["language"], match["body"]) for match in _BLOCK.finditer(text)]
+
+
+TEXTS = {"README": README} | {
+    page.stem: page.read_text(encoding="utf-8") for page in sorted((ROOT / "sbpair" / "cli" / "pages").glob("*.md"))
+}
+STORIES = {name: _blocks_of(text) for name, text in TEXTS.items()}
+"""The blocks of each text, in their order: what a reader pastes into one shell, in a folder that was empty before."""
+RUNNING = ("keeps running", "starts again")
+WORLDS = {name: blocks for name, blocks in STORIES.items() if any(block.note in RUNNING for block in blocks)}
+"""Those that begin with a world of their own, in which all their commands work as printed."""
+
 _DIVERT = """
 import asyncio
 from sbpair import compose, for_backlog, open_sides
@@ -54,21 +63,32 @@ async def main():
 
 asyncio.run(main())
 """
-
-BLOCKS = [Block(match["note"] or "", match["language"], match["body"]) for match in _BLOCK.finditer(README + PAGES)]
+CONFIGURATION = """\
+version: 1
+pairs:
+  orders:
+    primary:   {namespace: contoso-weu, host: localhost, connection_string: {env: CONTOSO_WEU}}
+    secondary: {namespace: contoso-neu, host: localhost, connection_string: {env: CONTOSO_NEU}}
+    entities: [orders, invoices/incoming]
+"""
 
 
 def blocks(language: str, note: str | None = None) -> list[Block]:
-    return [one for one in BLOCKS if one.language == language and (note is None or one.note == note)]
+    return [
+        block
+        for story in STORIES.values()
+        for block in story
+        if block.language == language and (note is None or block.note == note)
+    ]
 
 
 def file_named(name: str) -> str:
-    return next(one.body for one in BLOCKS if one.note == f"file: {name}")
+    return next(block.body for story in STORIES.values() for block in story if block.note == f"file: {name}")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A folder as the README's reader has it, with running namespaces and the environment to reach them."""
+    """A folder as a reader has it, with running namespaces and the environment to reach them."""
 
     folder: Path
     environment: dict[str, str]
@@ -87,8 +107,9 @@ class Place:
 
 @contextmanager
 def reader(folder: Path) -> Iterator[Place]:
-    """The README's reader in `folder`: the files it shows, and the namespaces it starts, running."""
-    for name in ("sbpair.yaml", "seed.yaml", "Config.json", "test_shop.py"):
+    """A reader with a configured pair `orders` in `folder`, and its namespaces, running."""
+    (folder / "sbpair.yaml").write_text(CONFIGURATION, encoding="utf-8")
+    for name in ("seed.yaml", "Config.json", "test_shop.py"):
         (folder / name).write_text(file_named(name), encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SBPAIR_", "XDG_", "GITHUB_"))}
     environment = (

@@ -1,4 +1,4 @@
-"""Every command, file and program in the README works as printed, in order, against the embedded namespace."""
+"""Every command, file and program in the README and the pages works as printed, in order, in a world of its own."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pytest
 
 from sbpair.core.failover.machine import diagram, error_table
 from sbpair.pipeline.spark.java import find_java, launcher_home
-from tests.readme import BLOCKS, PATIENT, ROOT, blocks
+from tests.readme import PATIENT, README, ROOT, STORIES, WORLDS, blocks
 from tests.survivors import mark
 from tests.waiting import LIMIT_SECONDS
 
@@ -90,17 +90,21 @@ def stranger(tmp_path: Path) -> Iterator[Reader]:
             process.communicate()
 
 
-@pytest.mark.timeout(7200)  # some eighty commands: as many processes, and a few JVMs
-def test_it_runs_from_the_top_to_the_bottom(stranger: Reader) -> None:
+@pytest.mark.timeout(7200)  # up to thirty commands: as many processes, and a few JVMs
+@pytest.mark.parametrize("text", WORLDS)
+def test_it_runs_from_the_top_to_the_bottom(stranger: Reader, text: str) -> None:
     """Every file, command and program as printed, in one environment, each with what those above have left."""
     spark: list[str] = []
     said: dict[str, str] = {}
-    for block in BLOCKS:
+    for block in WORLDS[text]:
         began = time.monotonic()
         match block.language, block.note:
             case "sh", note if note.startswith(("elsewhere", "command: ")):
                 continue
             case "sh", "keeps running":
+                stranger.start(block.body)
+            case "sh", "starts again":
+                stranger.stop(stranger.others[0])
                 stranger.start(block.body)
             case "sh", "runs until stopped":
                 stranger.stop(stranger.start(block.body))
@@ -113,19 +117,65 @@ def test_it_runs_from_the_top_to_the_bottom(stranger: Reader) -> None:
             case "python", "spark program" | "spark stream":
                 spark.append(block.body)
         print(f"{time.monotonic() - began:6.1f} {block.body.strip().splitlines()[0][:90]}")
-    said["spark"] = stranger.run_python(*spark)
+    if spark:
+        said["spark"] = stranger.run_python(*spark)
     everything = "\n".join(said.values())
     assert "(status 404)" not in everything
-    assert "497 messages are back on contoso-weu" in everything
-    assert (
-        "The backlog is empty: 10 queues read, no message of any kind."
-        in said["sbpair status orders --fail-on warning\n"]
-    )
-    assert "primary: open" in said["python"]
-    assert "parcel-8 arrived" in said["consumer program"]
-    assert "|contoso-weu/x-ser" in said["spark"]
-    assert list((stranger.folder / "backlog").glob("*.parquet"))
-    assert [json.loads(line)["outcome"] for file in (stranger.folder / "sent").glob("*.jsonl") for line in file.open()]
+    for expected in SAID[text]:
+        assert expected in everything, expected
+    if spark:
+        assert list((stranger.folder / "backlog").glob("*.parquet"))
+        sent = [line for file in (stranger.folder / "sent").glob("*.jsonl") for line in file.open()]
+        assert [json.loads(line)["outcome"] for line in sent]
+
+
+EMPTY = "The backlog is empty: 10 queues read, no message of any kind."
+SAID = {
+    "README": (
+        "497 messages are back on local-primary",
+        EMPTY,
+        "120 messages are back on local-primary",
+        "messages there. Nothing was changed. Do it: sbpair evacuate",
+    ),
+    "applications": ("primary: open", "517 messages are waiting"),
+    "automation": ("SBPAIR OK", "10 "),
+    "dead-letters": ("ValidationError\t33", "40 dead letters", "12 of 12 messages would be sent"),
+    "entities": ("22 messages of orders were moved", "The queue orders-parked on local-primary is deleted."),
+    "evacuation": ("it accepted 186 messages. local-primary is empty",),
+    "library": ("497 messages are back on local-primary", "orders/$deadletterqueue: 5 sent again"),
+    "recovery": ("120 messages are back on local-primary", EMPTY),
+    "replication": ("parcel-7", "parcel-8 arrived"),
+    "spark": ("|local-primary/x-ser",),
+}
+"""What a reader of each text has seen in the end."""
+
+
+def test_every_page_that_shows_commands_has_a_world_of_its_own() -> None:
+    """What says that it runs elsewhere, until it is stopped, or with another machine's files does not count."""
+    alone = {name for name, story in STORIES.items() if any(one.language == "sh" and not one.note for one in story)}
+    assert alone - set(WORLDS) == {"contributing", "measurements", "security", "testing"} & alone
+    assert set(SAID) == set(WORLDS)
+
+
+def test_the_configuration_that_is_shown_is_one(stranger: Reader) -> None:
+    (block,) = blocks("yaml", "configuration")
+    (stranger.folder / "sbpair.yaml").write_text(block.body, encoding="utf-8")
+    assert "contoso-weu" in stranger.paste("sbpair config show", {0})
+
+
+def test_the_page_for_tests_runs_as_printed(stranger: Reader) -> None:
+    """Its files, its tests with pytest and unittest, and both ways to start a namespace from a file."""
+    for block in STORIES["testing"]:
+        if block.note.startswith("file: "):
+            (stranger.folder / block.note.removeprefix("file: ")).write_text(block.body, encoding="utf-8")
+        elif block.note == "runs until stopped":
+            stranger.stop(stranger.start(block.body))
+        elif block.language == "sh" and block.body.startswith(("python -m pytest", "sbpair emulator --laws")):
+            stranger.paste(block.body, {0})
+
+
+def test_the_readme_fits_on_three_pages() -> None:
+    assert len(README.encode()) <= 9_000
 
 
 def test_the_diagram_is_drawn_from_the_table() -> None:

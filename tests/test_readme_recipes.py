@@ -1,6 +1,6 @@
-"""The README's recipes for other programs do there what they promise: a GitHub workflow, systemd, Prometheus, Nagios.
+"""The pages' recipes for other programs do there what they promise: a GitHub workflow, systemd, Prometheus, Nagios.
 
-Each text is taken from the README, or written by a command there, and read as its program reads it; only paths of the
+Each text is taken from a page, or written by a command there, and read as its program reads it; only paths of the
 machine it is meant for are exchanged for paths here.
 """
 
@@ -46,8 +46,9 @@ def warned(place: Place) -> Iterator[Place]:
 
 
 def line_of_readme(beginning: str) -> str:
-    """The one command line of the README that begins so."""
-    (line,) = {line for block in blocks("sh") for line in block.body.splitlines() if line.startswith(beginning)}
+    """The one command line of the pages that begins so, with the pair of this place."""
+    lines = {line.replace(" local ", " orders ") for block in blocks("sh") for line in block.body.splitlines()}
+    (line,) = {line for line in lines if line.startswith(beginning)}
     return line
 
 
@@ -247,7 +248,7 @@ def test_the_program_drains_audits_and_resubmits(warned: Place) -> None:
     assert len(program.body.strip().splitlines()) <= 18
     assert warned.run(f"python - <<'EOF'\n{_DEAD_LETTER}\nEOF").returncode == 0
     warned.divert_messages()
-    done = warned.run(f"python - <<'EOF'\n{program.body}\nEOF")
+    done = warned.run("python - <<'EOF'\n{}\nEOF".format(program.body.replace('"local"', '"orders"')))
     assert done.returncode == 0, done.stderr
     assert "20 messages are back on contoso-weu" in done.stdout
     assert re.search("^SBP[0-9]{3} .*x-servicebus-transfer/10 ", done.stdout, re.MULTILINE)

@@ -55,6 +55,7 @@ GROUPS = {
     },
     "Help": {
         "help": Entry("help", "help_on", "Explain terms, exit codes, rights or a command."),
+        "cheat": Entry("help", "cheat", "Show the commands for common tasks."),
         "schema": Entry("schema", "schema", "Print the JSON Schema of a command's -o json."),
         "completion": Entry("completion", "completion", "Print the completion script of a shell."),
     },

@@ -17,6 +17,8 @@ from sbpair.cli import emulator_doors, emulator_laws, suggestions
 from sbpair.cli.context import run_async
 from sbpair.cli.emulator_doors import MICROSOFT_NAMESPACE, Doors, announcement, how_to_open, identity_folder
 from sbpair.cli.emulator_laws import NotEmulated, ServiceLaw
+from sbpair.cli.emulator_sample import SampleWorld
+from sbpair.cli.emulator_sample import plant as plant_sample
 from sbpair.cli.options import Options, before_the_command, command
 from sbpair.core.access import Secret, parse_connection_string
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
@@ -121,12 +123,14 @@ def emulator(
         typer.Option(help="Entities to start with: YAML, JSON, or the Config.json of Microsoft's emulator."),
     ] = None,
     sample: Annotated[
-        bool,
+        SampleWorld | None,
         typer.Option(
-            help="Start with a pair after an outage: 500 messages for a queue, a queue with sessions and a topic wait "
-            "in ten backlog queues."
+            metavar=f"[{'|'.join(SampleWorld)}]",
+            help="Start with messages to try commands on: outage (the default) has 500 of them in ten backlog queues, "
+            "dead-letters a queue and a subscription whose consumers failed, entities the queues and topics of an "
+            "application without backlog queues.",
         ),
-    ] = False,
+    ] = None,
     fault: Annotated[
         list[str] | None,
         typer.Option(
@@ -224,11 +228,13 @@ def emulator(
             aliases=aliases,
         ) as running:
             _plant(running, contents)
-            told = _plant_sample(running, names) if sample else ""
             for name, spec in faults:
                 running.faults(name).add(spec)
             with announced(running, names, tls=tls) as is_announced:
-                is_local = is_announced and len(names) > 1
+                told = ""
+                if sample:
+                    primary, secondary = map(running.namespace, names[:2])
+                    told = plant_sample(sample, primary, secondary, "local" if is_announced else "PAIR")
                 _print_connection_strings(running, names, tls, is_announced)
                 _print_seeded_keys(running, contents, tls)
                 for one in aliases:
@@ -237,7 +243,7 @@ def emulator(
                 for line in announcement(doors, names):
                     say(line)
                 if told:
-                    say(f"{told} Look at them: sbpair status {'local' if is_local else 'PAIR'}")
+                    say(told)
                 if clock is None:
                     await stop.wait()
                     return CommandResult("emulator", ())
@@ -350,12 +356,6 @@ def _plant(running: "Emulator", seed: Mapping[str, Any]) -> None:
             plant(running.namespace(name), body, os.environ)
         except (SeedError, EntityError) as error:
             raise ConfigurationError(f"The seed of {name}: {error}", hint=_CORRECT_THE_SEED) from error
-
-
-def _plant_sample(running: "Emulator", names: Sequence[str]) -> str:
-    from sbpair.cli.emulator_sample import plant
-
-    return plant(*map(running.namespace, names[:2]))
 
 
 def _split_fault(text: str, names: list[str]) -> tuple[str, str]:

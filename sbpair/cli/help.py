@@ -2,7 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,27 +15,65 @@ from sbpair.cli.options import Options, command
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import quoted
+from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, table_of
 from sbpair.settings import environment_names
 
 
 class Topic(StrEnum):
-    """What can be explained; the last ones are pages beside this file."""
+    """What can be explained; most are pages beside this file, those without a page are explained here."""
 
-    TERMS = "terms"
-    EXIT_CODES = "exit-codes"
-    FILTERS = "filters"
-    CONFIG = "config"
-    PERMISSIONS = "permissions"
-    ENVIRONMENT = "environment"
-    FAILOVER = "failover"
+    RECOVERY = "recovery"
+    DEAD_LETTERS = "dead-letters"
+    ENTITIES = "entities"
+    EVACUATION = "evacuation"
+    AUTOMATION = "automation"
+    APPLICATIONS = "applications"
     GATEWAY = "gateway"
-    PAIRING = "pairing"
+    REPLICATION = "replication"
+    LIBRARY = "library"
     SPARK = "spark"
     TESTING = "testing"
-    SECURITY = "security"
+    TERMS = "terms"
+    CONFIG = "config"
+    FILTERS = "filters"
+    EXIT_CODES = "exit-codes"
+    PERMISSIONS = "permissions"
+    ENVIRONMENT = "environment"
+    PAIRING = "pairing"
     MEASUREMENTS = "measurements"
+    FAILOVER = "failover"
+    SECURITY = "security"
     CONTRIBUTING = "contributing"
+
+
+KINDS = {
+    "How to": (
+        Topic.RECOVERY,
+        Topic.DEAD_LETTERS,
+        Topic.ENTITIES,
+        Topic.EVACUATION,
+        Topic.AUTOMATION,
+        Topic.APPLICATIONS,
+        Topic.GATEWAY,
+        Topic.REPLICATION,
+        Topic.LIBRARY,
+        Topic.SPARK,
+        Topic.TESTING,
+    ),
+    "Reference": (
+        Topic.TERMS,
+        Topic.CONFIG,
+        Topic.FILTERS,
+        Topic.EXIT_CODES,
+        Topic.PERMISSIONS,
+        Topic.ENVIRONMENT,
+        Topic.PAIRING,
+        Topic.MEASUREMENTS,
+    ),
+    "Explanation": (Topic.FAILOVER, Topic.SECURITY, Topic.CONTRIBUTING),
+}
+_PAGES = Path(__file__).parent / "pages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +234,10 @@ def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
 def help_on(
     options: Options,
     ctx: typer.Context,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write all pages and the help of all commands as a site with a search."),
+    ] = None,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -206,40 +249,181 @@ def help_on(
 ) -> CommandResult:
     """Explain a topic or a command.
 
+    Without one, list them. The pages are a site, too: --html.
+
     \b
     Examples:
       sbpair help terms
       sbpair help drain
       sbpair help exit-codes
+      sbpair help --html site
     """
+    if html is not None:
+        return _site(ctx, html)
     match list(words or ()):
+        case []:
+            text = _contents()
+            return CommandResult("help", Text(text), text=text)
         case [Topic.TERMS]:
             return _named(TERMS)
         case [Topic.ENVIRONMENT]:
             return _named(environment_names())
         case [Topic.EXIT_CODES]:
             codes = tuple(ExitCode(int(code), code.label, when) for code, when in EXIT_CODES.items())
-            text = "".join(f"{one.code:>4}  {one.name:<12} {one.when}\n" for one in codes)
-            return CommandResult("help", codes, (table_of(ExitCode, codes),), text=text, prose=True)
+            return CommandResult(
+                "help", codes, (table_of(ExitCode, codes),), text=_explained(Topic.EXIT_CODES), prose=True
+            )
         case [Topic.PERMISSIONS]:
             rights = tuple(Right(*row) for row in PERMISSIONS)
-            text = "".join(
-                f"{one.command}\n    {one.side}: {one.sas_right}{f' ({one.entra_role})' if one.entra_role else ''}\n"
-                for one in rights
+            return CommandResult(
+                "help", rights, (table_of(Right, rights),), text=_explained(Topic.PERMISSIONS), prose=True
             )
-            return CommandResult("help", rights, (table_of(Right, rights),), text=text, prose=True)
-        case [Topic.FILTERS]:
+        case [(Topic.FILTERS | Topic.CONFIG) as name]:
+            text = _explained(Topic(name))
+            return CommandResult("help", Text(text), text=text, prose=True)
+        case [topic] if topic in list(map(str, Topic)):
+            page = _NOTE.sub("", _page(topic))
+            return CommandResult("help", Text(page), text=page, prose=True, paged=True)
+    text = _help_of(ctx, words or ())
+    return CommandResult("help", Text(text), text=text, paged=True)
+
+
+def _page(topic: str) -> str:
+    return (_PAGES / f"{topic}.md").read_text(encoding="utf-8")
+
+
+def _explained(topic: Topic) -> str:
+    """The text of a topic without a page."""
+    match topic:
+        case Topic.EXIT_CODES:
+            return "".join(f"{int(code):>4}  {code.label:<12} {when}\n" for code, when in EXIT_CODES.items())
+        case Topic.PERMISSIONS:
+            return "".join(
+                f"{command}\n    {side}: {right}{f' ({role})' if role else ''}\n"
+                for command, side, right, role in PERMISSIONS
+            )
+        case Topic.FILTERS:
             from sbpair.core.transfer.filters import SYSTEM_PROPERTIES
 
-            text = FILTERS + "".join(f"    sys.{name}\n" for name in SYSTEM_PROPERTIES)
-            return CommandResult("help", Text(text), text=text, prose=True)
-        case [Topic.CONFIG]:
-            return CommandResult("help", Text(CONFIG), text=CONFIG, prose=True)
-        case [topic] if topic in list(map(str, Topic)):
-            page = _NOTE.sub("", (Path(__file__).parent / "pages" / f"{topic}.md").read_text(encoding="utf-8"))
-            return CommandResult("help", Text(page), text=page, prose=True)
-    text = _help_of(ctx, words or ())
+            return FILTERS + "".join(f"    sys.{name}\n" for name in SYSTEM_PROPERTIES)
+        case Topic.CONFIG:
+            return CONFIG
+        case _:
+            meanings = TERMS if topic is Topic.TERMS else environment_names()
+            return "".join(f"{name}\n    {meaning}\n" for name, meaning in meanings.items())
+
+
+def _contents() -> str:
+    """All commands and pages on one screen."""
+    from sbpair.cli.app import GROUPS
+
+    rows = [*((title, tuple(commands)) for title, commands in GROUPS.items()), *KINDS.items()]
+    lines = [
+        line
+        for title, names in rows
+        for line in textwrap.wrap(
+            " ".join(names), 79, initial_indent=f"{title:<18}", subsequent_indent=" " * 18, break_on_hyphens=False
+        )
+    ]
+    head = "sbpair COMMAND --help explains a command, sbpair help PAGE a page; sbpair cheat has tasks.\n"
+    return "\n".join([head, *lines, ""])
+
+
+def _site(ctx: typer.Context, folder: Path) -> CommandResult:
+    """Raises UsageError where the folder cannot be written."""
+    from sbpair.cli.app import COMMANDS, GROUPS
+    from sbpair.render.site import SitePage, write_site
+
+    listed = "".join(
+        f"\n## {kind}\n\n" + "".join(f"- `sbpair help {topic}`: {_titled(topic)[0]}\n" for topic in topics)
+        for kind, topics in KINDS.items()
+    )
+    commands = "".join(
+        f"\n**{title}:** " + ", ".join(f"`sbpair help {name}`" for name in names) + "\n"
+        for title, names in GROUPS.items()
+    )
+    pages = [SitePage("sbpair", "Start", f"# sbpair\n\n**{_WHAT}**\n{listed}\n## Commands\n{commands}")]
+    pages += [
+        SitePage(topic, kind, _NOTE.sub("", _titled(topic)[1])) for kind, topics in KINDS.items() for topic in topics
+    ]
+    topics = set(map(str, Topic))
+    for words in _all_commands(ctx, [[name] for name in COMMANDS]):
+        name = " ".join(words)
+        title = f"# sbpair {name}\n\n```text\n{_help_of(ctx, words)}```\n"
+        pages.append(SitePage(f"{name} command" if name in topics else name, "Commands", title))
+    try:
+        written = write_site(folder, pages)
+    except OSError as error:
+        raise UsageError(f"The site cannot be written to {quoted(str(folder))}: {error.strerror}.") from error
+    text = f"{counted(len(written), 'file')} written. Open {folder / 'index.html'}\n"
     return CommandResult("help", Text(text), text=text)
+
+
+_WHAT = (
+    "sbpair finds messages that Service Bus failover left on a second namespace, returns each to its destination byte "
+    "for byte, and keeps pairs of namespaces healthy."
+)
+
+
+def _titled(topic: Topic) -> tuple[str, str]:
+    """Title and Markdown of a topic."""
+    if (_PAGES / f"{topic}.md").is_file():
+        page = _page(topic)
+        return page.partition("\n")[0].removeprefix("# "), page
+    title = topic.replace("-", " ").capitalize()
+    return title, f"# {title}\n\n```text\n{_explained(topic)}```\n"
+
+
+def _all_commands(ctx: typer.Context, paths: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Each command, and before it the group that it is in."""
+    for words in paths:
+        yield words
+        yield from _all_commands(ctx, ([*words, name] for name in _commands_below(ctx, words)))
+
+
+def _commands_below(ctx: typer.Context, words: Sequence[str]) -> Iterable[str]:
+    context = ctx.find_root()
+    for word in words:
+        context = context.command.commands[word].make_context(word, [], parent=context, resilient_parsing=True)  # type: ignore[attr-defined]
+    return getattr(context.command, "commands", {})
+
+
+def _tasks() -> dict[str, str]:
+    """Tasks and the commands for them, by subject."""
+    text = (_PAGES / "cheat.txt").read_text(encoding="utf-8")
+    return {name: body.strip() for name, _, body in (part.partition("\n") for part in text.split("# ")[1:])}
+
+
+def _complete_subject(incomplete: str) -> list[str]:
+    return [name for name in _tasks() if name.startswith(incomplete)]
+
+
+@command(output="cli.help:Text")
+def cheat(
+    options: Options,
+    subject: Annotated[
+        str | None,
+        typer.Argument(
+            help="find, look, drain, dead-letters, move, set-up or failover; all of them by default.",
+            autocompletion=_complete_subject,
+        ),
+    ] = None,
+) -> CommandResult:
+    """Show the commands for common tasks.
+
+    \b
+    Examples:
+      sbpair cheat
+      sbpair cheat dead-letters
+    """
+    tasks = _tasks()
+    if subject is not None and subject not in tasks:
+        near = difflib.get_close_matches(subject, tasks, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There is: {', '.join(tasks)}."
+        raise UsageError(f"There are no tasks for {quoted(subject)}.", hint=hint)
+    shown = {subject: tasks[subject]} if subject is not None else tasks
+    text = "\n".join(f"{name}\n\n{textwrap.indent(body, '  ')}\n" for name, body in shown.items())
+    return CommandResult("cheat", Text(text), text=text)
 
 
 def _named(meanings: Mapping[str, str]) -> CommandResult:

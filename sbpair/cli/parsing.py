@@ -7,10 +7,11 @@ stay.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from enum import Enum
 from functools import partial
+from itertools import zip_longest
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -124,13 +125,24 @@ def _make_parser(command: Any, ctx: Any) -> Any:
     parse = parser.parse_args
 
     def parse_once(args: list[str]) -> Any:
-        values, rest, order = parse(args)
+        values, rest, order = parse(list(_with_values(args)))
         if not ctx.resilient_parsing:
             _refuse_repeated(ctx, order)
         return values, rest, order
 
     parser.parse_args = parse_once
     return parser
+
+
+_VALUE_IF_NONE = {"--sample": "outage"}
+"""Options that may stand alone, and what they then mean; typer has no such options."""
+
+
+def _with_values(args: Sequence[str]) -> Iterator[str]:
+    for argument, following in zip_longest(args, args[1:], fillvalue="-"):
+        yield argument
+        if argument in _VALUE_IF_NONE and following.startswith("-"):
+            yield _VALUE_IF_NONE[argument]
 
 
 def _refuse_repeated(ctx: Any, given: Iterable[Any]) -> None:

@@ -80,7 +80,14 @@ def _show(result: "CommandResult", *, color: bool) -> None:
     else:
         from sbpair.render.prose import wrapped
 
-        put(wrapped(result.text) if result.prose else result.text)
+        text = wrapped(result.text) if result.prose else result.text
+        if result.paged and sys.stdin.isatty():
+            import pydoc
+
+            os.environ.setdefault("LESS", "-FRX")  # what fits on the screen is printed, and nothing waits for a key
+            pydoc.pager(text)
+        else:
+            put(text)
     sys.stdout.flush()
 
 

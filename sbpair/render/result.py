@@ -138,6 +138,8 @@ class CommandResult:
     """Printed as it is in table and TSV form, for commands whose result is a document (a script, a schema)."""
     prose: bool = False
     """`text` is to be read by people: a terminal breaks its lines between words."""
+    paged: bool = False
+    """`text` is a document, which a terminal shows in the reader's pager."""
     screen: tuple[Table, ...] = ()
     """What people see instead of `tables`, where one table of everything is too wide for them."""
     page: "Page | None" = None

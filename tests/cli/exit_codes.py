@@ -533,4 +533,5 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     "schema": _local("schema", Run("schema audit"), usage=Run("schema audti")),
     "completion": _local("completion", Run("completion bash"), arguments="bash"),
     "help": _local("help", Run("help exit-codes"), arguments="exit-codes"),
+    "cheat": _local("cheat", Run("cheat drain"), arguments="drain"),
 }

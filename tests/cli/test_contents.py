@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from sbpair.cli.app import COMMANDS, app
-from sbpair.cli.help import CONFIG
+from sbpair.cli.help import _PAGES, CONFIG, KINDS, Topic
 from sbpair.core.errors import SbpairError
 from sbpair.settings import HOW_TO_CONFIGURE
 from tests.cli.process import Sbpair
@@ -94,6 +94,25 @@ def test_the_examples_of_a_help_can_be_typed(path: str) -> None:
         assert not hasattr(context.command, "commands") or context.command.invoke_without_command, line
 
 
+def test_the_tasks_of_the_cheat_sheet_can_be_typed(sbpair: Sbpair) -> None:
+    shown = sbpair("cheat").stdout
+    commands = [line.strip() for line in shown.splitlines() if line.strip().startswith("sbpair ")]
+    assert len(commands) >= 25
+    for line in commands:
+        context = parse(shlex.split(line)[1:])
+        assert not hasattr(context.command, "commands") or context.command.invoke_without_command, line
+    assert sbpair("cheat", "drain").stdout in shown
+    slip = sbpair("cheat", "dead-leters")
+    assert (slip.code, slip.stdout) == (2, "")
+    assert "'dead-letters'" in slip.stderr
+
+
+def test_every_page_stands_under_one_heading() -> None:
+    listed = [topic for topics in KINDS.values() for topic in topics]
+    assert sorted(listed) == sorted(Topic)
+    assert {page.stem for page in _PAGES.glob("*.md")} <= set(map(str, Topic))
+
+
 def subclasses(kind: type) -> Iterator[type]:
     for one in kind.__subclasses__():
         yield one
@@ -162,7 +181,9 @@ def test_a_mistyped_option_is_answered_with_the_nearest(sbpair: Sbpair, command:
 
 def test_help_of_a_command_is_its_help_and_a_slip_gets_a_suggestion(sbpair: Sbpair) -> None:
     assert sbpair("help", "emulator", "fault").stdout == sbpair("emulator", "fault", "--help").stdout
-    assert sbpair("help").stdout == sbpair("--help").stdout
+    contents = sbpair("help").stdout
+    assert len(contents.splitlines()) <= 24
+    assert set(COMMANDS) | set(Topic) <= set(contents.split())
     slip = sbpair("help", "drian")
     assert (slip.code, slip.stdout) == (2, "")
     assert "'drian' is neither a topic nor a command." in slip.stderr

@@ -13,7 +13,7 @@ from sbpair.cli.transfer.telemetry import Instruments, instrument_name
 from sbpair.core import events
 from sbpair.render.result import Metric
 from sbpair.render.service import ServiceMetrics
-from tests.readme import README, ROOT
+from tests.readme import ROOT, TEXTS
 
 QUEUE = "p/x-servicebus-transfer/0"
 
@@ -178,7 +178,7 @@ def test_the_readme_names_the_protocol_of_the_exporter_that_the_extra_brings() -
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extra = project["optional-dependencies"]["otel"]
     assert [one for one in extra if one.startswith("opentelemetry-exporter-otlp-proto-http")]
-    told = " ".join(README.split())
+    told = " ".join(TEXTS["recovery"].split())
     assert told.count("opentelemetry-instrument") == told.count(
         "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf opentelemetry-instrument"
     )
