@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sbpair.core.errors import JournalError, JournalUnavailableError, SbpairError
 from sbpair.core.replication.ownership import SessionEntry, Terms
 from sbpair.journal import open_journal
+from sbpair.journal.sqlite import SqliteJournal
 from sbpair.runtime.replication.store import SESSION, SessionStore, key_of
 from tests.hostile import bounded, damaged, json_bytes, mutated, tame, within
 
@@ -142,3 +143,28 @@ def test_a_journal_without_its_count_of_versions_gives_no_version_twice(tmp_path
 def test_an_address_of_no_journal_is_refused(address: str) -> None:
     told = tame(lambda: open_journal(address), SbpairError)
     assert isinstance(told, SbpairError)
+
+
+def test_a_full_disk_is_a_journal_that_does_not_answer_and_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+
+    async def fill() -> None:
+        journal = SqliteJournal(path)
+        first = await journal.create(SESSION, "first", ENTRY, ttl_seconds=HOUR)
+        connection = journal._connection
+        assert connection is not None
+        connection.execute("PRAGMA max_page_count = 1")  # no page more than there are
+        written = []
+        with pytest.raises(JournalUnavailableError, match="disk is full"):
+            for number in range(1000):
+                written.append(await journal.create(SESSION, str(number), ENTRY, ttl_seconds=HOUR))
+        refused = str(len(written))
+        assert await journal.read(SESSION, refused) is None
+        assert await journal.read(SESSION, "first") == first
+        connection.execute("PRAGMA max_page_count = 1000000")
+        after = await journal.create(SESSION, refused, ENTRY, ttl_seconds=HOUR)
+        assert int(after.version) > max(int(one.version) for one in (first, *written))
+        assert len([one async for one in journal.scan(SESSION)]) == len(written) + 2
+        await journal.close()
+
+    asyncio.run(fill())

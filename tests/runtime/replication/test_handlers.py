@@ -65,6 +65,8 @@ async def test_the_body_comes_on_stdin_and_the_rest_as_variables(tmp_path: Path)
 
 async def test_the_exit_code_decides() -> None:
     await shell("exit 0")(delivery())
+    with pytest.raises(HandlerFailed, match=r"sh ended with 4\. told on stdout"):
+        await shell("echo told on stdout; exit 4")(delivery())
     with pytest.raises(RetryLater, match="closed for the night"):
         await shell("echo closed for the night >&2; exit 75")(delivery())
     with pytest.raises(HandlerFailed, match=r"sh ended with 3\. no such parcel"):

@@ -31,6 +31,17 @@ async def test_all_spellings_of_a_session_have_one_entry_and_its_records(tmp_pat
     await journal.close()
 
 
+async def test_all_spellings_of_a_destination_share_their_entries(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal", now=lambda: 1_000.0)
+    store = await opened(journal)
+    await store.swap(await store.read("s"), replace((await store.read("s")).entry, fence=3))
+    for spelled in ("Orders", "/orders", "ORDERS/"):
+        other = SessionStore(journal, spelled, Terms())
+        await other.open(HOSTS)
+        assert (await other.read("s")).entry.fence == 3, spelled
+    await journal.close()
+
+
 async def test_what_an_earlier_build_wrote_by_its_spelling_goes_on(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "journal", now=lambda: 1_000.0)
     entry = SessionEntry("orders", "Order-7", fence=5, heads=(Head("stream", 4, 900.0),))
