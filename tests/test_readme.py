@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.core.failover.machine import diagram, error_table
 from sbpair.pipeline.spark.java import find_java, launcher_home
+from tests.core.failover.drawn import diagram, error_table
 from tests.readme import PATIENT, README, ROOT, STORIES, WORLDS, blocks
 from tests.survivors import mark
 from tests.waiting import LIMIT_SECONDS

@@ -29,8 +29,8 @@ GROUPS = {
         "export": Entry("export", "export", "Write alerts, dashboard, services, jobs and templates to install."),
     },
     "Any entity": {
-        "entity": Entry("inspection.entity", "app", "List, create, disable and delete queues, topics and rules."),
-        "dlq": Entry("transfer.dlq", "app", "List, resubmit and delete dead letters of any queue or subscription."),
+        "entity": Entry("groups", "entity", "List, create, disable and delete queues, topics and rules."),
+        "dlq": Entry("groups", "dlq", "List, resubmit and delete dead letters of any queue or subscription."),
         "move": Entry("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
         "copy": Entry("transfer.move", "copy", "Send copies of the messages of any entity to another one."),
         "edit": Entry("transfer.edit", "edit", "Change one message in an editor and send it in its place."),
@@ -41,13 +41,11 @@ GROUPS = {
         "gateway": Entry("failover.gateway", "gateway", "Give applications of any language failover, as a service."),
         "send": Entry("failover.send", "send", "Send messages; to the secondary while the primary is down."),
         "ping": Entry("failover.ping", "ping", "Measure how fast each namespace answers, and check your rights."),
-        "replicate": Entry(
-            "replication.replicate", "app", "Send to both namespaces; process each message once, in order."
-        ),
+        "replicate": Entry("groups", "replicate", "Send to both namespaces; process each message once, in order."),
     },
     "Plan": {
         "cost": Entry("cost.cost", "cost", "Estimate what a pair costs a month, line by line."),
-        "pipeline": Entry("pipeline.group", "app", "Archive, analyze and replay large backlogs with Spark."),
+        "pipeline": Entry("groups", "pipeline", "Archive, analyze and replay large backlogs with Spark."),
     },
     "Try": {
         "demo": Entry("demo", "demo", "Play through an outage on two embedded namespaces."),

@@ -37,8 +37,8 @@ from sbpair.core.failover.machine import (
     Signal,
     State,
     Verdict,
-    diagram,
 )
+from tests.core.failover.drawn import diagram
 
 LOST = ConnectionLostError("gone")
 
