@@ -111,10 +111,10 @@ def a_text_or_none(value: Any, what: str) -> str | None:
     return a_text(value, what) if value else None
 
 
-def a_count(value: Any, what: str, default: int = 0) -> int:
-    """A whole number from 0; the default for null."""
+def a_count(value: Any, what: str) -> int:
+    """A whole number from 0; 0 for null."""
     if value is None:
-        return default
+        return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_COUNT:
         raise _wrong(value, what, "a whole number")
     return value

@@ -16,7 +16,6 @@ from sbpair.azure.administration import (
 )
 from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed
 from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check_scope
-from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.errors import translating
 from sbpair.concurrency import side_by_side
 from sbpair.core.access import NamespaceAccess
@@ -40,12 +39,11 @@ READS_AT_ONCE = 8
 class DataPlaneTopology:
     """Every entity of one namespace, by connection string or Entra ID (Azure Service Bus Data Owner)."""
 
-    def __init__(self, access: NamespaceAccess, *, credential: NamedCredential | None = None) -> None:
-        """`credential`: instead of the one that `access` names."""
+    def __init__(self, access: NamespaceAccess) -> None:
         self._access = access
-        self._admin = DataPlaneAdmin(access, credential=credential)
+        self._admin = DataPlaneAdmin(access)
         purpose = f"the administration of {access.label}"
-        self._client = LazyClient(access, credential, make_administration_client, purpose)
+        self._client = LazyClient(access, None, make_administration_client, purpose)
 
     async def namespace(self) -> NamespaceFacts:
         return await self._admin.namespace()
