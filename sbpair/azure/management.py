@@ -125,14 +125,15 @@ class ArmAdmin:
                 yield facts
 
     async def get_queue(self, path: str) -> QueueFacts | None:
-        return await self._get(self._client.sdk.queues, "queue", path, _queue)
+        return await self._get(self._client.sdk.queues, f"queue {path}", path, _queue)
 
-    async def _get(self, operations: Any, kind: str, path: str, read: Callable[[Json], T]) -> T | None:
+    async def _get(self, operations: Any, what: str, path: str, read: Callable[[Json], T], *below: str) -> T | None:
+        """`below`: the name of the subscription of the topic `path`."""
         group = await self._resource_group()
         try:
-            with translating(f"read {kind} {path} of {self._access.label}", path):
-                found = await self._client.answer(operations.get(group, self._access.label, to_arm_name(path), **READ))
-                return read(an_object(found, kind))
+            with translating(f"read {what} of {self._access.label}", path):
+                asking = operations.get(group, self._access.label, to_arm_name(path), *below, **READ)
+                return read(an_object(await self._client.answer(asking), what.partition(" ")[0]))
         except EntityNotFoundError:
             return None
 
@@ -140,11 +141,11 @@ class ArmAdmin:
         if await self.get_queue(path) is not None:
             raise EntityExistsError(f"Could not create queue {path} on {self._access.label}: it exists.", entity=path)
         tried = f"create queue {path} on {self._access.label}"
-        return await self._put(tried, path, properties_to_create(settings))
+        return await self._put(self._client.sdk.queues, tried, path, properties_to_create(settings), _queue)
 
     async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
         tried = f"update queue {path} on {self._access.label}"
-        present = await self._get(self._client.sdk.queues, "queue", path, _properties_of)
+        present = await self._get(self._client.sdk.queues, f"queue {path}", path, _properties_of)
         if present is None:
             raise EntityNotFoundError(f"Could not {tried}: there is no such queue.", entity=path)
         with translating(tried, path):
@@ -155,17 +156,18 @@ class ArmAdmin:
             for name in NEVER_BY_DEFAULT:
                 if after[name] is None and seconds_of(before.get(name)) is not None:
                     after[name] = NEVER
-        return await self._put(tried, path, {name: value for name, value in after.items() if value is not None})
+        said = {name: value for name, value in after.items() if value is not None}
+        return await self._put(self._client.sdk.queues, tried, path, said, _queue)
 
-    async def _put(self, tried: str, path: str, properties: dict[str, Any]) -> QueueFacts:
+    async def _put(
+        self, operations: Any, tried: str, path: str, properties: dict[str, Any], read: Callable[[Json], T], *below: str
+    ) -> T:
         group = await self._resource_group()
+        body = {"properties": properties} if properties else {}
         with translating(tried, path):
-            made = await self._client.answer(
-                self._client.sdk.queues.create_or_update(
-                    group, self._access.label, to_arm_name(path), {"properties": properties}, **WRITE
-                )
-            )
-            return _queue(made)
+            names = (group, self._access.label, to_arm_name(path), *below)
+            made = await self._client.answer(operations.create_or_update(*names, body, **WRITE))
+            return read(an_object(made, "entity"))
 
     async def delete_queue(self, path: str) -> None:
         tried = f"delete queue {path} on {self._access.label}"
@@ -186,44 +188,26 @@ class ArmAdmin:
             yield topic
 
     async def get_topic(self, path: str) -> TopicFacts | None:
-        return await self._get(self._client.sdk.topics, "topic", path, _topic)
+        return await self._get(self._client.sdk.topics, f"topic {path}", path, _topic)
 
     async def create_topic(self, path: str) -> TopicFacts:
         tried = f"create topic {path} on {self._access.label}"
         if await self.get_topic(path) is not None:
             raise EntityExistsError(f"Could not {tried}: it exists.", entity=path)
-        group = await self._resource_group()
-        with translating(tried, path):
-            operations = self._client.sdk.topics
-            making = operations.create_or_update(group, self._access.label, to_arm_name(path), {}, **WRITE)
-            return _topic(an_object(await self._client.answer(making), "topic"))
+        return await self._put(self._client.sdk.topics, tried, path, {}, _topic)
 
     async def get_subscription(self, topic: str, name: str) -> QueueFacts | None:
-        path = subscription_path(topic, name)
-        group = await self._resource_group()
-        try:
-            with translating(f"read {path} of {self._access.label}", topic):
-                asking = self._client.sdk.subscriptions.get(group, self._access.label, to_arm_name(topic), name, **READ)
-                found = an_object(await self._client.answer(asking), "subscription")
-                return QueueFacts(path=path, settings=_settings(_properties_of(found)))
-        except EntityNotFoundError:
-            return None
+        path, operations = subscription_path(topic, name), self._client.sdk.subscriptions
+        return await self._get(operations, path, topic, lambda found: _subscription(path, found), name)
 
     async def create_subscription(self, topic: str, name: str, settings: QueueSettings) -> QueueFacts:
-        path = subscription_path(topic, name)
+        path, operations = subscription_path(topic, name), self._client.sdk.subscriptions
         tried = f"create {path} on {self._access.label}"
         if await self.get_subscription(topic, name) is not None:
             raise EntityExistsError(f"Could not {tried}: it exists.", entity=path)
-        group = await self._resource_group()
         names = (name for name in SETTINGS_OF[EntityKind.SUBSCRIPTION] if name != "status")
-        properties = {key: value for key, value in _properties(settings, names).items() if value is not None}
-        with translating(tried, topic):
-            operations = self._client.sdk.subscriptions
-            making = operations.create_or_update(
-                group, self._access.label, to_arm_name(topic), name, {"properties": properties}, **WRITE
-            )
-            made = an_object(await self._client.answer(making), "subscription")
-            return QueueFacts(path=path, settings=_settings(_properties_of(made)))
+        said = {key: value for key, value in _properties(settings, names).items() if value is not None}
+        return await self._put(operations, tried, topic, said, lambda made: _subscription(path, made), name)
 
     async def close(self) -> None:
         await self._client.close()
@@ -391,6 +375,10 @@ def _queue(found: Json) -> QueueFacts:
         updated_at=_epoch(properties.get("updatedAt")),
         accessed_at=_epoch(properties.get("accessedAt")),
     )
+
+
+def _subscription(path: str, found: Json) -> QueueFacts:
+    return QueueFacts(path=path, settings=_settings(_properties_of(found)))
 
 
 def _settings(properties: Json) -> QueueSettings:

@@ -6,7 +6,7 @@ Patterns and High Availability" (options, defaults), the retired library's limit
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -121,15 +121,8 @@ class SendAvailabilityOptions:
 
 
 _FIELDS_OF_OPTIONS = {
-    "backlog_queues": "backlog_queue_count",
-    "failover_interval": "failover_interval_seconds",
-    "ping_interval": "ping_interval_seconds",
-    "policy": "policy",
-    "hold_sessions": "hold_sessions",
-    "enable_syphon": "enable_syphon",
-    "verify": "verify",
-    "verify_interval": "verify_interval_seconds",
-    "create_missing": "create_missing",
+    "backlog_queues" if each.name == "backlog_queue_count" else each.name.removesuffix("_seconds"): each.name
+    for each in fields(SendAvailabilityOptions)
 }
 """The names of the options in sbpair.yaml and as keywords, and the fields that hold them."""
 
@@ -151,12 +144,12 @@ def pair_options(base: SendAvailabilityOptions | None = None, **options: Any) ->
         UsageError: a value outside its limits, or of another type.
     """
     refuse_unknown(options, PAIR_OPTIONS, "pair_options()")
-    fields: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, value in options.items():
         field_name = _FIELDS_OF_OPTIONS[name]
         is_text = field_name.endswith("_seconds") and isinstance(value, str)
-        fields[field_name] = parse_duration(value) if is_text else value
-    return replace(base or SendAvailabilityOptions(), **fields)
+        changes[field_name] = parse_duration(value) if is_text else value
+    return replace(base or SendAvailabilityOptions(), **changes)
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
