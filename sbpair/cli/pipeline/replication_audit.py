@@ -90,10 +90,7 @@ def replication_audit(
     until: Annotated[
         str | None,
         typer.Option(
-            "--until",
-            metavar="TIME",
-            help="Only messages that were there by then: ISO 8601, or how long ago. Default: all.",
-            show_default=False,
+            metavar="TIME", help="Only messages that were there by then: ISO 8601, or how long ago. Default: all."
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most this many findings.")] = 1_000,

@@ -64,20 +64,15 @@ def edit(
     on: NamespaceOptions,
     reasons: ReasonOption = None,
     filters: Filters,
-    dlq: Annotated[bool, typer.Option("--dlq", help="A dead letter; it is sent to its queue again.")] = False,
+    dlq: Annotated[bool, typer.Option(help="A dead letter; it is sent to its queue again.")] = False,
     to: AgainToOption = None,
     from_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--from-file", metavar="FILE", help="Take the edited JSON from here; no editor runs.", show_default=False
-        ),
+        Path | None, typer.Option(metavar="FILE", help="Take the edited JSON from here; no editor runs.")
     ] = None,
     despite_duplicate_detection: DespiteOption = False,
     ledger: LedgerOption = None,
     new_ledger: NewLedgerOption = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Edit, show the difference, and send nothing."), ONCE
-    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Edit, show the difference, and send nothing."), ONCE] = False,
     yes: YesOption = False,
 ) -> CommandResult:
     """Change messages in an editor, send them, and complete the originals: active, deferred, scheduled, dead letters.

@@ -37,28 +37,16 @@ class RepairOptions(OptionSet):
             metavar="NAME=VALUE",
             help="Set this application property, or with sys. (sys.SessionId, sys.Subject) a property of the message, "
             "in each of them; repeatable.",
-            show_default=False,
         ),
     ] = None
     unset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--unset",
-            metavar="NAME",
-            help="Remove this property from each of them; repeatable.",
-            show_default=False,
-        ),
+        list[str] | None, typer.Option(metavar="NAME", help="Remove this property from each of them; repeatable.")
     ] = None
     archive: Annotated[
         Path | None,
-        typer.Option(
-            "--archive",
-            metavar="DIR",
-            help="With --set or --unset: write the originals to a file in this folder first.",
-            show_default=False,
-        ),
+        typer.Option(metavar="DIR", help="With --set or --unset: write the originals to a file in this folder first."),
     ] = None
-    no_archive: Annotated[bool, typer.Option("--no-archive", help="Keep no originals.")] = False
+    no_archive: Annotated[bool, typer.Option(help="Keep no originals.")] = False
 
     def repair(self, *, dry_run: bool) -> "Repair | None":
         """What the options say; None if nothing is changed.

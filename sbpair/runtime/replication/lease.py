@@ -41,6 +41,7 @@ class LeaseLost:
 Ran = Worked | Failed | Later | LeaseLost
 
 
+@dataclass
 class LeaseHeldRun:
     """One message under a claim: runs the handler, renews the lease, writes down the end.
 
@@ -48,36 +49,28 @@ class LeaseHeldRun:
     for anybody who reads it, as long as the clocks are no further apart than the margin.
     """
 
-    def __init__(
-        self,
-        store: SessionStore,
-        known: Known,
-        claim: Claim,
-        *,
-        since: float,
-        clock: Clock,
-        terms: Terms,
-        stop: asyncio.Event,
-    ) -> None:
-        """`since`: monotonic time before the swap that began it, from which the lease counts."""
-        self._store = store
-        self.known = known
-        self._claim = claim
-        self._clock = clock
-        self._terms = terms
-        self._stop = stop
-        self._over_at = since + terms.lease_seconds
-        self._renew_at = since + terms.lease_seconds / 3
+    store: SessionStore
+    known: Known
+    claim: Claim
+    since: float
+    """Monotonic time before the swap that began it, from which the lease counts."""
+    clock: Clock
+    terms: Terms
+    stop: asyncio.Event
+
+    def __post_init__(self) -> None:
+        self._over_at = self.since + self.terms.lease_seconds
+        self._renew_at = self.since + self.terms.lease_seconds / 3
 
     async def run(self, handler: Handler, delivery: Delivery, *, grace_seconds: float) -> Ran:
         """Run the handler to its end, or stop it when the lease is over or `grace_seconds` after `stop`."""
         working = asyncio.create_task(_call(handler, delivery))
-        stopping = asyncio.create_task(self._stop.wait())
+        stopping = asyncio.create_task(self.stop.wait())
         leave_at = float("inf")
         try:
             while True:
-                now = self._clock.monotonic()
-                if self._stop.is_set():
+                now = self.clock.monotonic()
+                if self.stop.is_set():
                     leave_at = min(leave_at, now + grace_seconds)
                 if now >= self._over_at:
                     return await _stopped(working) or LeaseLost()
@@ -85,7 +78,7 @@ class LeaseHeldRun:
                     return await _stopped(working) or Later("its consumer is stopping")
                 if now >= self._renew_at and not await self._renew():
                     return await _stopped(working) or LeaseLost()
-                pause = min(self._renew_at, self._over_at, leave_at) - self._clock.monotonic()
+                pause = min(self._renew_at, self._over_at, leave_at) - self.clock.monotonic()
                 # Not `concurrency.unless`: a stop does not end the work here, it starts the time it has left.
                 waiting = {working} if stopping.done() else {working, stopping}
                 await asyncio.wait(waiting, timeout=max(0.0, pause), return_when=asyncio.FIRST_COMPLETED)
@@ -97,30 +90,30 @@ class LeaseHeldRun:
 
     async def _renew(self) -> bool:
         """False if the claim is lost for certain; a journal that does not answer is asked again until the end."""
-        began = self._clock.monotonic()
-        self._renew_at = began + min(1.0, self._terms.lease_seconds / 6)
+        began = self.clock.monotonic()
+        self._renew_at = began + min(1.0, self.terms.lease_seconds / 6)
         try:
             async with asyncio.timeout(self._over_at - began):
-                renewed = ownership.renew(self.known.entry, self._claim, now=self._now(), terms=self._terms)
+                renewed = ownership.renew(self.known.entry, self.claim, now=self._now(), terms=self.terms)
                 if renewed is None:
                     return False
-                self.known = await self._store.swap(self.known, renewed)
+                self.known = await self.store.swap(self.known, renewed)
         except JournalConflictError:
             return await self._read_again()
         except (JournalUnavailableError, TimeoutError):
             return await self._read_again()
-        self._over_at = began + self._terms.lease_seconds
-        self._renew_at = began + self._terms.lease_seconds / 3
+        self._over_at = began + self.terms.lease_seconds
+        self._renew_at = began + self.terms.lease_seconds / 3
         return True
 
     async def _read_again(self) -> bool:
-        left = self._over_at - self._clock.monotonic()
+        left = self._over_at - self.clock.monotonic()
         try:
             async with asyncio.timeout(max(0.0, left)):
-                self.known = await self._store.read(self._claim_session)
+                self.known = await self.store.read(self._claim_session)
         except (JournalUnavailableError, TimeoutError):
             return True
-        return ownership.holds(self.known.entry, self._claim)
+        return ownership.holds(self.known.entry, self.claim)
 
     @property
     def _claim_session(self) -> str:
@@ -137,33 +130,33 @@ class LeaseHeldRun:
             if changed is None:
                 return self._is_own_end()
             try:
-                self.known = await self._store.swap(self.known, changed)
+                self.known = await self.store.swap(self.known, changed)
             except JournalConflictError:
                 failures = await self._refresh(failures)
             except JournalUnavailableError:
                 failures = await self._refresh(failures + 1)
             else:
                 return True
-            if failures and self._stop.is_set():
+            if failures and self.stop.is_set():
                 return False
 
     def _is_own_end(self) -> bool:
         """The end was written although its answer was lost."""
-        return ownership.ended(self.known.entry, self._claim)
+        return ownership.ended(self.known.entry, self.claim)
 
     async def _refresh(self, failures: int) -> int:
         """Read the entry again, after a pause if the journal did not answer. Returns the failures in a row."""
         if failures:
             # More often than others poll: who waits longer than the lease finds the message taken over.
-            await self._clock.sleep(min(JOURNAL_DOWN.seconds(failures), self._terms.lease_seconds / 6))
+            await self.clock.sleep(min(JOURNAL_DOWN.seconds(failures), self.terms.lease_seconds / 6))
         try:
-            self.known = await self._store.read(self._claim_session)
+            self.known = await self.store.read(self._claim_session)
         except JournalUnavailableError:
             return failures + 1
         return 0
 
     def _now(self) -> float:
-        return self._clock.now().timestamp()
+        return self.clock.now().timestamp()
 
 
 async def _call(handler: Handler, delivery: Delivery) -> Ran:

@@ -330,15 +330,8 @@ class SessionWorker:
             return
         self._recorded.clear()
         self._owned = True
-        run = LeaseHeldRun(
-            self.setup.store,
-            self._known,
-            start.claim,
-            since=since,
-            clock=self.setup.clock,
-            terms=self.setup.terms,
-            stop=self.setup.stop,
-        )
+        shared = self.setup
+        run = LeaseHeldRun(shared.store, self._known, start.claim, since, shared.clock, shared.terms, shared.stop)
         await self._process(copy, start.claim, run)
 
     # One message
