@@ -2,8 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from sbpair.core import events
 from sbpair.core.durations import format_duration
@@ -143,16 +143,20 @@ class _Queue:
     waiting: int | None = None
 
 
-@dataclass(slots=True)
-class _Counts:
-    """Counters by their labels' values."""
-
-    forwarded: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    forwarded_bytes: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    dead_lettered: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    receive_failures: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    pauses: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    restarts: Counter[tuple[str, ...]] = field(default_factory=Counter)
+_FROM_TO = ("queue", "entity")
+_COUNTERS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "forwarded": ("forwarded_messages_total", "Messages sent back to the primary.", _FROM_TO),
+    "forwarded_bytes": ("forwarded_bytes_total", "Bytes sent back to the primary.", _FROM_TO),
+    "dead_lettered": ("dead_lettered_messages_total", "Messages put into dead-letter queues.", ("queue", "reason")),
+    "receive_failures": ("receive_failures_total", "Receives that failed.", ("queue", "code")),
+    "pauses": (
+        "pauses_total",
+        "Times a destination was held back; an empty entity is the whole namespace.",
+        ("entity", "code"),
+    ),
+    "restarts": ("restarts_total", "Times the service started again after an error.", ("code",)),
+}
+"""What is counted: its metric, what that is, and the labels by which it is counted."""
 
 
 class ServiceMetrics:
@@ -170,7 +174,7 @@ class ServiceMetrics:
         self._began = self._lively_until = now()
         self._queues: dict[str, _Queue] = {}
         self._paused: dict[str, float] = {}
-        self._counts = _Counts()
+        self._counts = {name: Counter[tuple[str, ...]]() for name in _COUNTERS}
         self.totals = Tally()
         """What a syphon counts over all its runs."""
 
@@ -182,25 +186,25 @@ class ServiceMetrics:
                 polled.polled_at, polled.failures = at, 0
                 self._alive_at(at)
             case events.ReceiveFailed(queue=queue, error_code=code):
-                counts.receive_failures[queue, code] += 1
+                counts["receive_failures"][queue, code] += 1
                 self._queue(queue).failures += 1
                 self._queue(queue).error_code = code
             case events.BacklogCounted(queue=queue, messages=messages):
                 self._queue(queue).waiting = messages
             case events.Forwarded(at=at, queue=queue, entity=entity, messages=messages, size_bytes=size_bytes):
-                counts.forwarded[queue, entity] += messages
-                counts.forwarded_bytes[queue, entity] += size_bytes
+                counts["forwarded"][queue, entity] += messages
+                counts["forwarded_bytes"][queue, entity] += size_bytes
                 self._alive_at(at)
             case events.DeadLettered(queue=queue, reason=reason):
-                counts.dead_lettered[queue, reason] += 1
+                counts["dead_lettered"][queue, reason] += 1
             case events.Paused(at=at, entity=entity, error_code=code, seconds=seconds):
-                counts.pauses[entity, code] += 1
+                counts["pauses"][entity, code] += 1
                 self._paused[entity] = at + seconds
                 self._alive_at(at + seconds)
             case events.Resumed(entity=entity):
                 self._paused.pop(entity, None)
             case events.Restarting(error_code=code):
-                counts.restarts[(code,)] += 1
+                counts["restarts"][(code,)] += 1
 
     def _queue(self, path: str) -> _Queue:
         return self._queues.setdefault(path, _Queue())
@@ -230,26 +234,10 @@ class ServiceMetrics:
 
     def samples(self) -> Iterator[Metric]:
         """What is known now, each by its labels."""
-        counts = self._counts
-        yield from self._counter(
-            "forwarded_messages_total", "Messages sent back to the primary.", counts.forwarded, _FROM_TO
-        )
-        yield from self._counter(
-            "forwarded_bytes_total", "Bytes sent back to the primary.", counts.forwarded_bytes, _FROM_TO
-        )
-        yield from self._counter(
-            "dead_lettered_messages_total", "Messages put into dead-letter queues.", counts.dead_lettered, _WHY
-        )
-        yield from self._counter(
-            "receive_failures_total", "Receives that failed.", counts.receive_failures, ("queue", "code")
-        )
-        yield from self._counter(
-            "pauses_total", "Times a destination was held back; an empty entity is the whole namespace.",
-            counts.pauses, ("entity", "code"),
-        )  # fmt: skip
-        yield from self._counter(
-            "restarts_total", "Times the service started again after an error.", counts.restarts, ("code",)
-        )
+        for kind, (name, text, labels) in _COUNTERS.items():
+            for key, value in sorted(self._counts[kind].items()):
+                told = (("pair", self._pair), *zip(labels, key, strict=True))
+                yield Metric(f"sbpair_syphon_{name}", text, value, told, counter=True)
         yield from self._of_totals()
         yield from self._gauges()
 
@@ -275,23 +263,9 @@ class ServiceMetrics:
             if queue.waiting is not None:
                 yield self._gauge("waiting_messages", "Messages in it, as last counted.", queue.waiting, queue=path)
 
-    def _counter(
-        self, name: str, text: str, values: Counter[tuple[str, ...]], labels: tuple[str, ...]
-    ) -> Iterator[Metric]:
-        for key, value in sorted(values.items()):
-            yield Metric(
-                f"sbpair_syphon_{name}",
-                text,
-                value,
-                (("pair", self._pair), *zip(labels, key, strict=True)),
-                counter=True,
-            )
-
     def _gauge(self, name: str, text: str, value: float, **labels: str) -> Metric:
         return Metric(f"sbpair_syphon_{name}", text, value, (("pair", self._pair), *labels.items()))
 
 
 SHOWN_IN_PARTS = ("forwarded", "forwarded_bytes", "dead_lettered")
 """Counters of a drain that are told by queue and destination or reason."""
-_FROM_TO = ("queue", "entity")
-_WHY = ("queue", "reason")

@@ -50,14 +50,12 @@ RememberOption = Annotated[
 
 def pair_and_queue(first: str, second: str | None) -> tuple[str | None, str]:
     """`[PAIR] QUEUE` taken apart; a topic where messages are sent to."""
-    pair, queue = (None, first) if second is None else (first, second)
-    return pair, check_entity_path(queue)
+    return (None, check_entity_path(first)) if second is None else (first, check_entity_path(second))
 
 
 def pair_and_source(first: str, second: str | None) -> tuple[str | None, str]:
     """`[PAIR] QUEUE` or `[PAIR] TOPIC/Subscriptions/NAME` taken apart."""
-    pair, queue = (None, first) if second is None else (first, second)
-    return pair, check_source_path(queue)
+    return (None, check_source_path(first)) if second is None else (first, check_source_path(second))
 
 
 def make_terms(

@@ -130,10 +130,8 @@ def settings_text(kind: EntityKind, settings: EntitySettings) -> str:
 def rule_text(rule: RuleFacts) -> str:
     """The filter of a rule, as one condition."""
     if rule.sql is not None:
-        given = ", ".join(f"{name} = {value!r}" for name, value in rule.parameters)
-        return f"{rule.sql} ({given})" if given else rule.sql
-    own = [f"{name} = {value!r}" for name, value in rule.correlation]
-    return " AND ".join([*own, *(f"user.{name} = {value!r}" for name, value in rule.properties)])
+        return rule.sql + _parameters(rule.parameters)
+    return " AND ".join([*_equal(rule.correlation), *(f"user.{text}" for text in _equal(rule.properties))])
 
 
 def rule_shown(facts: RuleFacts) -> Rule:
@@ -142,7 +140,11 @@ def rule_shown(facts: RuleFacts) -> Rule:
 
 
 def _parameters(values: Values) -> str:
-    return f" ({', '.join(f'{name} = {value!r}' for name, value in values)})" if values else ""
+    return f" ({', '.join(_equal(values))})" if values else ""
+
+
+def _equal(values: Values) -> list[str]:
+    return [f"{name} = {value!r}" for name, value in values]
 
 
 # Changes.
