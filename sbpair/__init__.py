@@ -48,6 +48,7 @@ The words, one for each act and thing; a name or a sentence takes these:
     resend, resubmit  to its destination again; dead letters
     restore           send what files hold
     purge, edit       delete messages; change them where they lie
+    undefer           make deferred messages active again
     evacuate          move everything that a namespace holds
     peek, browse      look at messages without taking them, one page or all pages
     send, ping        a message of an application; the documented probe of an entity

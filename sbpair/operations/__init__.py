@@ -68,6 +68,14 @@ if TYPE_CHECKING:
         WrittenPlan,
         evacuate,
     )
+    from sbpair.operations.in_place import (
+        DeadLetterRequest,
+        RescheduleRequest,
+        UndeferRequest,
+        dead_letter_message,
+        reschedule_message,
+        undefer,
+    )
     from sbpair.operations.move import CopyRequest, MovePlan, MoveRequest, MoveResult, Selection, copy, move
     from sbpair.operations.peek import PeekRequest, peek
     from sbpair.operations.ping import PingRequest, ping
@@ -92,6 +100,7 @@ __all__ = [
     "CreateRuleRequest",
     "DeadLetterReason",
     "DeadLetterReasons",
+    "DeadLetterRequest",
     "DeadLettersTo",
     "DeleteEntityRequest",
     "DeleteRuleRequest",
@@ -119,6 +128,7 @@ __all__ = [
     "ProvisionRequest",
     "PurgeRequest",
     "Repair",
+    "RescheduleRequest",
     "RestoreRequest",
     "RestoreResult",
     "ResubmitRequest",
@@ -135,6 +145,7 @@ __all__ = [
     "ToArchive",
     "ToPrimary",
     "ToQueue",
+    "UndeferRequest",
     "WrittenPlan",
     "append_history",
     "audit",
@@ -145,6 +156,7 @@ __all__ = [
     "copy",
     "create_entity",
     "create_rule",
+    "dead_letter_message",
     "delete_entity",
     "delete_rule",
     "discover",
@@ -162,6 +174,7 @@ __all__ = [
     "ping",
     "provision",
     "purge",
+    "reschedule_message",
     "restore",
     "resubmit",
     "send",
@@ -169,6 +182,7 @@ __all__ = [
     "show_entity",
     "status",
     "syphon",
+    "undefer",
     "watch_status",
 ]
 
@@ -200,6 +214,14 @@ _MODULES = {
         "show_entity",
     ),
     "evacuate": ("EvacuateRequest", "EvacuateResult", "EvacuationPlan", "DeadLettersTo", "WrittenPlan", "evacuate"),
+    "in_place": (
+        "DeadLetterRequest",
+        "RescheduleRequest",
+        "UndeferRequest",
+        "dead_letter_message",
+        "reschedule_message",
+        "undefer",
+    ),
     "move": ("CopyRequest", "MovePlan", "MoveRequest", "MoveResult", "Selection", "copy", "move"),
     "peek": ("PeekRequest", "peek"),
     "ping": ("PingRequest", "Pinged", "ping"),

@@ -69,8 +69,24 @@ async def find_message(ends: Ends, request: EditRequest, *, stop: asyncio.Event 
     """The message or messages that a request is about; `text` is what can be edited. Needs Listen on the source.
 
     Raises:
-        UsageError: no message has this number or is selected, or too many are.
+        UsageError: as `find_received`.
         SbpairError: a message cannot be read.
+        ServiceError: the entity cannot be browsed.
+        FilterError: the filter cannot be evaluated for a message.
+        InterruptedWorkError: `stop` was set before an answer came.
+    """
+    found = await find_received(ends, request, stop=stop)
+    try:
+        return Editables(tuple(map(Editable.of, found)), several=request.number is None)
+    except MalformedMessageError as error:
+        raise SbpairError(f"{error.message} {UNCHANGED}", hint="`sbpair move` sends it as it is.") from error
+
+
+async def find_received(ends: Ends, request: EditRequest, *, stop: asyncio.Event | None = None) -> list[Received]:
+    """The same as they lie there.
+
+    Raises:
+        UsageError: no message has this number or is selected, or too many are.
         ServiceError: the entity cannot be browsed.
         FilterError: the filter cannot be evaluated for a message.
         InterruptedWorkError: `stop` was set before an answer came.
@@ -88,10 +104,7 @@ async def find_message(ends: Ends, request: EditRequest, *, stop: asyncio.Event 
             f"More than {MOST_EDITED} messages of {where} are selected, the most for one document. {UNCHANGED}",
             hint="Select fewer, or change all dead letters in one way: sbpair dlq resubmit --set NAME=VALUE",
         )
-    try:
-        return Editables(tuple(map(Editable.of, found)), several=request.number is None)
-    except MalformedMessageError as error:
-        raise SbpairError(f"{error.message} {UNCHANGED}", hint="`sbpair move` sends it as it is.") from error
+    return found
 
 
 async def _found(ends: Ends, request: EditRequest) -> list[Received]:

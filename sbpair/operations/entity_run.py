@@ -19,7 +19,7 @@ from sbpair.core.errors import (
 from sbpair.core.names import dead_letter_path, subscription_of
 from sbpair.core.rewrite import as_sent
 from sbpair.core.transfer.destinations import DestinationSeen
-from sbpair.core.transfer.report import DrainReport
+from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport
 from sbpair.core.transfer.resend import Planned, refuse_destination, window_of
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult, guaranteed, with_unreached
 from sbpair.core.transfer.verdict import Judge
@@ -238,6 +238,7 @@ class _Started:
                 copy=run.act.keep,
                 session_states=run.session_states,
                 topic=plan.topic,
+                undeliverable=DEAD_LETTERED if run.act.verb == DEAD_LETTERED else None,
             )
         )
 

@@ -1,12 +1,13 @@
 """Messages of any entity, deleted; archived first unless the request says otherwise."""
 
 import asyncio
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from sbpair.core.names import subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.filters import MessageFilter, Where
 from sbpair.core.transfer.resend import ALL_MESSAGES, Archiver, Purger, Selection
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult
 from sbpair.core.transfer.verdict import Judge
@@ -29,6 +30,8 @@ class PurgeRequest:
     _: KW_ONLY
     dead_letter: bool = False
     """Delete the dead letters instead."""
+    number: int | None = None
+    """Only the message with this sequence number."""
     selection: Selection = ALL_MESSAGES
     max_messages: int | None = None
     patience_seconds: float = PATIENCE_SECONDS
@@ -62,6 +65,9 @@ async def purge(
         ServiceError: the entity cannot be read. Nothing was deleted.
         InterruptedWorkError: `stop` was set before the first message was deleted.
     """
+    if request.number is not None:
+        only = Where(f"sys.SequenceNumber = {request.number}")
+        request = replace(request, selection=Selection(MessageFilter(where=only)), max_messages=1)
     sent_from = subscription_of(request.source)
     restored_to = request.source if sent_from is None else sent_from[0]
 
@@ -79,4 +85,6 @@ async def purge(
         dry_run=request.dry_run,
     )
     act = Act("deleted", "dead letter" if request.dead_letter else "message")
-    return await run_entity(EntityRun(act, transfer, make_judge, plan=request.plan), ends, observer, stop)
+    asked_for = None if request.number is None else 1
+    run = EntityRun(act, transfer, make_judge, asked_for=asked_for, plan=request.plan)
+    return await run_entity(run, ends, observer, stop)

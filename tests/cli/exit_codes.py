@@ -138,6 +138,7 @@ _DEAD = "cli/transfer/test_dead_letters.py::test_"
 _ENTITY = "cli/inspection/test_entity.py::test_"
 _EVACUATE = "cli/transfer/test_evacuate.py::test_"
 _EDIT = "cli/transfer/test_edit.py::test_"
+_MESSAGE = "cli/transfer/test_message.py::test_"
 _MOVE = "cli/transfer/test_move.py::test_"
 _SPARK = "pipeline/test_command_line.py::"
 _FLEET = "cli/inspection/test_provision_cleanup.py::"
@@ -244,6 +245,44 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         usage=Run("dlq resubmit news/Subscriptions/audit --pair right --yes"),
         partial=Proven(f"{_DEAD}what_a_destination_would_refuse_or_drop_stays_with_the_reason"),
         findings=Proven(f"{_DEAD}a_dry_run_tells_the_same_and_changes_nothing"),
+    ),
+    "message show": _of_entity(
+        "message show",
+        arguments="orders 1",
+        ok=Proven(f"{_MESSAGE}one_message_is_shown_and_another_number_is_refused"),
+        usage=Run("message show orders 999 --pair right"),
+    ),
+    "message dead-letter": _of_entity(
+        "message dead-letter",
+        arguments="orders 1 --yes",
+        ok=Proven(f"{_MESSAGE}one_message_is_dead_lettered_and_the_others_stay_as_they_were"),
+        usage=Run("message dead-letter orders 999 --pair right --yes"),
+        partial=Never("what another receiver has locked is left as a drain leaves it, where that is proven"),
+        findings=Proven(f"{_MESSAGE}one_message_is_dead_lettered_and_the_others_stay_as_they_were"),
+    ),
+    "message complete": _of_entity(
+        "message complete",
+        arguments="orders 1 --no-archive --yes",
+        ok=Proven(f"{_MESSAGE}one_message_of_any_state_is_deleted_and_kept_in_an_archive"),
+        usage=Run("message complete orders 1 --pair right --yes"),
+        partial=Never("what another receiver has locked is left as a drain leaves it, where that is proven"),
+        findings=Proven(f"{_MESSAGE}a_dry_run_finds_the_message_and_changes_nothing"),
+    ),
+    "message reschedule": _of_entity(
+        "message reschedule",
+        arguments="orders 1 2h --yes",
+        ok=Proven(f"{_MESSAGE}a_scheduled_message_gets_another_time_and_is_there_once"),
+        usage=Run("message reschedule orders 999 2h --pair right --yes"),
+        partial=Never("a message that is scheduled no more is left as a move leaves it, where that is proven"),
+        findings=Proven(f"{_MESSAGE}a_dry_run_finds_the_message_and_changes_nothing"),
+    ),
+    "undefer": _of_entity(
+        "undefer",
+        arguments="orders --yes",
+        ok=Run("undefer orders --pair right --yes"),
+        usage=Run("undefer news/Subscriptions/audit --pair right --yes"),
+        partial=Never("what cannot be had stays deferred and is left as a move leaves it, where that is proven"),
+        findings=Proven(f"{_MESSAGE}deferred_messages_become_active_in_their_queue_and_nothing_else_is_received"),
     ),
     "dlq purge": _of_entity(
         "dlq purge",

@@ -45,7 +45,7 @@ def list_reasons(
 
     place = find_entity_ref(load_settings(options), on, entity)
     request = _request(options, place, filters, reasons)
-    found = _call(options, place, list_dead_letters, request)
+    found = call_verb(options, place, list_dead_letters, request)
     matching = " that match" if request.selection.is_set else ""
     why = f", for {counted(len(found.reasons), 'reason')}" if found.reasons else ""
     return CommandResult(
@@ -113,7 +113,7 @@ def _peeked(options: Options, name: str, place: EntityRef, request: "BrowseReque
     from sbpair.core.transfer.peeked import PeekedMessage, columns_without_body
     from sbpair.operations.dead_letters import browse_messages
 
-    found = _call(options, place, browse_messages, request)
+    found = call_verb(options, place, browse_messages, request)
     shown = counted(len(found.messages), "dead letter" if request.dead_letter else "message")
     more = "; there may be more, see --limit" if found.left_off else ""
     columns = () if request.with_body else columns_without_body()
@@ -136,7 +136,9 @@ def _request(options: Options, place: EntityRef, filters: Filters, reasons: list
     )
 
 
-def _call(options: Options, place: EntityRef, verb: Callable[..., Coroutine[Any, Any, T]], request: Any) -> T:
+def call_verb(options: Options, place: EntityRef, verb: Callable[..., Coroutine[Any, Any, T]], request: Any) -> T:
+    """The result of a verb that works on one open namespace."""
+
     async def work(stop: "asyncio.Event") -> T:
         from sbpair.connect import open_ends
 

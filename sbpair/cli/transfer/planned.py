@@ -113,7 +113,7 @@ def carry_out(
             said.extend((*moved.differences, *moved.notes))
         for line in said:
             logging.getLogger("sbpair").info(line)
-        ask(counted(moved.report.forwarded or moved.report.purged, moved.act.noun))
+        ask(counted(moved.planned_messages, moved.act.noun))
 
     def shown(done: "MoveResult | EditResult") -> CommandResult:
         moved = _moved(done)

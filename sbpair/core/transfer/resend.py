@@ -106,11 +106,12 @@ def stays(reason: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages of an entity are dealt with: those that match the filter and were dead-lettered for one of these
-    reasons, whose case does not matter; no reasons: all."""
+    """Which messages of an entity are dealt with: those that match the filter, were dead-lettered for one of these
+    reasons, whose case does not matter, and are in one of these states; no reasons, no states: all."""
 
     filter: MessageFilter = EVERYTHING
     reasons: Collection[str] = ()
+    states: Collection[State] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reasons", frozenset(reason.lower() for reason in self.reasons))
@@ -118,10 +119,12 @@ class Selection:
     @property
     def is_set(self) -> bool:
         """Whether any message is left out."""
-        return self.filter.is_set or bool(self.reasons)
+        return self.filter.is_set or bool(self.reasons or self.states)
 
     def selects(self, received: Received, summary: MessageSummary) -> bool:
         """Raises UsageError as `MessageFilter.wants`."""
+        if self.states and received.state not in self.states:
+            return False
         if self.reasons and fault_of(summary).lower() not in self.reasons:
             return False
         return self.filter.wants(received, summary)
@@ -229,6 +232,17 @@ class Resender:
             until = datetime.fromtimestamp(received.enqueued_at + window, UTC)
             return f"{DUPLICATE} until {until:%Y-%m-%d %H:%M} UTC"
         return None
+
+
+class Settler:
+    """Settles one message as it is told; all others stay."""
+
+    def __init__(self, key: Key, verdict: Finish) -> None:
+        self._key = key
+        self._verdict = verdict
+
+    def __call__(self, received: Received) -> Verdict:
+        return self._verdict if key_of(received) == self._key else Leave(FILTERED_OUT)
 
 
 class Editor:

@@ -11,7 +11,7 @@ from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE
 from sbpair.core.transfer.canary import Grown
 from sbpair.core.transfer.conclusion import ENDED, hindered_by
 from sbpair.core.transfer.destinations import DestinationSeen
-from sbpair.core.transfer.report import DrainReport, OutcomeRow, reasons
+from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport, OutcomeRow, reasons
 from sbpair.core.transfer.resend import CAME_LATER, NOT_REACHED, Planned, stays
 from sbpair.core.words import counted
 
@@ -24,7 +24,7 @@ class Act:
     """What a verb does with messages, as sentences name it."""
 
     verb: str
-    """`sent`, `moved`, `copied` or `deleted`."""
+    """`sent`, `moved`, `copied`, `deleted` or `dead-lettered`."""
     noun: str = "message"
     keep: bool = False
     """The messages also stay where they are."""
@@ -49,8 +49,8 @@ class MovePlan:
 
     @property
     def has_work(self) -> bool:
-        """Whether any message will be sent, archived or deleted."""
-        return bool(self.report.forwarded or self.report.purged)
+        """Whether any message will be sent, archived, deleted or dead-lettered."""
+        return bool(self.report.forwarded or self.report.purged or self.report.dead_lettered)
 
     @property
     def keyless(self) -> int:
@@ -123,8 +123,10 @@ class MoveResult:
         """Findings of a dry run that found anything; partial if messages are left that were asked for."""
         report = self.report
         if report.dry_run:
-            found = report.forwarded or report.purged or hindered_by(report) is not None
+            found = self.plan.has_work or hindered_by(report) is not None
             return Exit.FINDINGS if found else Exit.OK
+        if self.act.verb == DEAD_LETTERED:
+            report = replace(report, dead_lettered=0)  # as was asked for
         stopped = self.grown is not None and self.grown.stopped_because is not None
         return hindered_by(report, apart_from=_NOT_ASKED_FOR) or (Exit.PARTIAL if stopped else Exit.OK)
 
@@ -138,6 +140,8 @@ class MoveResult:
             yield OutcomeRow(self.act.verb, f"{self.to} on {self.to_namespace}", report.forwarded)
         if report.purged:
             yield OutcomeRow("deleted", self.entity, report.purged)
+        if report.dead_lettered:
+            yield OutcomeRow(DEAD_LETTERED, self.entity, report.dead_lettered)
         if report.already_forwarded:
             yield OutcomeRow("sent before", "", report.already_forwarded)
         for why, number in report.original_faults:
@@ -161,19 +165,24 @@ class MoveResult:
 
     def _what_happened(self) -> str:
         report, act = self.report, self.act
-        number = report.forwarded or report.purged
+        number = self.planned_messages
         would = "would be " if report.dry_run else "was " if number == 1 else "were "
         what = f"{counted(number, act.noun)} of {self.entity} {would}"
         if report.archive is not None or (report.dry_run and self.to is None and report.forwarded):
             what += "archived" + (f" in {report.archive}" if report.archive is not None else "") + " and deleted"
         elif self.to is None:
-            what += "deleted"
+            what += act.verb
         else:
             what += f"{act.verb} to {self.to} on {self.to_namespace}"
         if report.already_forwarded:
             since = "left alone" if act.keep else "completed"
             what += f"; {report.already_forwarded:,} had been sent before and {_were(report.already_forwarded)} {since}"
         return what + (f"; {ended}" if (ended := ENDED.get(report.ended_by)) else "")
+
+    @property
+    def planned_messages(self) -> int:
+        """With how many messages something was done, or would be."""
+        return self.report.forwarded or self.report.purged or self.report.dead_lettered
 
     @property
     def differences(self) -> tuple[str, ...]:

@@ -93,6 +93,8 @@ class TransferRequest:
     deferred: bool = False
     """Also what somebody has deferred: fetched by number once nothing else is left, so after all others of its session.
     A drain only."""
+    active: bool = True
+    """False: nothing but what is deferred, without receiving anything else. A move only."""
     scheduled: bool = False
     """Also what is scheduled, with its time. A move only."""
     leave_missing: bool = False

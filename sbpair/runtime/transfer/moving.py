@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, cast
 
 from sbpair.core.entities import QueueFacts
+from sbpair.core.message import Received, State
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.state import LockClock
 from sbpair.core.transfer.verdict import Judge
-from sbpair.ports import Clock, Ends, MessageMover, Observer
-from sbpair.runtime.transfer.drain import IDLE_SECONDS, DrainJob, TransferRequest, drain
+from sbpair.ports import Clock, Ends, MessageMover, MessageReceiver, Observer
+from sbpair.runtime.transfer.drain import IDLE_SECONDS, DrainJob, TransferRequest, drain, make_sources
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.sinks import ArchiveSink
@@ -31,6 +33,7 @@ class MoveJob:
         copy: nothing is completed.
         session_states: take the states of sessions along. Not where only some messages are meant.
         topic: the source is one: what is scheduled is all that can be seen and taken there.
+        undeliverable: as for `Settlement`.
         archive: where all parts put their messages, instead of sending them; left open.
     """
 
@@ -47,6 +50,7 @@ class MoveJob:
     copy: bool = False
     session_states: bool = True
     topic: bool = False
+    undeliverable: str | None = None
     archive: ArchiveSink | None = None
 
     @property
@@ -77,12 +81,17 @@ class MoveJob:
         sources = None if source is None else [source]
         if source is None and mover is not None:
             sources = [Source(self.path, mover, LockClock(self.lock_seconds), wait_seconds=IDLE_SECONDS)]
+        if not request.active:
+            sources = sources or make_sources(request, self.ends.source, self.facts, wait_seconds=0.0)
+            for each in sources:
+                each.receiver = cast(MessageReceiver, _DeferredOnly(each.receiver))
         return await drain(
             DrainJob(
                 request,
                 secondary=self.ends.source,
                 primary=self.ends.target,
-                admin=self.ends.admin if source is None else None,  # counts are of all sessions
+                # Counts are of all sessions, and of active messages too.
+                admin=self.ends.admin if source is None and request.active else None,
                 primary_admin=self.ends.target_admin,
                 clock=self.clock,
                 observer=self.observer,
@@ -90,9 +99,31 @@ class MoveJob:
                 stop=self.stop,
                 facts=self.facts if source is None else {},
                 judge=self.judge,
-                undeliverable=None,
+                undeliverable=self.undeliverable,
                 sources=sources,
                 mover=mover,
                 archive=self.archive,
             )
         )
+
+
+class _DeferredOnly:
+    """A receiver of an entity in which nothing but what is deferred seems to lie."""
+
+    def __init__(self, receiver: MessageReceiver) -> None:
+        self._receiver = receiver
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._receiver, name)
+
+    async def receive(self, max_messages: int, *, wait_seconds: float) -> list[Received]:
+        """Nothing: what is deferred is received by its number."""
+        return []
+
+    async def peek(self, max_messages: int, *, from_sequence_number: int = 0) -> list[Received]:
+        """The next deferred messages; an empty list is the end."""
+        while page := await self._receiver.peek(max_messages, from_sequence_number=from_sequence_number):
+            if found := [message for message in page if message.state is State.DEFERRED]:
+                return found
+            from_sequence_number = max(message.sequence_number for message in page) + 1
+        return []

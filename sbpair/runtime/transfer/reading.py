@@ -221,7 +221,7 @@ class Reader:
     async def take_deferred(self, source: Source, numbers: Sequence[int]) -> None:
         """Fetch deferred messages by their numbers and move them like the others. What cannot be had stays deferred."""
         rest = list(numbers)
-        while rest and not self._machine.custody.stopping:
+        while rest and not (self._machine.custody.stopping or self._machine.total_reached):
             granted = self._machine.grant(min(len(rest), RECEIVE_MESSAGES), self._clock.monotonic())
             if not granted:
                 await self._room.wait()

@@ -1,0 +1,283 @@
+"""`sbpair message` and `sbpair undefer`: single messages, and deferred ones, dealt with where they lie."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from sbpair.cli.asking import YesOption, go_ahead, go_ahead_by_name
+from sbpair.cli.context import load_settings
+from sbpair.cli.lazy_group import Entry, LazyGroup
+from sbpair.cli.options import ONCE, Options, before_the_command, command
+from sbpair.cli.transfer.dead_letters import call_verb
+from sbpair.cli.transfer.entity_ref import (
+    EntityArgument,
+    EntityRef,
+    NamespaceOptions,
+    find_entity_ref,
+    refuse_unnamed,
+    target_of,
+)
+from sbpair.cli.transfer.options import AgainToOption, ResendOptions
+from sbpair.cli.transfer.planned import carry_out
+from sbpair.cli.transfer.purge import ArchiveOption, NoArchiveOption
+from sbpair.cli.transfer.report import check_new_ledger
+from sbpair.core.errors import UsageError
+from sbpair.core.retry import PATIENCE_SECONDS
+from sbpair.render.result import Column, CommandResult, Table
+
+if TYPE_CHECKING:
+    from sbpair.core.transfer.peeked import PeekedMessage
+
+COMMANDS = {
+    "show": Entry("transfer.message", "show", "Show one message with its body and properties."),
+    "dead-letter": Entry("transfer.message", "dead_letter", "Move one message to the dead letters."),
+    "complete": Entry("transfer.message", "complete", "Delete one message, archived first."),
+    "reschedule": Entry("transfer.message", "reschedule", "Schedule a scheduled message for another time."),
+}
+
+
+class _Commands(LazyGroup):
+    GROUPS: ClassVar = {"Commands": COMMANDS}
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="""Show, dead-letter, delete or reschedule one message of any queue or subscription, by its sequence number.
+
+    Numbers are those that `sbpair entity peek` and `sbpair dlq peek` show. To change one: `sbpair edit`.
+    """,
+    no_args_is_help=True,
+)
+app.callback()(before_the_command)
+
+NumberArgument = Annotated[
+    int, typer.Argument(metavar="NUMBER", min=1, help="Sequence number, as `dlq peek` or `entity peek` shows it.")
+]
+DlqOption = Annotated[bool, typer.Option("--dlq", help="A dead letter.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Find the message, and say what would be done."), ONCE]
+_STATE = "The message is as it was."
+
+
+@command(output="core.transfer.peeked:PeekedMessage")
+def show(
+    options: Options, entity: EntityArgument, number: NumberArgument, *, on: NamespaceOptions, dlq: DlqOption = False
+) -> CommandResult:
+    """Show everything that is known of one message: body, properties, state. Takes nothing. Needs Listen.
+
+    Why it lies there: `sbpair explain`.
+
+    \b
+    Examples:
+      sbpair message show orders 4711
+      sbpair message show contoso-weu:orders 12 --dlq -o json
+    """
+    place = find_entity_ref(load_settings(options), on, entity)
+    found = browse_number(options, place, number, dlq=dlq)
+    rows = [{"field": name, "value": value} for name, value in _shown(found)]
+    table = Table("message", (Column("field", "Field"), Column("value", "Value")), rows)
+    return CommandResult("message show", found, (table,))
+
+
+def _shown(message: "PeekedMessage") -> "list[tuple[str, Any]]":
+    """What a person reads of it, one value a row."""
+    from dataclasses import fields
+
+    facts = [(one.name, getattr(message, one.name)) for one in fields(message) if one.name != "payload_base64"]
+    properties = [(f"property {name}", value) for name, value in message.application_properties.items()]
+    return [
+        (name, str(value))
+        for name, value in (*(fact for fact in facts if fact[0] != "application_properties"), *properties)
+        if value is not None
+    ]
+
+
+def browse_number(options: Options, place: EntityRef, number: int, *, dlq: bool) -> "PeekedMessage":
+    """The message with this number.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from sbpair.core.summary import describe
+    from sbpair.core.transfer.peeked import peeked
+    from sbpair.operations.edit import EditRequest, find_received
+
+    async def found(ends: Any, request: EditRequest, *, stop: Any) -> "PeekedMessage":
+        (received,) = await find_received(ends, request, stop=stop)
+        return peeked(received.source, received, describe(received.payload), with_body=True)
+
+    return call_verb(options, place, found, EditRequest(place.path, number, dead_letter=dlq))
+
+
+@command(output="core.transfer.summary:MoveResult")
+def dead_letter(
+    options: Options,
+    entity: EntityArgument,
+    number: NumberArgument,
+    *,
+    on: NamespaceOptions,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Dead-letter reason.")] = "Operator",
+    description: Annotated[
+        str, typer.Option("--description", metavar="TEXT", help="Dead-letter description.", show_default=False)
+    ] = "",
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Move one active or deferred message to the dead letters of its queue or subscription.
+
+    For a message that keeps its consumers, or its session, from going on. To reach an active message, the ones before
+    it are locked for a moment and released. Needs Listen. Back again: `sbpair dlq resubmit`.
+
+    \b
+    Examples:
+      sbpair message dead-letter orders 4711 --reason Poison
+    """
+    from sbpair.operations.in_place import DeadLetterRequest, dead_letter_message
+
+    source = find_entity_ref(load_settings(options), on, entity)
+    if not dry_run:
+        refuse_unnamed(options, source, yes=yes)
+    request = DeadLetterRequest(
+        source.path,
+        number,
+        reason=reason,
+        description=description,
+        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
+        dry_run=dry_run,
+    )
+
+    def ask(messages: str) -> None:
+        go_ahead(options, f"Dead-letter message {number} of {source}", yes=yes, state=_STATE)
+
+    return carry_out("message dead-letter", options, dead_letter_message, request, (source, None), ask, yes=yes)
+
+
+@command(output="core.transfer.summary:MoveResult")
+def complete(
+    options: Options,
+    entity: EntityArgument,
+    number: NumberArgument,
+    *,
+    on: NamespaceOptions,
+    dlq: DlqOption = False,
+    archive: ArchiveOption = None,
+    no_archive: NoArchiveOption = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Delete one message, archived first: active, deferred, scheduled (it is cancelled) or dead letter.
+
+    Asks for the entity's name. --archive DIR or --no-archive has to be given; `sbpair restore` sends what is archived.
+    To reach an active message, the ones before it are locked for a moment and released. Needs Listen, and Send for a
+    scheduled one.
+
+    \b
+    Examples:
+      sbpair message complete orders 4711 --archive purged/
+      sbpair message complete orders 12 --dlq --no-archive --yes
+    """
+    from sbpair.operations.purge import PurgeRequest, purge
+
+    if (archive is None) != no_archive:
+        raise UsageError(f"Give --archive DIR or --no-archive{'; not both' if no_archive else ''}. {_STATE}")
+    source = find_entity_ref(load_settings(options), on, entity)
+    if not dry_run:
+        refuse_unnamed(options, source, yes=yes)
+    browse_number(options, source, number, dlq=dlq)
+    request = PurgeRequest(
+        source.path,
+        archive,
+        dead_letter=dlq,
+        number=number,
+        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
+        dry_run=dry_run,
+    )
+
+    def ask(messages: str) -> None:
+        kept = "permanently" if archive is None else f"after writing it to {archive}"
+        go_ahead_by_name(options, f"Delete message {number} of {source} {kept}", source.path, yes=yes, state=_STATE)
+
+    return carry_out("message complete", options, purge, request, (source, None), ask, yes=yes)
+
+
+@command(output="core.transfer.summary:EditResult")
+def reschedule(
+    options: Options,
+    entity: EntityArgument,
+    number: NumberArgument,
+    at: Annotated[
+        str, typer.Argument(metavar="TIME", help="When it becomes active: 2026-11-22T08:00Z, or 2h for in two hours.")
+    ],
+    *,
+    on: NamespaceOptions,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Schedule a scheduled message of a queue or topic for another time.
+
+    A new message is scheduled and the old one cancelled, in one transaction; it gets another sequence number. Needs
+    Listen and Send.
+
+    \b
+    Examples:
+      sbpair message reschedule orders 4711 2026-11-22T08:00Z
+      sbpair message reschedule orders 4711 15m --yes
+    """
+    from sbpair.operations.in_place import RescheduleRequest, reschedule_message
+
+    source = find_entity_ref(load_settings(options), on, entity)
+    if not dry_run:
+        refuse_unnamed(options, source, yes=yes)
+    when = _future(at)
+    request = RescheduleRequest(
+        source.path, number, when, patience_seconds=options.timeout_seconds(PATIENCE_SECONDS), dry_run=dry_run
+    )
+
+    def ask(messages: str) -> None:
+        said = datetime.fromtimestamp(when, UTC)
+        go_ahead(
+            options, f"Schedule message {number} of {source} for {said:%Y-%m-%d %H:%M:%S} UTC", yes=yes, state=_STATE
+        )
+
+    return carry_out("message reschedule", options, reschedule_message, request, (source, source), ask, yes=yes)
+
+
+def _future(text: str) -> float:
+    from sbpair.core.durations import parse_moment
+
+    now = datetime.now(UTC).timestamp()
+    moment = parse_moment(text, now)
+    return moment if text[:1].isdigit() and "-" in text else 2 * now - moment  # a duration is that long from now
+
+
+@command(output="core.transfer.summary:MoveResult")
+def undefer(
+    options: Options, entity: EntityArgument, *, on: NamespaceOptions, to: AgainToOption = None, chosen: ResendOptions
+) -> CommandResult:
+    """Make deferred messages active again: each is sent to its own queue and completed, in one transaction.
+
+    For messages whose numbers nobody kept. They go to the end of the queue, in a session behind its other messages;
+    nothing else is touched. Needs Listen and Send.
+
+    \b
+    Examples:
+      sbpair undefer orders --dry-run
+      sbpair undefer orders --where "country = 'DE'" --yes
+      sbpair undefer news/Subscriptions/audit --to audit-repair
+    """
+    from sbpair.operations.in_place import UndeferRequest
+    from sbpair.operations.in_place import undefer as send_again
+
+    settings = load_settings(options)
+    source = find_entity_ref(settings, on, entity)
+    if not chosen.dry_run:
+        refuse_unnamed(options, source, yes=chosen.yes)
+    target = target_of(settings, on, source, to)
+    check_new_ledger(chosen.ledger, new=chosen.new_ledger)
+    asked = chosen.request(options, one_namespace=source.on_same_namespace(target))
+    request = UndeferRequest(source.path, target.path, **asked)
+
+    def ask(messages: str) -> None:
+        go_ahead(options, f"Send {messages} of {source} to {target}", yes=chosen.yes, state="Nothing was sent.")
+
+    return carry_out("undefer", options, send_again, request, (source, target), ask, yes=chosen.yes)
