@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,21 @@ _NEEDS = {
     AuthMethod.BROWSER: "It needs a browser on this machine.",
     AuthMethod.DEFAULT: "Retry with one credential, for example --auth azure-cli (after az login).",
 }
+
+
+_TRIED = re.compile(r"^\s*(\w+Credential): (?:\1 authentication unavailable\. )?(.*)$", re.MULTILINE)
+_MOST_CHARACTERS = 400
+_MOST_OF_EACH = 110
+
+
+def _said(text: str) -> str:
+    """An error of azure-identity, short. Of one that tried several credentials the first words about each, the Azure
+    CLI's first: it is what most people can do something about."""
+    tried: list[tuple[str, str]] = _TRIED.findall(text)
+    if len(tried) < 2:
+        return " ".join(text.split())[:_MOST_CHARACTERS]
+    tried.sort(key=lambda one: one[0] != "AzureCliCredential")
+    return "; ".join(f"{name}: {why.split('. ')[0].rstrip('.')[:_MOST_OF_EACH]}" for name, why in tried)
 
 
 class NamedCredential:
@@ -62,7 +78,7 @@ class NamedCredential:
                 token: AccessToken = await self._inner.get_token(*scopes, **options)
                 return token
         except Exception as error:
-            text = " ".join(scrub(str(error)).split())[:400] or type(error).__name__
+            text = _said(scrub(str(error))) or type(error).__name__
             raise CredentialError(
                 f"The credential `{self.method}` could not obtain a token for {', '.join(scopes)}: {text}",
                 hint=_NEEDS.get(self.method),

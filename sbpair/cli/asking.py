@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sbpair.settings import Settings
 
 LOCAL_PAIR = "local"
+ENVIRONMENT_PAIR = "environment"
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask."), ONCE]
 AllPairsOption = Annotated[bool, typer.Option("--all-pairs", help="Every configured pair.")]
 
@@ -127,7 +128,9 @@ def pairs_to_write(
 
 def _refuse_unless_agreed(options: Options, pair: Pair, doing: str, named_by: str) -> None:
     question = f"{doing} {pair.name} ({side_named(pair)})?"
-    if can_ask(options) and _confirmed(question):
+    if options.answered and pair.name == ENVIRONMENT_PAIR:
+        return  # the variables of this run name it
+    if not options.answered and can_ask(options) and _confirmed(question):
         return
     name = f"{named_by} {pair.name}".lstrip()
     raise UsageError("No pair was named, and this command writes. Nothing was done.", hint=f"Name it: {name}")

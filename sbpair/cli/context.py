@@ -39,6 +39,10 @@ def load_settings(options: Options, *, to_act: bool = True) -> "Settings":
 
     seconds = max(1.0, options.timeout_seconds(CALL_SECONDS))  # with less, nothing at all would be answered
     settings = load(config=options.config, call_seconds=seconds)
+    if options.connection_string_file is not None:
+        from sbpair.settings import connection_strings
+
+        settings = connection_strings(settings, options.connection_string_file)
     if options.primary or options.secondary:
         settings = settings.between(options.primary, options.secondary)
     if to_act and settings.project_file is not None and not options.quiet:

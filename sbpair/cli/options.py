@@ -10,6 +10,7 @@ all options that the set declares: what several commands share is declared once.
 
 import inspect
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -121,8 +122,14 @@ class Options:
         str | None, _common(metavar="NAME", help="Primary namespace of a pair that no file names, by name or host.")
     ] = None
     secondary: Annotated[str | None, _common(metavar="NAME", help="Its secondary namespace.")] = None
+    connection_string_file: Annotated[
+        Path | None,
+        _common(metavar="FILE", help="Connection strings of namespaces, one a line; - reads them from stdin."),
+    ] = None
     line: tuple[str, ...] = ()
     """The command with its arguments and its options that are not `ONCE`."""
+    answered: bool = False
+    """--yes was given: nothing is asked."""
 
     @property
     def go_on(self) -> str:
@@ -234,7 +241,7 @@ def _is_set(kind: Any) -> TypeGuard[type[OptionSet]]:
     return isinstance(kind, type) and issubclass(kind, OptionSet)
 
 
-_COMMON = {each.name: each.type for each in fields(Options) if each.name != "line"}
+_COMMON = {each.name: each.type for each in fields(Options) if each.name not in ("line", "answered")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,12 +292,14 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
         PAIR.set(None)
         ctx.color = None if colors_wanted(options.no_color) else False
         called = ctx.command_path.partition(" ")[2]
-        options = replace(options, line=(*called.split(), *_given(own, values)))
+        answered = bool(values.get("yes"))
+        options = replace(options, line=(*called.split(), *_given(own, values)), answered=answered)
         if "ctx" in parameters:
             values["ctx"] = ctx
         for name, kind in sets.items():
             values[name] = kind.taken_from(values)
         try:
+            _refuse_secrets(values, called)
             check_format(called, options.output, checks=output.checks, page=output.page)
             if options.outfile is not None:
                 check_writable(options.outfile)
@@ -310,6 +319,24 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
     _present_as(run, own)
     setattr(run, "output", output)  # noqa: B010
     return run
+
+
+_PASTED = re.compile(r"Endpoint=sb://.*SharedAccess", re.IGNORECASE | re.DOTALL)
+
+
+def _refuse_secrets(values: Mapping[str, Any], called: str) -> None:
+    """A key on a command line stands in the shell's history, and in the list of processes for everybody.
+
+    Raises:
+        UsageError: an argument or option is a connection string.
+    """
+    texts = (text for value in values.values() for text in (value if isinstance(value, list | tuple) else (value,)))
+    if any(isinstance(text, str) and _PASTED.search(text) for text in texts):
+        raise UsageError(
+            "A connection string was given as an argument, where the shell's history and other users of this machine "
+            "can read its key. Nothing was done; renew the key if they may have.",
+            hint=f"Paste it into: sbpair {called} --connection-string-file -, or set SBPAIR_CONNECTION_STRING",
+        )
 
 
 def _pair_in(values: dict[str, Any]) -> str | None:

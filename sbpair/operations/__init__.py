@@ -86,12 +86,14 @@ if TYPE_CHECKING:
     from sbpair.operations.send import SendRequest, send
     from sbpair.operations.status import StatusRequest, status, watch_status
     from sbpair.operations.syphon import SyphonRequest, syphon
+    from sbpair.operations.triage import Cause, Triage, TriageRequest, list_causes
 
 __all__ = [
     "AppliedPlan",
     "AuditRequest",
     "AuditedPair",
     "BrowseRequest",
+    "Cause",
     "CleanupRequest",
     "Compared",
     "CopyRequest",
@@ -145,6 +147,8 @@ __all__ = [
     "ToArchive",
     "ToPrimary",
     "ToQueue",
+    "Triage",
+    "TriageRequest",
     "UndeferRequest",
     "WrittenPlan",
     "append_history",
@@ -167,6 +171,7 @@ __all__ = [
     "estimate_cost",
     "evacuate",
     "find_message",
+    "list_causes",
     "list_dead_letters",
     "list_entities",
     "move",
@@ -232,6 +237,7 @@ _MODULES = {
     "send": ("SendRequest", "SentMessages", "send"),
     "status": ("StatusReport", "StatusRequest", "status", "watch_status"),
     "syphon": ("SyphonRequest", "syphon"),
+    "triage": ("Cause", "Triage", "TriageRequest", "list_causes"),
 }
 
 

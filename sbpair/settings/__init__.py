@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sbpair.settings.files import parse_yaml, parse_yaml_with_lines, read_file, together
     from sbpair.settings.keys import FILE_NAME, Sourced, json_schema
     from sbpair.settings.notice import first_use_notice, load_noticed
-    from sbpair.settings.resolve import BETWEEN, HOW_TO_CONFIGURE, Settings, load
+    from sbpair.settings.resolve import BETWEEN, HOW_TO_CONFIGURE, Settings, connection_strings, load
     from sbpair.settings.state import (
         EMULATOR_KEY,
         LOCAL_PAIR,
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
         emulator_state,
         first_use,
         local_pair,
+        remember_causes,
         remember_default_pair,
+        remembered_causes,
         state_directory,
     )
 
@@ -41,6 +43,7 @@ __all__ = [
     "DocumentError",
     "Settings",
     "Sourced",
+    "connection_strings",
     "data_directory",
     "emulator_state",
     "environment_names",
@@ -55,7 +58,9 @@ __all__ = [
     "parse_yaml_with_lines",
     "read_file",
     "read_text",
+    "remember_causes",
     "remember_default_pair",
+    "remembered_causes",
     "state_directory",
     "to_environment",
     "together",
@@ -67,7 +72,7 @@ _MODULES = {
     "files": ("parse_yaml", "parse_yaml_with_lines", "read_file", "together"),
     "keys": ("FILE_NAME", "Sourced", "json_schema"),
     "notice": ("first_use_notice", "load_noticed"),
-    "resolve": ("BETWEEN", "HOW_TO_CONFIGURE", "Settings", "load"),
+    "resolve": ("BETWEEN", "HOW_TO_CONFIGURE", "Settings", "connection_strings", "load"),
     "state": (
         "EMULATOR_KEY",
         "LOCAL_PAIR",
@@ -75,6 +80,8 @@ _MODULES = {
         "emulator_state",
         "first_use",
         "local_pair",
+        "remember_causes",
+        "remembered_causes",
         "remember_default_pair",
         "state_directory",
     ),

@@ -33,8 +33,10 @@ def environment_names() -> dict[str, str]:
     return names | {"SBPAIR_CONFIG": "Path of the configuration file", "SBPAIR_PAIR": "The pair in use"}
 
 
+CONNECTION_STRINGS = "SBPAIR_CONNECTION_STRING"
 _CONNECTION_STRING = "The connection string itself; one with EntityPath serves that entity alone"
 _OF_COMMANDS = {
+    CONNECTION_STRINGS: "Connection strings of namespaces, one a line, as --connection-string-file reads them",
     "SBPAIR_TIMEOUT": "Time-out of one request, for commands that are given no --timeout",
     "SBPAIR_JAVA": "Java that Spark runs on: its home folder or program",
     "SBPAIR_JOURNAL": "Journal of active/active consumers, as `replicate consume --journal` takes it",

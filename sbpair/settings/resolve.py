@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from sbpair.core.names import check_namespace_label, namespace_label
 from sbpair.core.pairing import PAIR_OPTIONS, Pair, pair_options
 from sbpair.core.redact import quoted
 from sbpair.settings.documents import DocumentError, read_text
-from sbpair.settings.environment import ENVIRONMENT_PAIR, from_environment
+from sbpair.settings.environment import CONNECTION_STRINGS, ENVIRONMENT_PAIR, from_environment
 from sbpair.settings.files import config_files, read_file, user_file
 from sbpair.settings.keys import NAMESPACE_KEYS, PAIR_KEYS, SIDES, Sourced
 from sbpair.settings.state import (
@@ -55,6 +56,8 @@ class Settings:
     call_seconds: float = CALL_SECONDS
     project_file: Path | None = None
     """The file found in or above the working directory, which may be somebody else's; not one the user has named."""
+    given: tuple[NamespaceAccess, ...] = ()
+    """Namespaces whose connection strings were given for this run; they count first."""
 
     def pair_names(self) -> tuple[str, ...]:
         names = {key.split(".")[1] for key in self.values if key.startswith("pairs.")}
@@ -85,7 +88,7 @@ class Settings:
         Raises:
             ConfigurationError: one of them is configured wrongly.
         """
-        found: dict[str, NamespaceAccess] = {}
+        found = {access.host.lower(): access for access in self.given}
         for access in (self.side(name, side) for name in self._pairs_of_files_first() for side in SIDES):
             if access is not None:
                 found.setdefault(access.host.lower(), access)
@@ -113,6 +116,8 @@ class Settings:
         Raises:
             ConfigurationError: as `pair`, or that side is not configured.
         """
+        if pair is None and len(self.given) == 1:
+            return self.given[0].label, self.given[0]
         name = self.choose(pair)
         access = self.side(name, side)
         if access is None:
@@ -139,6 +144,9 @@ class Settings:
             ConfigurationError: it is no name of a namespace, or asks for a connection string where none is known.
         """
         host, label = _host(name, None, "NAMESPACE").lower(), namespace_label(name)
+        for access in self.given:
+            if access.host.lower() == host or ("." not in name and access.label == label):
+                return access
         _, configured = self._configured(label, host, whole="." in name)
         if configured is not None:
             return configured
@@ -150,7 +158,8 @@ class Settings:
         if method is AuthMethod.CONNECTION_STRING:
             raise ConfigurationError(
                 f"No connection string is configured for {label}.",
-                hint="Set SBPAIR_SECONDARY_CONNECTION_STRING, or name an Entra ID credential with --auth.",
+                hint="Give it with --connection-string-file FILE, - for stdin, or SBPAIR_CONNECTION_STRING; or name an "
+                "Entra ID credential with --auth.",
             )
         access = NamespaceAccess(label=label, host=host, auth=method, call_seconds=self.call_seconds)
         check_credential(access)
@@ -433,6 +442,53 @@ def resource_manager(
     return access
 
 
+def connection_strings(settings: Settings, path: Path | None = None) -> Settings:
+    """With the namespaces whose connection strings stand in a file (`-`: stdin; None: the environment), one a line. A
+    name may stand before one, `contoso-weu Endpoint=sb://...`, where the host does not tell it.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a line is no connection string; the line is not repeated.
+    """
+    origin = CONNECTION_STRINGS if path is None else "stdin" if str(path) == "-" else str(path)
+    try:
+        text = settings.environ.get(CONNECTION_STRINGS, "") if path is None else _read(path)
+    except DocumentError as error:
+        raise ConfigurationError(f"--connection-string-file: cannot read {origin}: {error}") from error
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if path is not None and not lines:
+        raise ConfigurationError(f"There is no connection string in {origin}.")
+    return replace(settings, given=tuple(_given(settings, line, origin) for line in lines))
+
+
+def _read(path: Path) -> str:
+    return sys.stdin.read(MOST_SECRET_BYTES) if str(path) == "-" else read_text(path, most_bytes=MOST_SECRET_BYTES)
+
+
+def _given(settings: Settings, line: str, origin: str) -> NamespaceAccess:
+    name, _, text = line.rpartition("Endpoint=")
+    try:
+        host = host_of(f"Endpoint={text}")
+        label = namespace_label(name.strip() or host)
+        check_namespace_label(label)
+    except (ConfigurationError, InvalidNameError) as error:
+        hint = "One a line: Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;SharedAccessKey=..."
+        raise ConfigurationError(f"{origin}: {error.message}", hint=hint) from error
+    azure = any(host.lower().endswith(cloud.service_bus_suffix) for cloud in Cloud)
+    if azure and namespace_label(host) != label:
+        raise ConfigurationError(f"{origin}: the connection string after {quoted(label)} is that of {host}.")
+    access = NamespaceAccess(
+        label=label,
+        host=host,
+        auth=AuthMethod.CONNECTION_STRING,
+        connection_string=Secret(f"Endpoint={text}"),
+        ca_file=authority_of_embedded(host, settings.environ),
+        call_seconds=settings.call_seconds,
+        host_stated=not azure,
+    )
+    check_credential(access)
+    return access
+
+
 def _between(pair: str) -> str:
     return f"{quoted(pair)} means two namespaces, PRIMARY:SECONDARY. For a queue: sbpair entity peek NAMESPACE:QUEUE"
 
@@ -506,7 +562,7 @@ def load(
         values.update(remembered)
     values.update(from_environment(variables, values))
     values.update(embedded)
-    return Settings(values, tuple(files), dict(variables), call_seconds, of_project)
+    return connection_strings(Settings(values, tuple(files), dict(variables), call_seconds, of_project))
 
 
 def _of_its_own_pairs(values: Mapping[str, Sourced], read: dict[str, Sourced]) -> dict[str, Sourced]:

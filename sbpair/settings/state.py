@@ -1,6 +1,7 @@
 """State that outlives a command, in the XDG state folder: running embedded namespaces, the remembered default pair."""
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -196,3 +197,26 @@ def remembered_default_pair(environ: Mapping[str, str]) -> "dict[str, Sourced]":
     except DocumentError:
         return {}
     return {"default_pair": Sourced(name, str(path))} if name else {}
+
+
+def remembered_causes(host: str, environ: Mapping[str, str]) -> dict[str, int]:
+    """How many dead letters of each cause a namespace had at the last look; nothing if nobody has looked."""
+    try:
+        found = json.loads(read_text(_causes_file(host, environ), most_bytes=_MOST_BYTES))
+    except (DocumentError, ValueError):
+        return {}
+    return {str(key): int(count) for key, count in found.items()} if isinstance(found, dict) else {}
+
+
+def remember_causes(host: str, causes: Mapping[str, int], environ: Mapping[str, str]) -> None:
+    """Keep them for the next look.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    _write(_causes_file(host, environ), json.dumps(causes))
+
+
+def _causes_file(host: str, environ: Mapping[str, str]) -> Path:
+    name = hashlib.sha256(host.lower().encode()).hexdigest()[:16]
+    return state_directory(environ) / "dead-letters" / f"{name}.json"

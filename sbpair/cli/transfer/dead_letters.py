@@ -1,50 +1,92 @@
 """`sbpair dlq list`, `dlq peek` and `entity peek`: what lies in an entity, and why in its dead-letter queue."""
 
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings, run_async
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.entity_ref import EntityArgument, EntityRef, NamespaceOptions, find_entity_ref
+from sbpair.cli.transfer.entity_ref import (
+    EntityArgument,
+    EntityRef,
+    NamespaceOptions,
+    find_entity_ref,
+    find_namespace,
+    open_places,
+)
 from sbpair.cli.transfer.options import Filters, ReasonOption
 from sbpair.cli.transfer.peek import DEFAULT_LIMIT
+from sbpair.core.errors import UsageError
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     import asyncio
 
+    from sbpair.core.transfer.triage import Triage
     from sbpair.operations.dead_letters import BrowseRequest
+    from sbpair.settings import Settings
 
 T = TypeVar("T")
+DEFAULT_TIMEOUT_SECONDS = 30.0
+MOST_COMMANDS = 10
+"""Of the most frequent causes; every cause has its own in JSON and on the page."""
 
 
-@command(output="core.transfer.dead_letters:DeadLetterReasons")
+@command(output="core.transfer.triage:DeadLetterList", checks=True, page=True)
 def list_reasons(
     options: Options,
-    entity: EntityArgument,
+    entity: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ENTITY",
+            help="A queue, or TOPIC/Subscriptions/NAME; NAMESPACE:ENTITY for one of another namespace. Without one: "
+            "every queue and subscription of the namespace.",
+            show_default=False,
+            autocompletion=suggestions.entities,
+        ),
+    ] = None,
     *,
     on: NamespaceOptions,
     reasons: ReasonOption = None,
     filters: Filters,
+    since_last: Annotated[
+        bool,
+        typer.Option(
+            "--since-last",
+            help="Of the whole namespace: only causes that are new or grow since the last run with this option.",
+        ),
+    ] = False,
+    body: Annotated[
+        bool, typer.Option("--body", help="Of the whole namespace: show the body of one letter of each cause.")
+    ] = False,
 ) -> CommandResult:
-    """Count the dead letters of a queue or subscription by reason, with their ages.
+    """Count the dead letters of an entity by reason, or those of the whole namespace by cause, each with its command.
 
-    Browses the whole dead-letter queue; locks and changes nothing. Needs Listen.
+    Browses whole dead-letter queues; locks and changes nothing. A cause is the entity, the reason, the exception and
+    where it was raised, the words of the description, and the names of the body's fields; numbers, ids and quoted
+    values do not count. Exit code 5: there are some. Needs Listen, for the whole namespace also Manage.
 
     \b
     Examples:
       sbpair dlq list orders
-      sbpair dlq list news/Subscriptions/audit --namespace contoso-weu --since 24h
+      sbpair dlq list --namespace contoso-weu
+      sbpair dlq list --namespace contoso-weu --since-last -o nagios
     """
+    settings = load_settings(options)
+    if entity is None:
+        return _triage(options, settings, on, _request(options, "", filters, reasons), since_last=since_last, body=body)
+    if since_last or body:
+        raise UsageError("--since-last and --body of `dlq list` are about a whole namespace: name no entity.")
     from sbpair.core.transfer.dead_letters import DeadLetterReason
     from sbpair.operations.dead_letters import list_dead_letters
 
-    place = find_entity_ref(load_settings(options), on, entity)
-    request = _request(options, place, filters, reasons)
+    place = find_entity_ref(settings, on, entity)
+    request = _request(options, place.path, filters, reasons)
     found = call_verb(options, place, list_dead_letters, request)
     matching = " that match" if request.selection.is_set else ""
     why = f", for {counted(len(found.reasons), 'reason')}" if found.reasons else ""
@@ -52,7 +94,86 @@ def list_reasons(
         "dlq list",
         found,
         (table_of(DeadLetterReason, found.reasons),),
+        notes=() if found.messages else request.selection.advice,
+        closing=not found.messages,
         summary=f"{place} has {counted(found.messages, 'dead letter')}{matching}{why}.",
+    )
+
+
+def _triage(
+    options: Options,
+    settings: "Settings",
+    on: NamespaceOptions,
+    asked: "BrowseRequest",
+    *,
+    since_last: bool,
+    body: bool,
+) -> CommandResult:
+    from sbpair.operations.triage import TriageRequest, list_causes
+    from sbpair.settings import remember_causes, remembered_causes
+
+    access, named = find_namespace(settings, on)
+    before = remembered_causes(access.host, settings.environ)
+    request = TriageRequest(
+        asked.selection,
+        before if before or since_last else None,
+        since_last,
+        body,
+        options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS),
+    )
+    place = EntityRef(access, "", settings.environment_of(access), named)
+    found = call_verb(options, place, list_causes, request)
+    notes = [f"Not read: {one.queue}: {one.error.message}" for one in found.not_read]
+    if since_last and not asked.selection.is_set and not found.not_read:
+        try:
+            remember_causes(
+                access.host,
+                {part: number for one in found.causes for part, number in one.parts.items()},
+                settings.environ,
+            )
+        except OSError as error:
+            notes.append(f"This look cannot be remembered: {error}")
+    return _shown(found, tuple(notes))
+
+
+def _shown(found: "Triage", notes: tuple[str, ...]) -> CommandResult:
+    from sbpair.core.transfer.triage import Cause
+    from sbpair.render.page import Bar, Bars, Card, Cards, Page, Tone
+    from sbpair.render.result import Check, Metric, Severity
+
+    columns = {"entity": "", "reason": "", "messages": "", "trend": "", "text": "", "newest": ""}
+    table = table_of(Cause, found.shown, "Causes")
+    commands = tuple(
+        f"{one.messages:,} of {one.entity} ({one.reason}): {one.command}" for one in found.shown[:MOST_COMMANDS]
+    )
+    bodies = tuple(f"{one.entity} {one.numbers[0]}: {one.body}" for one in found.shown if one.body is not None)
+    checks = tuple(
+        Check("dead-letters", one.entity, Severity.WARNING, f"{one.messages:,} {one.reason}: {one.text}")
+        for one in found.shown
+    )
+    by_entity = Counter[str]()
+    for one in found.causes:
+        by_entity[one.entity] += one.messages
+    bars = Bars("By entity", [Bar(name, number, f"{number:,}") for name, number in by_entity.most_common(30)])
+    fresh = sum(one.trend in ("new", "growing") for one in found.causes)
+    figures = (("Dead letters", found.messages), ("Causes", len(found.causes)), ("New or growing", fresh))
+    cards = Cards([Card(name, f"{number:,}") for name, number in figures])
+    tone = Tone.WARN if found.causes or found.not_read else Tone.GOOD
+    return CommandResult(
+        "dlq list",
+        found,
+        (table,),
+        summary=found.closing,
+        notes=(*notes, *bodies, *commands),
+        exit=found.exit,
+        checks=checks or (Check("dead-letters", found.namespace, Severity.OK, found.closing),),
+        metrics=tuple(
+            Metric("sbpair_dead_letters", "Dead letters of an entity.", number, (("entity", name),))
+            for name, number in by_entity.items()
+        ),
+        screen=(table_of(Cause, found.shown, show=columns),),
+        page=Page(f"Dead letters of {found.namespace}", [cards, bars, table], lead=found.closing, tone=tone),
+        closing=True,
     )
 
 
@@ -78,7 +199,7 @@ def peek(
       sbpair dlq peek contoso-weu:orders -n 1000 -o jsonl > dead.jsonl
     """
     place = find_entity_ref(load_settings(options), on, entity)
-    request = _request(options, place, filters, reasons)
+    request = _request(options, place.path, filters, reasons)
     request = replace(request, dead_letter=True, max_messages=limit, from_sequence_number=from_sequence, with_body=body)
     return _peeked(options, "dlq peek", place, request)
 
@@ -104,7 +225,7 @@ def peek_messages(
       sbpair entity peek contoso-weu:orders -n 1000 -o jsonl > orders.jsonl
     """
     place = find_entity_ref(load_settings(options), on, entity)
-    request = _request(options, place, filters, None)
+    request = _request(options, place.path, filters, None)
     request = replace(request, max_messages=limit, from_sequence_number=from_sequence, with_body=body)
     return _peeked(options, "entity peek", place, request)
 
@@ -121,28 +242,25 @@ def _peeked(options: Options, name: str, place: EntityRef, request: "BrowseReque
         name,
         found,
         (table_of(PeekedMessage, found.messages, show=columns),),
+        notes=() if found.messages else request.selection.advice,
+        closing=not found.messages,
         summary=f"{shown} shown of {found.looked_at:,} browsed{more}.",
     )
 
 
-def _request(options: Options, place: EntityRef, filters: Filters, reasons: list[str] | None) -> "BrowseRequest":
+def _request(options: Options, path: str, filters: Filters, reasons: list[str] | None) -> "BrowseRequest":
     from sbpair.core.transfer.resend import Selection
     from sbpair.operations.dead_letters import BrowseRequest
-    from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS
 
     selection = Selection(filters.wanted(), reasons or ())
-    return BrowseRequest(
-        place.path, selection=selection, timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
-    )
+    return BrowseRequest(path, selection=selection, timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS))
 
 
 def call_verb(options: Options, place: EntityRef, verb: Callable[..., Coroutine[Any, Any, T]], request: Any) -> T:
     """The result of a verb that works on one open namespace."""
 
     async def work(stop: "asyncio.Event") -> T:
-        from sbpair.connect import open_ends
-
-        async with open_ends(place.access) as ends:
+        async with open_places(place) as ends:
             return await verb(ends, request, stop=stop)
 
     return run_async(options, work)

@@ -1,5 +1,8 @@
 """Which entity of which namespace: `ENTITY`, or `NAMESPACE:ENTITY`, for the commands that work on any of them."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +17,7 @@ from sbpair.core.names import SUBSCRIPTIONS, check_entity_path, split_source, su
 from sbpair.core.pairing import Side
 
 if TYPE_CHECKING:
+    from sbpair.ports import Ends
     from sbpair.settings import Settings
 
 EntityArgument = Annotated[
@@ -122,6 +126,34 @@ def find_namespace(settings: "Settings", on: NamespaceOptions) -> tuple[Namespac
         return settings.named_namespace(on.namespace, on.auth), True
     chosen, access = settings.side_in_use(on.pair, on.side)
     return access, on.pair is not None or settings.get("default_pair") is not None or chosen == LOCAL_PAIR
+
+
+@asynccontextmanager
+async def open_places(source: EntityRef, target: EntityRef | None = None) -> "AsyncIterator[Ends]":
+    """The open namespaces of one or two entities. An entity that does not exist is compared with those that do, where
+    the credential may list them."""
+    from sbpair.connect import open_ends
+    from sbpair.core.errors import EntityNotFoundError, ServiceError
+
+    async with open_ends(source.access, None if target is None else target.access) as ends:
+        try:
+            yield ends
+        except EntityNotFoundError as error:
+            missing = split_source(error.entity or source.path)[0]
+            at_source = target is None or missing.lower() == source.path.lower()
+            topology = ends.topology if at_source else ends.target_topology
+            if topology is None:
+                raise
+            try:
+                async with asyncio.timeout(_LIST_SECONDS):
+                    known = [one.path for one in await topology.entities(rules=False)]
+            except (ServiceError, TimeoutError):
+                raise error from None
+            error.entity = missing
+            raise error.looking_like(known) from None
+
+
+_LIST_SECONDS = 5.0
 
 
 def _checked(path: str) -> str:

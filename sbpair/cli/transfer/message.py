@@ -131,6 +131,7 @@ def dead_letter(
     \b
     Examples:
       sbpair message dead-letter orders 4711 --reason Poison
+      sbpair message dead-letter contoso-weu:orders 4711 --dry-run
     """
     from sbpair.operations.in_place import DeadLetterRequest, dead_letter_message
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sbpair.cli.asking import can_ask
 from sbpair.cli.context import EventLog, Interrupted, run_and_show, run_async
 from sbpair.cli.options import Options
-from sbpair.cli.transfer.entity_ref import EntityRef
+from sbpair.cli.transfer.entity_ref import EntityRef, open_places
 from sbpair.core.transfer.report import OutcomeRow
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, table_of
@@ -101,9 +101,7 @@ def carry_out(
     said: list[str] = []
 
     def connect() -> AbstractAsyncContextManager[Any]:
-        from sbpair.connect import open_ends
-
-        return open_ends(source.access, None if target is None else target.access)
+        return open_places(source, target)
 
     def agree(planned: "MoveResult | EditResult") -> None:
         moved = _moved(planned)
@@ -117,12 +115,14 @@ def carry_out(
 
     def shown(done: "MoveResult | EditResult") -> CommandResult:
         moved = _moved(done)
+        chosen = getattr(request, "selection", None)
+        advice = () if chosen is None or moved.planned_messages else chosen.advice
         differences = moved.differences if moved.report.dry_run else ()
         return CommandResult(
             command,
             done,
             (table_of(OutcomeRow, moved.rows),),
-            notes=tuple(note for note in (*moved.remarks, *differences, *moved.notes) if note not in said),
+            notes=tuple(note for note in (*moved.remarks, *advice, *differences, *moved.notes) if note not in said),
             summary=moved.closing(options.go_on),
             exit=moved.exit,
             closing=True,

@@ -10,6 +10,7 @@ import fnmatch
 import re
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -130,6 +131,14 @@ class Where:
 
     text: str
 
+    @property
+    def properties(self) -> frozenset[str]:
+        """Names of the application properties that it asks for."""
+        names = _Names()
+        with suppress(FilterEvaluationError):
+            _compiled(self.text)(names)
+        return frozenset(names.asked)
+
     def matches(self, summary: MessageSummary, received: Received) -> bool:
         """Raises FilterError: the condition cannot be evaluated for this message, say text plus a number."""
         try:
@@ -138,6 +147,18 @@ class Where:
             raise FilterError(
                 f"The filter {quoted(self.text)} cannot be evaluated for message {_number(received)}: {error}"
             ) from error
+
+
+class _Names(_View):
+    """Remembers which application properties are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(describe(b""), _NOTHING)
+        self.asked: set[str] = set()
+
+    def user(self, name: str) -> object:
+        self.asked.add(name)
+        return UNKNOWN
 
 
 @lru_cache(maxsize=64)

@@ -6,23 +6,26 @@ worth more than one that a service accepted and threw away.
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import get_close_matches
 
 from sbpair.core.durations import format_duration
 from sbpair.core.editing import Repair
 from sbpair.core.errors import EntityNotFoundError, MalformedMessageError, SbpairError, UsageError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
+from sbpair.core.redact import quoted
 from sbpair.core.rewrite import as_sent
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.custody import PURGED
 from sbpair.core.transfer.destinations import DestinationSeen
-from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
+from sbpair.core.transfer.filters import EVERYTHING, SYSTEM_PROPERTIES, MessageFilter
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.state import Finish, Forward, Key, Leave, Verdict, key_of
-from sbpair.core.transfer.verdict import Faults, Judge, fault_of
+from sbpair.core.transfer.verdict import MOST_NAMES, Faults, Judge, fault_of
 from sbpair.core.words import counted
 from sbpair.service import EntityStatus
 
@@ -104,6 +107,22 @@ def stays(reason: str) -> bool:
     )
 
 
+class Seen:
+    """Which reasons and application properties the messages have that a selection was asked about."""
+
+    def __init__(self) -> None:
+        self.reasons: Counter[str] = Counter()
+        self.properties: set[str] = set()
+
+    def add(self, summary: MessageSummary) -> None:
+        """Take in one message; no more names than are worth a suggestion."""
+        reason = fault_of(summary)
+        if len(self.reasons) < MOST_NAMES or reason in self.reasons:
+            self.reasons[reason] += 1
+        if len(self.properties) < MOST_NAMES:
+            self.properties.update(summary.application_properties)
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which messages of an entity are dealt with: those that match the filter, were dead-lettered for one of these
@@ -112,6 +131,7 @@ class Selection:
     filter: MessageFilter = EVERYTHING
     reasons: Collection[str] = ()
     states: Collection[State] = ()
+    seen: Seen = field(default_factory=Seen, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reasons", frozenset(reason.lower() for reason in self.reasons))
@@ -125,9 +145,32 @@ class Selection:
         """Raises UsageError as `MessageFilter.wants`."""
         if self.states and received.state not in self.states:
             return False
+        if self.reasons or self.filter.where is not None:
+            self.seen.add(summary)
         if self.reasons and fault_of(summary).lower() not in self.reasons:
             return False
         return self.filter.wants(received, summary)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """After nothing was selected: which of the names that were asked for no message has, and which look alike."""
+        found = []
+        there = {reason.lower(): reason for reason in self.seen.reasons}
+        for reason in sorted(set(self.reasons) - there.keys()) if there else ():
+            known = ", ".join(f"{name} ({count:,})" for name, count in self.seen.reasons.most_common(5))
+            found.append(f"No message there has the reason {quoted(reason)}.{_near(reason, there)} There are: {known}.")
+        names = {name.lower(): name for name in self.seen.properties}
+        where = self.filter.where
+        for name in sorted(where.properties) if where is not None and (names or there) else ():
+            if name.lower() not in names:
+                near = _near(name, names) or _near(name, {one.lower(): f"sys.{one}" for one in SYSTEM_PROPERTIES})
+                found.append(f"No message there has the application property {quoted(name)}.{near}")
+        return tuple(found)
+
+
+def _near(name: str, known: Mapping[str, str]) -> str:
+    alike = get_close_matches(name.lower(), known, n=1)
+    return f" Did you mean {quoted(known[alike[0]])}?" if alike else ""
 
 
 ALL_MESSAGES = Selection()
