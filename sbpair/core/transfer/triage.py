@@ -31,7 +31,7 @@ _MOST_CHARACTERS = 400
 _MOST_BODY_BYTES = 64 * 1024
 VARIABLE = "*"
 _LEAST_VALUES = 6
-"""So many words in one place of otherwise equal texts are values of one thing."""
+"""This many words in one place of otherwise equal texts are values of one thing."""
 
 _IDS = (
     re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE),
