@@ -105,6 +105,7 @@ MAY_WRITE_FILES = {
     "pipeline/manifest.py": "links a file of the gate into its place",
     "pipeline/paths.py": "flushes a folder; renames what the gate has made",
     "pipeline/replay.py": "a private temporary folder",
+    "pipeline/tables.py": "DuckDB in memory; archives and ledgers that are only read",
     "pipeline/source/writer.py": "a report of numbers in a private temporary folder",
     "pipeline/spark/java.py": "makes a script of the gate executable for its owner",
     "pipeline/spark/jvm.py": "the JVM's start files, in a private temporary folder",

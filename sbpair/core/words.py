@@ -1,6 +1,6 @@
 """Numbers and lists, as a sentence says them."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 MOST_NAMED = 3
 
@@ -40,3 +40,14 @@ def _runs(numbers: Collection[int]) -> list[list[int]]:
 def with_hint(message: str, hint: str) -> str:
     """What happened and what to do next, on one line."""
     return f"{message.rstrip('.')}. {hint}" if hint else message
+
+
+def merge_spellings(counts: Mapping[str, int]) -> dict[str, int]:
+    """Numbers by name with one spelling of each: names are compared without case, and the one met most often stands
+    for all."""
+    spelled: dict[str, str] = {}
+    total: dict[str, int] = {}
+    for name in sorted(counts, key=lambda one: (-counts[one], one)):
+        shown = spelled.setdefault(name.lower(), name)
+        total[shown] = total.get(shown, 0) + counts[name]
+    return total

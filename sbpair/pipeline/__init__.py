@@ -12,7 +12,7 @@ A backlog on its way: source or streaming read it, archive keeps it, analysis, r
     analysis    what is in an archive: DuckDB in tasks, partial results merged
     replay      from an archive to the primary, in order, with a ledger
     waiting     which archived messages still lie in the backlog queues
-    ledgers     the ledgers of drains and replays as one DataFrame
+    tables      archives, ledgers and queues as named tables, and SQL over them: by Spark, or in this process
     reconcile   every message has exactly one outcome, or is listed
     replication active/active: archives of both sides held against the journal
     follow      archives what comes, round after round; importing: what a drain has kept in files

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.concurrency import side_by_side
 from sbpair.core.errors import EntityNotFoundError, InterruptedWorkError, UsageError
+from sbpair.core.message import PARTITION_SHIFT, Received
 from sbpair.core.pairing import Side
 from sbpair.core.redact import quoted
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.pipeline.compaction import compact, vacuum
 from sbpair.pipeline.delta import check_delta, publish
 from sbpair.pipeline.executors import Connection, PairByName, first_from
-from sbpair.pipeline.ledgers import LEDGER_KEY
 from sbpair.pipeline.manifest import (
     ArchiveFile,
     Commit,
@@ -46,7 +46,7 @@ from sbpair.pipeline.source.options import queue_paths, spans_to_json
 from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import Span, merged, overlapping, overlaps, pieces, uncovered
 from sbpair.pipeline.units import ArchivedUnit, Archiving
-from sbpair.pipeline.waiting import ENQUEUED_MS, messages_in, within
+from sbpair.pipeline.waiting import ENQUEUED_MS, LEDGER_KEY, messages_in, within
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -149,8 +149,8 @@ def anything_behind(request: ArchiveRequest, manifest: Manifest, sources: Sequen
             place = one.queue.lower(), one.dead_letter, one.span.partition
             unread[place] = max(unread.get(place, 0), one.last + 1)
 
-    def first_unread(queue: str, dead_letter: bool, partition: int) -> int:
-        return unread.get((queue.lower(), dead_letter, partition), 0)
+    def first_unread(queue: str, dead_letter: bool, found: Received) -> int:
+        return unread.get((queue.lower(), dead_letter, found.sequence_number >> PARTITION_SHIFT), 0)
 
     with Connection.to(request.pair, request.side) as connection:
         return bool(find_spans(connection, sources, unread=first_unread))
@@ -350,6 +350,7 @@ class _Run:
             "side": str(self._request.side),
             "ranges": spans_to_json(spans),
             **config,
+            "includeBody": "false",
         }
         if (budget := self._budget_of_one(len(pieces(spans, self._request.unit_messages)))) is not None:
             options["messagesPerSecond"] = str(max(1, int(budget)))
@@ -364,7 +365,8 @@ class _Run:
         def write() -> None:
             day = "coalesce(date_format(enqueued_at, 'yyyy-MM-dd'), 'unknown')"
             wanted = only_wanted(source.load(), self._request.wanted)
-            placed = wanted.selectExpr("*", "pair p", "queue q", "dead_letter d", f"{day} date")
+            columns = (name for name, *_ in MESSAGE_COLUMNS)
+            placed = wanted.selectExpr(*columns, "pair p", "queue q", "dead_letter d", f"{day} date")
             placed.write.partitionBy("p", "q", "d", "date").mode("errorifexists").parquet(location)
 
         self._session.run(write, "Archiving", tell=self._tell)

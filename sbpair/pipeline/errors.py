@@ -1,7 +1,7 @@
 """Errors of the pipeline, and how one that happened in a Python worker of Spark reaches the driver as what it was.
 
 Spark keeps only the text of an exception from a worker or planner process. So ours put their code, message and hint
-into that text between marks, and the driver makes the same error of it again.
+into that text, and the driver makes the same error of it again.
 """
 
 import re
@@ -12,7 +12,8 @@ from sbpair.core import errors
 from sbpair.core.errors import SbpairError
 
 _MARKED = re.compile(
-    r"\[\[sbpair:(?P<code>[a-z-]+)\]\] (?P<message>.*?)(?: \[\[hint\]\] (?P<hint>.*?))? \[\[end\]\]", re.DOTALL
+    r"sbpair error \((?P<code>[a-z-]+)\): (?P<message>[^\n]*?)"
+    r"(?:\n\s*Hint: (?P<hint>[^\n]*?))?\s*(?:SQLSTATE: \w+\s*)?(?:\n|$)"
 )
 
 
@@ -46,12 +47,18 @@ class ReplayError(SbpairError):
     exit_name = "usage"
 
 
+class DataLossError(SbpairError):
+    """A stream cannot have all messages that lay between two of its micro-batches."""
+
+    code = "data-loss"
+
+
 class TaskError(Exception):
     """One of our errors on its way out of a worker process of Spark, as text."""
 
     def __init__(self, error: SbpairError) -> None:
-        hint = f" [[hint]] {error.hint}" if error.hint else ""
-        super().__init__(f"[[sbpair:{error.code}]] {error.message}{hint} [[end]]")
+        message, hint = (" ".join(text.split()) for text in (error.message, error.hint or ""))
+        super().__init__(f"sbpair error ({error.code}): {message}" + (f"\nHint: {hint}" if hint else "") + "\n")
 
 
 @contextmanager

@@ -15,107 +15,71 @@ Beside these: messages that were sent with an unacknowledged first try (`perhaps
 id) and ledger lines of messages that no given archive has (`not_archived`). Neither is a finding.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.names import is_destination
-from sbpair.pipeline.archive import open_store, read_files
+from sbpair.core.words import merge_spellings
 from sbpair.pipeline.executors import Connection, PairByName
-from sbpair.pipeline.ledgers import LEDGER_KEY, read_ledgers
-from sbpair.pipeline.manifest import Manifest, check_archive, refuse_other_sides
+from sbpair.pipeline.manifest import Manifest
 from sbpair.pipeline.reports import FINDINGS, Finding, ReconcileReport
 from sbpair.pipeline.source.reader import find_spans
-from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
-from sbpair.pipeline.waiting import ENQUEUED_MS, messages_in, stretches_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span, merged
+from sbpair.pipeline.tables import KEY, Tables, same
 
 FINAL_OUTCOMES = ("forwarded", "dead-lettered", "ping", "duplicate")
 LISTED = 1_000
+_FINAL = ", ".join(f"'{one}'" for one in FINAL_OUTCOMES)
+
+_ARCHIVED_ONCE = f"""
+    select {KEY}, true as in_archive, min(pair) as pair, min(queue) as queue, min(destination) as destination,
+        min(message_id) as message_id, min(session_id) as session_id, min(content) as content,
+        min(content) <> max(content) as copies_differ
+    from archived group by {KEY}"""
+
+_OUTCOMES_ONCE = f"""
+    select {KEY},
+        greatest(sum(case when outcome in ({_FINAL}) then 1 else 0 end),
+            max(case when outcome = 'already-forwarded' then 1 else 0 end)) as finals,
+        max(case when outcome in ({_FINAL}, 'already-forwarded') then outcome end) as outcome,
+        max(case when outcome = 'refused' then reason end) as refused,
+        max(attempts) as attempts,
+        max(case when outcome = 'taken' then 1 else 0 end) as taken,
+        min(case when outcome in ('forwarded', 'already-forwarded') then message_id end) as sent_id,
+        max(case when outcome in ('forwarded', 'already-forwarded') then message_id end) as sent_id_last,
+        min(case when outcome in ('forwarded', 'already-forwarded') then session_id end) as sent_session_id,
+        min(content) as sent_content, max(content) as sent_content_last
+    from ledgers group by {KEY}"""
+"""A drain that finds its message sent by an earlier run says so; that counts where the earlier line is gone."""
+
+_ALTERED = """coalesce(a.copies_differ, false) or coalesce(a.message_id <> o.sent_id, false)
+    or coalesce(a.message_id <> o.sent_id_last, false)
+    or coalesce(lower(a.session_id) <> lower(o.sent_session_id), false)
+    or coalesce(a.content <> o.sent_content, false) or coalesce(a.content <> o.sent_content_last, false)"""
+
+_VERDICTS = f"""
+    select {", ".join(f"coalesce(a.{name}, o.{name}) as {name}" for name in KEY.split(", "))},
+        a.pair, a.queue, a.destination, a.message_id, a.session_id,
+        coalesce(o.finals, 0) as finals, o.outcome, o.refused, o.attempts, coalesce(o.taken, 0) as taken,
+        case when a.in_archive is null then 'not archived'
+            when coalesce(o.finals, 0) = 0 then 'unaccounted'
+            when {_ALTERED} then 'altered'
+            when o.finals > 1 then 'doubled'
+            else 'ok' end as verdict
+    from archived_once a full outer join outcomes_once o on {same("a", "o")}"""
 
 
-def verdicts(archived: "DataFrame", outcomes: "DataFrame") -> "DataFrame":
-    """One row per message of any of the two, with its verdict.
-
-    `archived`: rows of archives, copies included; `outcomes`: rows of ledgers.
-    """
-    from pyspark.sql import functions as F
-
-    joined = _archived_once(archived).join(_outcomes_once(outcomes), list(LEDGER_KEY), "full_outer")
-    finals = F.coalesce("finals", F.lit(0))
-    verdict = (
-        F.when(~F.coalesce("in_archive", F.lit(False)), "not archived")
-        .when((finals == 0), "unaccounted")
-        .when(_altered(), "altered")
-        .when(finals > 1, "doubled")
-        .otherwise("ok")
-    )
-    return joined.withColumn("verdict", verdict)
-
-
-def _archived_once(archived: "DataFrame") -> "DataFrame":
-    from pyspark.sql import functions as F
-
-    keyed = archived.selectExpr(
-        "queue", "dead_letter", "sequence_number", f"{ENQUEUED_MS} enqueued_at_ms", "pair", "destination", "message_id",
-        "session_id", "digest",
-    )  # fmt: skip
-    return keyed.groupBy(*LEDGER_KEY).agg(
-        F.lit(True).alias("in_archive"),
-        F.min("pair").alias("pair"),
-        F.min("destination").alias("destination"),
-        F.min("message_id").alias("message_id"),
-        F.min("session_id").alias("session_id"),
-        F.min("digest").alias("digest"),
-        (F.min("digest") != F.max("digest")).alias("copies_differ"),
-    )
-
-
-def _outcomes_once(outcomes: "DataFrame") -> "DataFrame":
-    """A drain that finds its message sent by an earlier run says so; that counts where the earlier line is gone."""
-    from pyspark.sql import functions as F
-
-    final = F.sum(F.col("outcome").isin(*FINAL_OUTCOMES).cast("int"))
-    sent_before = F.max((F.col("outcome") == "already-forwarded").cast("int"))
-    sent = F.col("outcome").isin("forwarded", "already-forwarded")
-    return outcomes.groupBy(*LEDGER_KEY).agg(
-        F.greatest(final, sent_before).alias("finals"),
-        F.max(F.when(F.col("outcome").isin(*FINAL_OUTCOMES, "already-forwarded"), F.col("outcome"))).alias("outcome"),
-        F.max(F.when(F.col("outcome") == "refused", F.col("reason"))).alias("refused"),
-        F.max("attempts").alias("attempts"),
-        F.max(F.col("outcome") == "taken").alias("taken"),
-        F.min(F.when(sent, F.col("message_id"))).alias("sent_message_id"),
-        F.max(F.when(sent, F.col("message_id"))).alias("sent_message_id_last"),
-        F.min(F.when(sent, F.col("session_id"))).alias("sent_session_id"),
-        F.min("digest").alias("sent_digest"),
-        F.max("digest").alias("sent_digest_last"),
-        F.sort_array(F.collect_set("source")).alias("ledgers"),
-    )
-
-
-def _altered() -> "Column":
-    from pyspark.sql import functions as F
-
-    def differs(one: str, other: str) -> "Column":
-        return F.coalesce(F.col(one) != F.col(other), F.lit(False))
-
-    return (
-        F.coalesce("copies_differ", F.lit(False))
-        | differs("message_id", "sent_message_id")
-        | differs("message_id", "sent_message_id_last")
-        | F.coalesce(F.lower("session_id") != F.lower("sent_session_id"), F.lit(False))
-        | differs("digest", "sent_digest")
-        | differs("digest", "sent_digest_last")
-    )
+def verdicts(tables: Tables) -> None:
+    """The table `judged`: one row per message of `archived` (copies included) or `ledgers`, with its verdict."""
+    tables.define("archived_once", _ARCHIVED_ONCE)
+    tables.define("outcomes_once", _OUTCOMES_ONCE)
+    tables.define("judged", _VERDICTS, keep=True)
 
 
 def reconcile(
-    session: "Session",
+    tables: Tables,
     archives: Sequence[str],
     ledgers: Sequence[str],
     *,
@@ -129,101 +93,132 @@ def reconcile(
     Raises:
         UsageError: one of them is not there or not what it is said to be.
     """
-    from pyspark.sql import functions as F
-
-    spark = session.spark
-
     not_looked_at: dict[str, str] = {}
-
-    def work() -> ReconcileReport:
-        frame = every_copy(session, archives)
-        judged = verdicts(frame, read_ledgers(spark, ledgers))
-        if look is not None:
-            manifests = [open_store(spark.sparkContext, uri).manifest() for uri in archives]
-            judged = searched(spark, judged, look, config, manifests, not_looked_at)
-        judged = judged.cache()
-        try:
-            groups = judged.groupBy("verdict", "outcome").agg(
-                F.count("*").alias("messages"), F.sum((F.col("attempts") > 1).cast("int")).alias("resent")
-            )
-            rows = groups.collect()
-            found = judged.where(F.col("verdict").isin(*FINDINGS)).orderBy(*LEDGER_KEY).limit(listed).collect()
-        finally:
-            judged.unpersist()
-        return _report(rows, found, not_looked_at)
-
-    return session.run(work, "Reconciling", tell=tell)
-
-
-def searched(
-    spark: "SparkSession",
-    judged: "DataFrame",
-    pair: PairByName,
-    config: Path | None,
-    manifests: Sequence[Manifest],
-    not_looked_at: dict[str, str],
-) -> "DataFrame":
-    """With the verdicts on the pair's unaccounted messages that a look into backlog queues and destinations allows."""
-    from pyspark.sql import functions as F
-
-    here = (F.col("verdict") == "unaccounted") & (F.col("pair") == pair.name)
-    open_ones = judged.where(here)
-    destinations = [row["destination"] for row in open_ones.select("destination").distinct().collect()]
-    if not destinations:
-        return judged
-    there = _in_backlog(spark, pair, config, manifests)
-    numbers = there.select(*LEDGER_KEY).distinct().withColumn("same_place", F.lit(True))
-    ids = there.where("message_id is not null").select("queue", "message_id").distinct()
-    arrived, blind = _at_destinations(spark, pair, destinations, not_looked_at)
-    taken, in_taken = stretches_of(spark, _taken(pair, manifests))
-    known = (
-        open_ones.join(numbers, list(LEDGER_KEY), "left")
-        .join(ids.withColumn("same_id", F.lit(True)), ["queue", "message_id"], "left")
-        .join(arrived.withColumn("at_destination", F.lit(True)), ["destination", "message_id"], "left")
-        .join(taken.dropDuplicates(), in_taken, "left")
-    )
-    seen = ~F.coalesce(F.col("destination").isin(blind) | F.col("destination").isNull(), F.lit(True))
-    verdict = (
-        F.when(F.coalesce("same_place", "same_id", F.lit(False)), "waiting")
-        .when(F.coalesce("at_destination", F.lit(False)), "arrived")
-        .when((F.col("t_queue").isNotNull() | F.coalesce("taken", F.lit(False))) & seen, "taken")
-        .otherwise("unaccounted")
-    )
-    found = known.withColumn("verdict", verdict).select(*judged.columns)
-    return judged.where(~F.coalesce(here, F.lit(False))).unionByName(found)
+    manifests = tables.archived("archived", archives, once=False)
+    tables.ledgers("ledgers", ledgers)
+    verdicts(tables)
+    judged = "judged"
+    if look is not None and search(tables, look, config, manifests, not_looked_at):
+        judged = "searched"
+    try:
+        groups = tables.query(
+            f"select verdict, outcome, count(*) as messages, sum(case when attempts > 1 then 1 else 0 end) as resent "
+            f"from {judged} group by verdict, outcome",
+            "Reconciling",
+            tell,
+        )
+        kinds = ", ".join(f"'{one}'" for one in FINDINGS)
+        tables.define(
+            "found", f"select * from {judged} where verdict in ({kinds}) order by {KEY} limit {listed}", keep=True
+        )
+        found = tables.query(f"select * from found order by {KEY}", "Listing", tell)
+        known = tables.query(
+            f"select distinct {', '.join('f.' + name for name in KEY.split(', '))}, l.source "
+            f"from found f join ledgers l on {same('f', 'l')}",
+            "Listing",
+            tell,
+        )
+    finally:
+        tables.close()
+    return _report(groups, found, known, ledgers, not_looked_at)
 
 
-def _in_backlog(
-    spark: "SparkSession", pair: PairByName, config: Path | None, manifests: Sequence[Manifest]
-) -> "DataFrame":
-    """What lies in the queues that the archives are of, dead letters included."""
+def search(
+    tables: Tables, pair: PairByName, config: Path | None, manifests: Sequence[Manifest], not_looked_at: dict[str, str]
+) -> bool:
+    """The table `searched`: `judged` with the verdicts on the pair's unaccounted messages that a look into backlog
+    queues and destinations allows. False if there are none."""
+    tables.rows("of_pair", (("name", "string"),), [(pair.name,)])
+    mine = "coalesce(j.verdict = 'unaccounted' and j.pair = p.name, false)"
+    tables.define("told_apart", f"select j.*, {mine} as mine from judged j cross join of_pair p")
+    of_mine = "select destination, count(*) as n from told_apart where mine group by destination"
+    rows = tables.query(of_mine, "Looking")
+    if not rows:
+        return False
     queues = {one.queue for manifest in manifests for one in manifest.files if one.pair == pair.name}
+    browse_backlog(tables, "there", pair, config, queues)
+    destinations = merge_spellings({row["destination"]: row["n"] for row in rows if row["destination"] is not None})
+    ids, blind = _at_destinations(pair, destinations, not_looked_at)
+    tables.rows("at_destination", (("name", "string"), ("id", "string")), ids)
+    tables.rows("unseen", (("name", "string"),), [(one,) for one in blind])
+    taken = [(one.queue.lower(), one.dead_letter, one.first, one.last) for one in merged(_taken(pair, manifests))]
+    tables.rows("taken_of", STRETCH_COLUMNS, taken)
+    tables.define("open_ones", "select * from told_apart where mine")
+    tables.define(
+        "looked_for",
+        f"""select m.*, case when w.place is not null then 'waiting' when d.id is not null then 'arrived'
+            when (t.first_number is not null or m.taken = 1) and m.destination is not null and u.name is null
+            then 'taken' else 'unaccounted' end as looked
+        from open_ones m left join ({waiting("open_ones", "there")}) w on {same("m", "w")}
+            left join at_destination d on d.name = lower(m.destination) and d.id = m.message_id
+            left join unseen u on u.name = lower(m.destination) left join taken_of t on {inside("m", "t")}""",
+    )
+    columns = f"{KEY}, pair, queue, destination, message_id, session_id, finals, outcome, refused, attempts, taken"
+    others = f"select {columns}, verdict from told_apart where not mine"
+    tables.define("searched", f"{others} union all select {columns}, looked as verdict from looked_for", keep=True)
+    return True
+
+
+STRETCH_COLUMNS = (
+    ("place", "string"),
+    ("dead_letter", "boolean"),
+    ("first_number", "bigint"),
+    ("last_number", "bigint"),
+)
+
+
+def inside(message: str, stretch: str) -> str:
+    """SQL: a message lies in one of the stretches of numbers."""
+    return (
+        f"{message}.place = {stretch}.place and {message}.dead_letter = {stretch}.dead_letter "
+        f"and {message}.sequence_number between {stretch}.first_number and {stretch}.last_number"
+    )
+
+
+def browse_backlog(tables: Tables, name: str, pair: PairByName, config: Path | None, queues: Iterable[str]) -> None:
+    """A table of what lies in these backlog queues now, and in their dead-letter queues: an archived message may have
+    expired into these since.
+
+    Raises:
+        ServiceError: one of them cannot be browsed.
+    """
     with Connection.to(pair, "secondary") as connection:
         spans = find_spans(connection, [(queue, dead) for queue in sorted(queues) for dead in (False, True)])
-    return messages_in(spark, pair.name, config, spans)
+    tables.in_queues(name, pair, config, spans)
+
+
+def waiting(messages: str, there: str) -> str:
+    """SQL: the keys of messages that lie in their queue, at the same place or with the same id at another."""
+    keys = ", ".join(f"m.{name}" for name in KEY.split(", "))
+    return (
+        f"select {keys} from {messages} m join {there} q on {same('m', 'q')} "
+        f"union select {keys} from {messages} m join {there} q on m.place = q.place and m.message_id = q.message_id"
+    )
 
 
 def _at_destinations(
-    spark: "SparkSession", pair: PairByName, destinations: Sequence[str | None], not_looked_at: dict[str, str]
-) -> "tuple[DataFrame, list[str]]":
-    """Ids of the messages that lie at these destinations now, and the destinations that could not be browsed."""
-    rows: list[tuple[str, str]] = []
+    pair: PairByName, destinations: Iterable[str], not_looked_at: dict[str, str]
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Destination, in lower case, and id of the messages that lie there now; and the destinations that could not be
+    browsed."""
+    rows: set[tuple[str, str]] = set()
     blind: list[str] = []
     with Connection.to(pair, "primary") as connection:
         for destination in destinations:
-            if destination is None:
-                continue
             try:
                 if not is_destination(destination.strip("/")):
                     raise UsageError("not the path of a queue")
-                whole = Span(destination, False, 1, LAST_SEQUENCE_NUMBER)
-                pages = connection.browse(whole)
-                rows += [(destination, one.message_id) for page in pages for one in page if one.message_id is not None]
+                pages = connection.browse(Span(destination, False, 1, LAST_SEQUENCE_NUMBER))
+                rows |= {
+                    (destination.lower(), one.message_id)
+                    for page in pages
+                    for one in page
+                    if one.message_id is not None
+                }
             except (ServiceError, UsageError) as error:
-                blind.append(destination)
+                blind.append(destination.lower())
                 not_looked_at[destination] = error.message
-    frame = spark.createDataFrame(rows, "destination string, message_id string").distinct()
-    return frame, blind
+    return sorted(rows), blind
 
 
 def _taken(pair: PairByName, manifests: Sequence[Manifest]) -> list[Span]:
@@ -236,20 +231,16 @@ def _taken(pair: PairByName, manifests: Sequence[Manifest]) -> list[Span]:
     ]
 
 
-def every_copy(session: "Session", archives: Sequence[str]) -> "DataFrame":
-    """The rows of all archives, a message as often as they hold it: copies are compared with each other."""
-    spark = session.spark
-    stores = [open_store(spark.sparkContext, uri) for uri in archives]
-    for one in stores:
-        refuse_other_sides(one.manifest(), one.uri)
-    frames = [read_files(spark, store, check_archive(store).files) for store in stores]
-    frame = frames[0]
-    for other in frames[1:]:
-        frame = frame.unionByName(other)
-    return frame
-
-
-def _report(rows: Sequence[Any], found: Sequence[Any], not_looked_at: dict[str, str]) -> ReconcileReport:
+def _report(
+    rows: Sequence[dict[str, Any]],
+    found: Sequence[dict[str, Any]],
+    known: Sequence[dict[str, Any]],
+    ledgers: Sequence[str],
+    not_looked_at: dict[str, str],
+) -> ReconcileReport:
+    sources: dict[tuple[Any, ...], set[str]] = {}
+    for row in known:
+        sources.setdefault(_key(row), set()).add(ledgers[row["source"]])
     counts: dict[str, int] = {}
     outcomes: dict[str, int] = {}
     for row in rows:
@@ -265,11 +256,15 @@ def _report(rows: Sequence[Any], found: Sequence[Any], not_looked_at: dict[str, 
         perhaps_doubled=sum(row["resent"] or 0 for row in rows if row["verdict"] == "ok"),
         not_archived=not_archived,
         not_looked_at=not_looked_at,
-        listed=tuple(_listed(row) for row in found),
+        listed=tuple(_listed(row, tuple(sorted(sources.get(_key(row), ())))) for row in found),
     )
 
 
-def _listed(row: Any) -> Finding:
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in KEY.split(", "))
+
+
+def _listed(row: dict[str, Any], ledgers: tuple[str, ...]) -> Finding:
     unknown = f"refused: {row['refused']}" if row["refused"] else "no ledger knows it"
     why = {
         "taken": f"{unknown}; taken out of its queue and not at its destination: the archive has it",
@@ -288,5 +283,5 @@ def _listed(row: Any) -> Finding:
         session_id=row["session_id"],
         destination=row["destination"],
         why=why,
-        ledgers=tuple(row["ledgers"] or ()),
+        ledgers=ledgers,
     )

@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,39 +18,33 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sbpair.core.errors import ServiceError
 from sbpair.core.names import is_destination
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.custody import REFUSED_OUTCOME
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.verdict import MOST_NAMES, OTHERS
-from sbpair.pipeline.archive import only_wanted, open_store, read_archives
+from sbpair.core.words import merge_spellings
 from sbpair.pipeline.executors import PairByName
-from sbpair.pipeline.ledgers import LEDGER_KEY, has_lines, read_ledgers
-from sbpair.pipeline.manifest import refuse_other_sides, together
+from sbpair.pipeline.manifest import Manifest, together
+from sbpair.pipeline.reconcile import STRETCH_COLUMNS, browse_backlog, inside, waiting
 from sbpair.pipeline.reports import ReplayReport
 from sbpair.pipeline.rows import STORED_COLUMNS
-from sbpair.pipeline.runs import the_only_run
+from sbpair.pipeline.runs import DONE_OUTCOMES, the_only_run
 from sbpair.pipeline.source.writer import Tally, read_tally
-from sbpair.pipeline.waiting import (
-    ENQUEUED_MS,
-    looked,
-    refused_as_gone,
-    refused_as_waiting,
-    spans_in_queues,
-    still_waiting,
-    within,
-)
+from sbpair.pipeline.spans import merged
+from sbpair.pipeline.tables import KEY, Tables, files_of, same
+from sbpair.pipeline.waiting import ENQUEUED_MS, refused_as_gone, refused_as_waiting
 from sbpair.runtime.transfer.ledger import Entry, Ledger, Way
+from sbpair.runtime.transfer.restore import not_known
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from sbpair.pipeline.spark.session import Session
 
 Item = TypeVar("Item")
 COPIES_AT_ONCE = 1_000
-DONE_OUTCOMES = ("forwarded", "already-forwarded", "dead-lettered", "ping", "duplicate")
-"""Ledger outcomes after which a message is not sent again."""
 LOOSE_NUMBERS = 100
 """Messages without session: that many numbers of a queue stay together, few enough for tasks of about the same size."""
 
@@ -95,80 +89,53 @@ class ReplayRequest:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """The frames of a replay: what matched, copies to be left out, what is to be sent and in which order."""
-
-    elsewhere: "DataFrame | None"
-    """What is for destinations other than those that may be sent to."""
-    matched: "DataFrame"
-    duplicates: "DataFrame | None"
-    todo: "DataFrame"
-    ordered: "DataFrame"
-    tasks: int
-
-
-def prepare(spark: "SparkSession", request: ReplayRequest) -> Prepared:
-    """Build the plan; nothing is read or sent yet.
+def prepare(tables: Tables, request: ReplayRequest) -> tuple[Manifest, bool]:
+    """Define the tables `matched`, `elsewhere` (for other destinations than those that may be sent to), `copies` (to be
+    left out) and `todo`; nothing is sent. The archives' manifests as one, and whether rows of `matched` may be missing
+    in `todo`.
 
     Raises:
         UsageError: no archive, or none of the backlog.
     """
-    stores = [open_store(spark.sparkContext, one) for one in request.archives]
-    for one in stores:
-        refuse_other_sides(one.manifest(), one.uri)
-    archived = read_archives(spark, request.archives, stores=stores)
-    matched = only_wanted(archived.where(archived.pair == request.pair.name), request.wanted)
-    elsewhere = None
-    if request.only is not None:
-        matched, others = _among(matched, request.only)
-        elsewhere = not_done(spark, others, request.ledger, request.drained, request.pair.way().from_namespace)
-    duplicates = None
-    wanted = matched
-    if request.dedupe is Dedupe.CONTENT:
-        wanted, duplicates = without_copies(matched)
-    todo = not_done(spark, wanted, request.ledger, request.drained, request.pair.way().from_namespace)
-    tasks = request.tasks or max(1, spark.sparkContext.defaultParallelism)
-    return Prepared(elsewhere, matched, duplicates, todo, in_order(todo, tasks), tasks)
-
-
-def _among(frame: "DataFrame", destinations: Sequence[str]) -> "tuple[DataFrame, DataFrame]":
-    """The rows for these destinations, whose case does not matter, together with those for none; and the others."""
-    from pyspark.sql import functions as F
-
-    is_there = F.lower("destination").isin([path.lower() for path in destinations])
-    wanted = F.col("destination").isNull() | is_there
-    return frame.where(wanted), frame.where(~wanted)
-
-
-def without_copies(frame: "DataFrame") -> "tuple[DataFrame, DataFrame]":
-    """One of each content, the oldest; and the others."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    # Neither a destination's case nor a session's tells two of them apart (`service.session_key`).
-    same = Window.partitionBy(F.lower("destination"), F.lower("session_id"), "message_id", "digest").orderBy(
-        "enqueued_at", "queue", "sequence_number"
+    manifests = tables.archived("archived", request.archives, once=True)
+    tables.filtered("wanted", "archived", request.wanted)
+    way = request.pair.way()
+    tables.rows("of_pair", (("name", "string"), ("namespace", "string")), [(request.pair.name, way.from_namespace)])
+    tables.define("of_this_pair", "select w.* from wanted w join of_pair p on p.name = w.pair")
+    tables.define("matched", "select * from of_this_pair")
+    known = [*([request.ledger] if _has_lines(request.ledger) else []), *request.drained]
+    tables.ledgers("known", [str(one) for one in known])
+    outcomes = ", ".join(f"'{one}'" for one in DONE_OUTCOMES)
+    tables.define(  # the same queue and number mean another message on another namespace; older lines do not say
+        "done",
+        f"select distinct {KEY} from known k join of_pair p on coalesce(k.from_namespace, p.namespace) = p.namespace "
+        f"where k.outcome in ({outcomes})",
     )
-    ranked = frame.withColumn("copy", F.row_number().over(same))
-    is_copy = (F.col("copy") > 1) & F.col("message_id").isNotNull() & F.col("digest").isNotNull()
-    return ranked.where(~is_copy).drop("copy"), ranked.where(is_copy).drop("copy")
+    not_done = f"not exists (select 1 from done d where {same('d', 'm')})"
+    if request.only is not None:
+        tables.rows("allowed", (("name", "string"),), [(one.lower(),) for one in request.only])
+        joined = "from of_this_pair m left join (select distinct name from allowed) a on a.name = lower(m.destination)"
+        tables.define("matched", f"select m.* {joined} where m.destination is null or a.name is not null")
+        others = f"{joined} where m.destination is not null and a.name is null and {not_done}"
+        tables.define("elsewhere", f"select m.* {others}")
+    chosen = "matched"
+    if request.dedupe is Dedupe.CONTENT:
+        chosen = "each_once"
+        tables.define("ranked", RANKED)
+        is_copy = "copy_rank > 1 and message_id is not null and content is not null"
+        tables.define("copies", f"select * from ranked where {is_copy}")
+        tables.define("each_once", f"select * from ranked where not ({is_copy})")
+    tables.define("todo", f"select * from {chosen} m where {not_done}" if known else f"select * from {chosen}")
+    return together(manifests), bool(known) or request.dedupe is Dedupe.CONTENT
 
 
-def not_done(
-    spark: "SparkSession", frame: "DataFrame", ledger: Path, drained: tuple[Path, ...], from_namespace: str
-) -> "DataFrame":
-    """The rows that no ledger has as done. The same queue and number mean another message on another namespace."""
-    known = [*([ledger] if has_lines(ledger) else []), *drained]
-    if not known:
-        return frame
-    from pyspark.sql import functions as F
+RANKED = """select *, row_number() over (partition by lower(destination), lower(session_id), message_id, content
+    order by enqueued_at_ms, place, sequence_number) as copy_rank from matched"""
+"""Neither a destination's case nor a session's tells two of them apart (`service.session_key`)."""
 
-    lines = read_ledgers(spark, [str(one) for one in known])
-    ours = F.coalesce(F.col("from_namespace") == from_namespace, F.lit(True))  # older lines do not say
-    done = lines.where(ours & F.col("outcome").isin(*DONE_OUTCOMES)).select(*LEDGER_KEY).distinct()
-    keyed = frame.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS))
-    return keyed.join(done, list(LEDGER_KEY), "left_anti").select(*frame.columns)
+
+def _has_lines(folder: Path) -> bool:
+    return any(files_of(folder))
 
 
 def in_order(frame: "DataFrame", tasks: int) -> "DataFrame":
@@ -182,8 +149,14 @@ def in_order(frame: "DataFrame", tasks: int) -> "DataFrame":
     return ordered.select(*STORED_COLUMNS)
 
 
-def replay(session: "Session", request: ReplayRequest, *, tell: Callable[[Any], None] | None = None) -> ReplayReport:
-    """Carry out a request.
+def replay(
+    tables: Tables,
+    request: ReplayRequest,
+    *,
+    session: "Session | None" = None,
+    tell: Callable[[Any], None] | None = None,
+) -> ReplayReport:
+    """Carry out a request. `session`: of Spark, which alone sends; a dry run needs none.
 
     Raises:
         SbpairError: the primary could not be reached for long, or the ledger cannot be written. What was sent until
@@ -193,48 +166,52 @@ def replay(session: "Session", request: ReplayRequest, *, tell: Callable[[Any], 
     began = time.monotonic()
     report = ReplayReport(uuid.uuid4().hex[:12], str(request.ledger), dry_run=request.dry_run)
     with nullcontext() if request.dry_run else the_only_run(request.ledger, report.run):
-        prepared = prepare(session.spark, request)
-        _count(session, prepared, report, tell)
-        _look(session, request, prepared, report, tell)
-        if not request.dry_run and report.matched > report.already_done:
-            _send(session, request, prepared, report, tell)
+        try:
+            manifest, fewer = prepare(tables, request)
+            _count(tables, request, report, fewer, tell)
+            _look(tables, request, manifest, report, tell)
+        finally:
+            tables.close()
+        if not request.dry_run and session is not None and report.matched > report.already_done:
+            _send(session, request, report, tell)
     report.seconds = time.monotonic() - began
     return report
 
 
-def _count(session: "Session", prepared: Prepared, report: ReplayReport, tell: Callable[[Any], None] | None) -> None:
-    def count() -> tuple[int, int, list[Any]]:
-        groups = prepared.todo.groupBy("destination", "is_ping").count().collect()
-        if prepared.todo is prepared.matched:
-            return sum(row["count"] for row in groups), 0, groups
-        copies = prepared.duplicates.count() if prepared.duplicates is not None else 0
-        return prepared.matched.count(), copies, groups
-
-    report.matched, report.duplicates, groups = session.run(count, "Counting", tell=tell)
-    if (others := prepared.elsewhere) is not None:
-        report.elsewhere = session.run(lambda: _by_destination(others), "Counting what is left", tell=tell)
-    todo = sum(row["count"] for row in groups)
+def _count(
+    tables: Tables, request: ReplayRequest, report: ReplayReport, fewer: bool, tell: Callable[[Any], None] | None
+) -> None:
+    groups = tables.query("select destination, is_ping, count(*) as n from todo group by 1, 2", "Counting", tell)
+    todo = sum(row["n"] for row in groups)
+    report.matched = tables.query("select count(*) as n from matched", "Counting", tell)[0]["n"] if fewer else todo
+    if request.dedupe is Dedupe.CONTENT:
+        report.duplicates = tables.query("select count(*) as n from copies", "Counting", tell)[0]["n"]
+    if request.only is not None:
+        rows = tables.query(
+            "select destination, count(*) as n from elsewhere group by 1", "Counting what is left", tell
+        )
+        report.elsewhere = _most(merge_spellings({row["destination"]: row["n"] for row in rows}))
     report.already_done = report.matched - report.duplicates - todo
+    places: dict[str, int] = {}
     for row in groups:
         kind = _expected_outcome(row["is_ping"], row["destination"])
-        report.outcomes[kind] = report.outcomes.get(kind, 0) + row["count"]
+        report.outcomes[kind] = report.outcomes.get(kind, 0) + row["n"]
         if kind == "forwarded":
-            place = row["destination"]
-            report.per_destination[place] = report.per_destination.get(place, 0) + row["count"]
+            places[row["destination"]] = places.get(row["destination"], 0) + row["n"]
+    report.per_destination = merge_spellings(places)
 
 
-def _by_destination(frame: "DataFrame") -> dict[str, int]:
-    """How many rows each destination has; those with the fewest together, where strangers have named very many."""
-    rows = frame.groupBy("destination").count().orderBy("count", ascending=False).limit(MOST_NAMES).collect()
-    named = {row["destination"]: row["count"] for row in rows}
-    rest = frame.count() - sum(named.values()) if len(named) == MOST_NAMES else 0
-    return named | ({OTHERS: rest} if rest else {})
+def _most(counts: dict[str, int]) -> dict[str, int]:
+    """The largest by name, and the rest together, where strangers have named very many."""
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    rest = sum(number for _, number in ordered[MOST_NAMES:])
+    return dict(ordered[:MOST_NAMES]) | ({OTHERS: rest} if rest else {})
 
 
 def _look(
-    session: "Session",
+    tables: Tables,
     request: ReplayRequest,
-    prepared: Prepared,
+    archives: Manifest,
     report: ReplayReport,
     tell: Callable[[Any], None] | None,
 ) -> None:
@@ -243,25 +220,26 @@ def _look(
     if request.although_in_queues:
         report.waiting = report.gone = None
         return
-    if not todo:
-        return
-    archives = together(open_store(session.context, one).manifest() for one in request.archives)
     asked, left = archives.perhaps_queued(request.pair.name), archives.left_in_queues(request.pair.name)
-    if not asked:
+    if not todo or not asked:
         return
-    spans = looked(lambda: spans_in_queues(request.pair, asked))
-
-    def count() -> tuple[int, int]:
-        not_taken = within(session.spark, prepared.todo, left)
-        if not spans:
-            return 0, not_taken.count()
-        there = still_waiting(session.spark, prepared.todo, request.pair, request.config, spans).cache()
-        try:
-            return there.count(), not_taken.count() - within(session.spark, there, left).count()
-        finally:
-            there.unpersist()
-
-    report.waiting, report.gone = session.run(count, "Looking in queues", tell=tell)
+    try:
+        browse_backlog(tables, "there", request.pair, request.config, {one.queue for one in asked})
+    except ServiceError as error:
+        raise not_known(error) from error
+    for name, spans in (("asked", asked), ("left_there", left)):
+        rows = [(one.queue.lower(), one.dead_letter, one.first, one.last) for one in merged(spans)]
+        tables.rows(name, STRETCH_COLUMNS, rows)
+    tables.define("perhaps", f"select m.* from todo m join asked a on {inside('m', 'a')}")
+    tables.define("waiting", waiting("perhaps", "there"), keep=True)
+    counts = tables.query(
+        "select count(*) as n, 0 as which from waiting union all "
+        f"select count(*) as n, 1 as which from todo m join left_there a on {inside('m', 'a')} "
+        f"where not exists (select 1 from waiting w where {same('w', 'm')})",
+        "Looking in queues",
+        tell,
+    )
+    report.waiting, report.gone = (row["n"] for row in sorted(counts, key=lambda row: row["which"]))
     if request.dry_run:
         return
     if report.waiting:
@@ -279,22 +257,23 @@ def _expected_outcome(is_ping: bool, destination: str | None) -> str:
     return "forwarded" if is_destination(destination.strip("/")) else REFUSED_OUTCOME
 
 
-def _send(
-    session: "Session",
-    request: ReplayRequest,
-    prepared: Prepared,
-    report: ReplayReport,
-    tell: Callable[[Any], None] | None,
-) -> None:
+def tasks_of(session: "Session", request: ReplayRequest) -> int:
+    """How many tasks send at a time."""
+    return request.tasks or max(1, session.context.defaultParallelism)
+
+
+def _send(session: "Session", request: ReplayRequest, report: ReplayReport, tell: Callable[[Any], None] | None) -> None:
+    tasks = tasks_of(session, request)
     with tempfile.TemporaryDirectory(prefix="sbpair-replay-") as folder:
         file = Path(folder) / "report.json"
         options = {
             "pair": request.pair.name,
             "ledger": str(request.ledger.absolute()),
-            "tasks": str(prepared.tasks),
+            "tasks": str(tasks),
             "ttl": request.ttl.value,
             "run": report.run,
             "onlyRun": "true",
+            "failOnRefused": "false",
             "report": str(file),
         }
         if request.config is not None:
@@ -303,11 +282,16 @@ def _send(
             options["rate"] = str(request.rate)
         if request.reserve is not None:
             options["reserve"] = str(request.reserve)
-        writer = prepared.ordered.write.format("sbpair-backlog").mode("append").options(**options)
+        writer = (
+            in_order(session.spark.table("todo"), tasks)
+            .write.format("sbpair-backlog")
+            .mode("append")
+            .options(**options)
+        )
         session.run(lambda: writer.save(), "Replaying", tell=tell)
         _take_tally(report, read_tally(file))
-    if report.duplicates and prepared.duplicates is not None:
-        copies = prepared.duplicates
+    if report.duplicates:
+        copies = session.spark.table("copies")
         way = request.pair.way()
         session.run(lambda: _record_copies(copies, request.ledger, way, report.run), "Recording copies", tell=tell)
 
@@ -361,6 +345,7 @@ def batched(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
 def _take_tally(report: ReplayReport, tally: Tally) -> None:
     report.outcomes = tally.outcomes
     report.refusals = tally.refusals
-    report.per_destination = tally.per_destination
+    report.per_destination = merge_spellings(tally.per_destination)
+    report.refused_files = tuple(tally.refused_files)
     report.resent = tally.resent
     report.skipped_by_retry = tally.skipped

@@ -88,7 +88,7 @@ class ReplayReport:
     """In the ledger from earlier runs."""
     duplicates: int = 0
     waiting: int | None = 0
-    """Of those to be sent: still in their backlog queues. None: nobody looked."""
+    """Of those to be sent: still in their backlog queues or these's dead-letter queues. None: nobody looked."""
     gone: int | None = 0
     """Of those to be sent: no longer in their queues, although no archive took them out. None: nobody looked."""
     outcomes: dict[str, int] = field(default_factory=dict)
@@ -96,6 +96,8 @@ class ReplayReport:
     per_destination: dict[str, int] = field(default_factory=dict)
     elsewhere: dict[str, int] = field(default_factory=dict)
     """By destination, what was left because only the pair's configured entities are sent to."""
+    refused_files: tuple[str, ...] = ()
+    """Files of the ledger's folder that hold what was refused, as `restore` takes it."""
     resent: int = 0
     skipped_by_retry: int = 0
     seconds: float = field(default=0.0, metadata=rounded(3))

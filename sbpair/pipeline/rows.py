@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sbpair.amqp import types
@@ -16,7 +16,7 @@ from sbpair.core.names import dead_letter_path, split_source
 from sbpair.core.summary import MessageSummary, describe, describe_message, plain
 from sbpair.core.transfer.filters import MessageFilter
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.schemas import arrow_schema
+from sbpair.pipeline.schemas import BODY_COLUMNS, MESSAGE_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,6 +75,63 @@ def message_row(pair: str, received: Received) -> tuple[Any, ...]:
         summary.unreadable,
         received.payload,
     )
+
+
+_CHEAP: dict[str, Callable[[str, Received], Any]] = {
+    "pair": lambda pair, _: pair,
+    "queue": lambda _, one: split_source(one.source)[0],
+    "dead_letter": lambda _, one: split_source(one.source)[1],
+    "sequence_number": lambda _, one: one.sequence_number,
+    "enqueued_at": lambda _, one: _microseconds(one.enqueued_at),
+    "state": lambda _, one: one.state.value,
+    "delivery_count": lambda _, one: one.delivery_count,
+    "size_bytes": lambda _, one: len(one.payload),
+    "payload": lambda _, one: one.payload,
+    "body": lambda _, one: body_of(one.payload)[0],
+    "body_text": lambda _, one: body_of(one.payload)[1],
+}
+"""Columns for which nothing else of a message has to be decoded."""
+
+
+def rows_of(pair: str, columns: Sequence[str], without: Collection[str]) -> Callable[[Received], tuple[Any, ...]]:
+    """What makes a row of these columns; those in `without` are null."""
+    wanted = [None if name in without else _CHEAP.get(name) for name in columns]
+    if all(one is not None or name in without for name, one in zip(columns, wanted, strict=True)):
+        return lambda received: tuple(None if one is None else one(pair, received) for one in wanted)
+    places = {name: place for place, (name, *_) in enumerate(MESSAGE_COLUMNS)}
+    bodies = [place for place, (name, *_) in enumerate(BODY_COLUMNS) if name in columns and name not in without]
+    chosen = [
+        len(MESSAGE_COLUMNS) + 2 if name in without else places.get(name, len(MESSAGE_COLUMNS) + (name == "body_text"))
+        for name in columns
+    ]
+
+    def row(received: Received) -> tuple[Any, ...]:
+        body = body_of(received.payload) if bodies else (None, None)
+        all_of_it = (*message_row(pair, received), *body, None)
+        return tuple([all_of_it[place] for place in chosen])
+
+    return row
+
+
+def body_of(payload: bytes) -> tuple[bytes | None, str | None]:
+    """The body as bytes, where it has any, and as text, where it is one: see `BODY_COLUMNS`."""
+    try:
+        message = EncodedMessage(payload)
+        kinds = {span.section for span in message.spans}
+        if Section.VALUE in kinds or Section.SEQUENCE in kinds:
+            section = Section.VALUE if Section.VALUE in kinds else Section.SEQUENCE
+            value = message.read(section)
+            if isinstance(value, str | bytes):
+                data = value.encode() if isinstance(value, str) else value
+            else:
+                return None, json.dumps(plain(value), ensure_ascii=False)
+        else:
+            data = message.read(Section.DATA) or b""
+        return data, data.decode()
+    except UnicodeDecodeError:
+        return data, None
+    except MalformedMessageError:
+        return None, None
 
 
 STORED_COLUMNS = ("queue", "dead_letter", "sequence_number", "enqueued_at", "message_id", "digest", "payload")
@@ -179,11 +236,6 @@ def _digest_of(message: EncodedMessage) -> bytes:
     return hashed.digest()[:DIGEST_BYTES]
 
 
-def record_batch(rows: Sequence[tuple[Any, ...]]) -> "pa.RecordBatch":
-    """Rows of `message_row` as one Arrow batch."""
-    return to_batch(rows, arrow_schema())
-
-
 def to_batch(rows: Iterable[tuple[Any, ...]], schema: "pa.Schema") -> "pa.RecordBatch":
     """Rows in the schema's column order as one Arrow batch."""
     import pyarrow as pa
@@ -203,6 +255,36 @@ def _microseconds(seconds: float | None) -> int | None:
 
 def _properties(summary: MessageSummary) -> list[tuple[str, dict[str, str | None]]]:
     return [(name, typed_text(value)) for name, value in summary.application_properties.items()]
+
+
+def from_typed(kind: str, text: str | None) -> Any:
+    """The AMQP value that `typed_text` shows.
+
+    Raises:
+        ValueError: the text is none of that type, or a type that only the payload keeps exactly.
+    """
+    if text is None or kind == "null":
+        return None
+    if kind == "string":
+        return text
+    made = _FROM_TEXT.get(kind)
+    if made is None:
+        raise ValueError(f"a property of type {kind} is only in the payload")
+    return made(text)
+
+
+def _whole(kind: Callable[[int], Any]) -> Callable[[str], Any]:
+    return lambda text: kind(int(text))
+
+
+_WHOLE = (types.Byte, types.Short, types.Int, types.Long, types.Ubyte, types.Ushort, types.Uint, types.Ulong)
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "boolean": lambda text: {"true": True, "false": False}[text],
+    "double": lambda text: float(json.loads(text)),
+    "uuid": uuid.UUID,
+    "symbol": types.Symbol,
+    **{kind.__name__.lower(): _whole(kind) for kind in _WHOLE},
+}
 
 
 def typed_text(value: Any) -> dict[str, str | None]:

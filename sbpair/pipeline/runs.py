@@ -4,13 +4,18 @@ The file `run` names the run that may send, every task looks there before each b
 while the task lives. Spark does not wait for the tasks of a job that failed; without this they would go on sending
 beside the next run. Within a run `the_only_attempt` does the same for the attempts of a task, which Spark may start
 beside one that it takes for lost or slow.
+
+A job of a user's own has no such file. It leaves out what the ledger had before it began (`done_before`), by any job or
+drain, and does not begin beside another job with the same ledger and destination (`the_only_job`).
 """
 
+import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,7 +25,7 @@ from sbpair.core.transfer.state import Key
 from sbpair.files import claim, is_claimed, make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError
 from sbpair.pipeline.executors import Connection
-from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Way, outcomes_in
+from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Line, Way, lines_in
 
 RUN_FILE = "run"
 ANY_TASK = "*"
@@ -58,10 +63,69 @@ def task_name(partition: int) -> str:
     return f"{partition:05d}"
 
 
-def done_by(folder: Path, run: str, task: str) -> set[Key]:
+DONE_OUTCOMES = ("forwarded", "already-forwarded", "dead-lettered", "ping", "duplicate")
+"""Ledger outcomes after which a message is not sent again."""
+
+
+def done_by(folder: Path, run: str, task: str) -> dict[Key, Line]:
     """What earlier attempts of a task, or of ANY_TASK, have sent or found to need no sending."""
     files = folder.glob(f"{run}-{task}-*.jsonl")
-    return {key for path in files for key, outcome in outcomes_in(path) if outcome != REFUSED_OUTCOME}
+    return {line.key: line for path in files for line in lines_in(path) if line.outcome != REFUSED_OUTCOME}
+
+
+@lru_cache(maxsize=2)
+def done_before(files: tuple[tuple[Path, int], ...], way: Way, destination: str | None) -> frozenset[bytes]:
+    """The `mark` of each message that ledgers have as done between these namespaces. A worker of Spark reads them once,
+    not for each of its tasks.
+
+    Args:
+        files: paths and sizes of ledgers, as `ledgers_before` finds them.
+        destination: only what went there counts; None: its destination is in the message.
+    """
+    wanted = None if destination is None else destination.lower()
+    return frozenset(
+        mark(line.key)
+        for path, _ in files
+        for line in lines_in(path)
+        if line.outcome in DONE_OUTCOMES
+        and line.way.get("from_namespace", way.from_namespace) == way.from_namespace
+        and line.way.get("to_namespace", way.to_namespace) == way.to_namespace
+        and (wanted is None or str(line.destination).lower() == wanted)
+    )
+
+
+def mark(key: Key) -> bytes:
+    """A key in 16 bytes: a worker keeps one for each message of the ledger, a third of what the key itself takes."""
+    return hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
+
+
+def ledgers_before(folder: Path, *, of_run: str | None, without: str) -> tuple[tuple[Path, int], ...]:
+    """The ledgers of a folder that a job leaves out the messages of, with their sizes.
+
+    Args:
+        of_run: only those that jobs of this run have written; None: all.
+        without: those of the job itself begin with this.
+    """
+    own = re.compile(rf"{re.escape(of_run)}-[0-9a-f]{{8}}-\d{{5}}-[0-9a-f]{{6}}\.jsonl") if of_run is not None else None
+    return tuple(
+        (path, path.stat().st_size)
+        for path in ledger_files(folder)
+        if not path.name.startswith(f"{without}-") and (own is None or own.fullmatch(path.name))
+    )
+
+
+def the_only_job(folder: Path, run: str, job: str, *, tasks_seconds: float = TASKS_SECONDS) -> None:
+    """Wait until no task of another job of this run is alive.
+
+    Raises:
+        UsageError: one still is.
+    """
+    of_others = [path for path in folder.glob(f"{run}-*.jsonl") if not path.name.startswith(f"{run}-{job}-")]
+    if not _ended(of_others, tasks_seconds):
+        raise UsageError(
+            f"Another job sends to the same destination with the ledger {folder}; this one sent nothing.",
+            hint="Wait for its end, or stop it and what is left of it (its Spark executors); then run again.",
+        )
 
 
 # A stream has a run for each micro-batch, and each of its tasks a file. Those of micro-batches that are committed for
@@ -174,7 +238,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def drop_locks(folder: Path, run: str) -> None:
-    """Remove what `the_only_attempt` locked for tasks that have ended."""
+    """Remove what `the_only_attempt` locked for tasks that have ended. `run` may be a pattern."""
     for path in folder.glob(_lock_name(run, "*")):
         path.unlink(missing_ok=True)
 
@@ -197,7 +261,7 @@ def the_only_run(folder: Path, run: str, *, tasks_seconds: float = TASKS_SECONDS
                 f"Another replay is writing the ledger {folder}.", hint="Wait for its end, or stop it; then run again."
             )
         _write_run(file, "")
-        if not _tasks_ended(folder, tasks_seconds):
+        if not _ended(folder.glob("*.jsonl"), tasks_seconds):
             raise UsageError(
                 f"A task of an earlier replay is still writing the ledger {folder}.",
                 hint="End what is left of it (its Spark executors), then run again.",
@@ -207,12 +271,13 @@ def the_only_run(folder: Path, run: str, *, tasks_seconds: float = TASKS_SECONDS
             yield
         finally:
             _write_run(file, "")
-            _tasks_ended(folder, tasks_seconds)
+            _ended(folder.glob("*.jsonl"), tasks_seconds)
 
 
-def _tasks_ended(folder: Path, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(is_claimed(path) for path in folder.glob("*.jsonl")):
+def _ended(ledgers: Iterable[Path], seconds: float) -> bool:
+    """Whether nobody writes them any more, after up to that long."""
+    deadline, paths = time.monotonic() + seconds, list(ledgers)
+    while any(is_claimed(path) for path in paths):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

@@ -9,6 +9,9 @@ column of what it was: `destination`, `session_id`, `ttl_ms`, `scheduled_at`.
 
 from typing import TYPE_CHECKING, Final
 
+from sbpair.core.errors import UsageError
+from sbpair.core.redact import quoted
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -49,6 +52,12 @@ MESSAGE_COLUMNS: Final[tuple[tuple[str, str, str], ...]] = (
 )  # fmt: skip
 """Name, Spark SQL type, meaning."""
 
+BODY_COLUMNS: Final = (
+    ("body", "binary", "The data sections, joined; a text value as UTF-8; null for other values."),
+    ("body_text", "string", "The body as text; null if it is not UTF-8. Another AMQP value or sequence as JSON."),
+)
+"""What the sources have beside MESSAGE_COLUMNS. An archive keeps the payload only."""
+
 KEY_COLUMNS: Final = ("queue", "dead_letter", "sequence_number", "enqueued_at")
 """What tells one stored message from every other (a queue deleted and made again counts from 1 again)."""
 
@@ -73,8 +82,26 @@ none (a drain's)."""
 
 
 def message_schema() -> "StructType":
-    """Spark's schema of a message."""
+    """Spark's schema of an archived message."""
     return struct(MESSAGE_COLUMNS)
+
+
+def source_columns(schema: "StructType | None" = None) -> tuple[tuple[str, str, str], ...]:
+    """The columns of the sources, or those of them that a reader's schema asks for.
+
+    Raises:
+        UsageError: it asks for one that there is not, or with another type.
+    """
+    known = {column[0]: column for column in (*MESSAGE_COLUMNS[:-1], *BODY_COLUMNS, MESSAGE_COLUMNS[-1])}
+    chosen = []
+    for field in known if schema is None else schema.fields:
+        name, kind = (field, known[field][1]) if isinstance(field, str) else (field.name, field.dataType.simpleString())
+        if name not in known:
+            raise UsageError(f"A message has no column {quoted(name)}.", hint=f"Columns are {', '.join(known)}.")
+        if kind != known[name][1]:
+            raise UsageError(f"The column {name} is {known[name][1]}, not {kind}.")
+        chosen.append(known[name])
+    return tuple(chosen)
 
 
 def struct(columns: tuple[tuple[str, ...], ...]) -> "StructType":

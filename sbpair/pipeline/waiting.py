@@ -4,102 +4,55 @@ Only an archive's own record of a taking spares the question. An archive that le
 about what a drain has done since: what it has and its queue lacks has gone somewhere, to its destination as a rule.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sbpair.core.errors import ServiceError, UsageError
+from sbpair.core.errors import UsageError
 from sbpair.core.words import counted
-from sbpair.pipeline.executors import Connection, PairByName
-from sbpair.pipeline.ledgers import LEDGER_KEY
 from sbpair.pipeline.source.options import spans_to_json
-from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import Span
-from sbpair.runtime.transfer.restore import not_known
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+LEDGER_KEY = ("queue", "dead_letter", "sequence_number", "enqueued_at_ms")
 ENQUEUED_MS = "coalesce(unix_millis(enqueued_at), -1L)"
 """Spark SQL: a message's enqueued time as ledgers write it."""
-
-
-def spans_in_queues(pair: PairByName, asked: Sequence[Span]) -> list[Span]:
-    """Stretches of numbers, among those asked for, that hold messages now.
-
-    Raises:
-        ServiceError: the queues cannot be browsed; the Listen right on the secondary is needed.
-    """
-    if not asked:
-        return []
-    with Connection.to(pair, "secondary") as connection:
-        return [
-            found
-            for one in asked
-            for found in find_spans(connection, [(one.queue, one.dead_letter)], first=one.first, last=one.last)
-        ]
 
 
 def messages_in(spark: "SparkSession", pair: str, config: Path | None, spans: Sequence[Span]) -> "DataFrame":
     """The messages of these stretches as `sbpair-backlog` reads them, without payloads, and their `enqueued_at_ms`."""
     from pyspark.sql import functions as F
 
-    options = {"pair": pair, "ranges": spans_to_json(spans), "includePayload": "false"}
+    options = {"pair": pair, "ranges": spans_to_json(spans), "includePayload": "false", "includeBody": "false"}
     if config is not None:
         options["config"] = str(config)
     frame = spark.read.format("sbpair-backlog").options(**options).load()
     return frame.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS))
 
 
-def still_waiting(
-    spark: "SparkSession", frame: "DataFrame", pair: PairByName, config: Path | None, spans: Sequence[Span]
-) -> "DataFrame":
-    """The rows of archives that lie in their queues: same queue, number and enqueued time."""
-    from pyspark.sql import functions as F
-
-    there = messages_in(spark, pair.name, config, spans).select(*LEDGER_KEY).distinct()
-    return frame.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS)).join(there, list(LEDGER_KEY), "left_semi")
-
-
 def within(spark: "SparkSession", frame: "DataFrame", spans: Sequence[Span]) -> "DataFrame":
     """The rows whose numbers are in these stretches."""
-    stretches, condition = stretches_of(spark, spans)
-    return frame.join(stretches, condition, "left_semi")
-
-
-def stretches_of(spark: "SparkSession", spans: Sequence[Span]) -> "tuple[DataFrame, Column]":
-    """Stretches of numbers as a frame, and the condition under which a message is in one of them."""
     from pyspark.sql import functions as F
 
     rows = [(one.queue.lower(), one.dead_letter, one.first, one.last) for one in spans]
-    frame = spark.createDataFrame(rows, "t_queue string, t_dead boolean, t_first long, t_last long")
+    stretches = spark.createDataFrame(rows, "t_queue string, t_dead boolean, t_first long, t_last long")
     condition = (
         (F.lower("queue") == F.col("t_queue"))
         & (F.col("dead_letter") == F.col("t_dead"))
         & F.col("sequence_number").between(F.col("t_first"), F.col("t_last"))
     )
-    return frame, condition
-
-
-def looked(look: Callable[[], list[Span]]) -> list[Span]:
-    """What `look` finds, for a replay.
-
-    Raises:
-        ServiceError: it could not look, and so cannot know.
-    """
-    try:
-        return look()
-    except ServiceError as error:
-        raise not_known(error) from error
+    return frame.join(stretches, condition, "left_semi")
 
 
 def refused_as_waiting(waiting: int, todo: int, pair: str, archives: Sequence[str]) -> UsageError:
     """Sending these would double them as soon as the backlog is drained."""
     return UsageError(
-        f"{waiting:,} of {counted(todo, 'message')} still wait in the backlog queues; a drain would send them a second "
-        "time. Nothing was sent.",
-        hint=f"Drain them (sbpair drain {pair}), or take them out first (sbpair pipeline archive {pair} --archive "
-        f"{archives[0]} --take). --although-in-the-queues sends them nevertheless.",
+        f"{waiting:,} of {counted(todo, 'message')} still wait in the backlog queues or in their dead-letter queues; a "
+        "drain would send them a second time. Nothing was sent.",
+        hint=f"Drain them (sbpair drain {pair}, and again with --dlq), or take them out first (sbpair pipeline archive "
+        f"{pair} --archive {archives[0]} --take). --although-in-the-queues sends them nevertheless.",
     )
 
 

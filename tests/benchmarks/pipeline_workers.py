@@ -153,11 +153,12 @@ class Spark:
 
     def replay(self, folder: str, ledger: str, reserve: int | None = None) -> int:
         from sbpair.pipeline.replay import ReplayRequest, replay
+        from sbpair.pipeline.tables import SparkTables
 
         asked = ReplayRequest(
             self._pair, self._config, (folder,), Path(ledger), although_in_queues=True, reserve=reserve
         )
-        return replay(self._session, asked).forwarded
+        return replay(SparkTables(self._session), asked, session=self._session).forwarded
 
 
 def main() -> None:

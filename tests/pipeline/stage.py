@@ -13,9 +13,11 @@ from sbpair.emulator import EmulatorThread
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.archive import ArchiveRequest, archive
 from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.replay import ReplayRequest, replay
-from sbpair.pipeline.reports import ArchiveReport, ReplayReport
+from sbpair.pipeline.reports import ArchiveReport, ReconcileReport, ReplayReport
 from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.tables import LocalTables, SparkTables
 
 QUEUES = 3
 CONFIGURATION = """\
@@ -103,7 +105,20 @@ class Stage:
     def replay(self, session: Session, **changes: Any) -> ReplayReport:
         """Most tests are about what is sent; that it waits in the queues as well is their convenience."""
         plain = ReplayRequest(self.pair, self.config, (self.archive_path,), self.ledger, although_in_queues=True)
-        return replay(session, dataclasses.replace(plain, **changes))
+        request = dataclasses.replace(plain, **changes)
+        report = replay(SparkTables(session), request, session=session)
+        if request.dry_run:  # the other engine says the same
+            here = replay(LocalTables(), request)
+            assert dataclasses.replace(here, run=report.run, seconds=report.seconds) == report
+        return report
+
+    def reconcile(
+        self, session: Session, archives: Sequence[str], ledgers: Sequence[str], **more: Any
+    ) -> ReconcileReport:
+        """By both engines, which have to say the same."""
+        report = reconcile(SparkTables(session), archives, ledgers, **more)
+        assert reconcile(LocalTables(), archives, ledgers, **more) == report
+        return report
 
 
 def backlog(queue: int) -> str:

@@ -16,7 +16,6 @@ from sbpair.pipeline.compaction import compact
 from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.importing import import_drained
 from sbpair.pipeline.manifest import LocalStore
-from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.rows import content_digest
 from sbpair.pipeline.settling import CHANGED, Settling
 from sbpair.pipeline.spark.session import Session
@@ -239,7 +238,7 @@ def test_entities_of_both_sides_lie_in_an_archive_for_each_side(session: Session
         stage.archive(session, into=of_primary, entities=("elsewhere",), side=Side.PRIMARY)
     for refused in (
         lambda: stage.replay(session, archives=(of_primary,)),
-        lambda: reconcile(session, [of_primary], []),
+        lambda: stage.reconcile(session, [of_primary], []),
     ):
         with pytest.raises(UsageError, match="holds messages of the primary's own queues"):
             refused()

@@ -16,7 +16,6 @@ from sbpair.connect import open_sides
 from sbpair.core.errors import UsageError
 from sbpair.core.rewrite import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter, parse_where
-from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.spark.session import Session
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
@@ -88,7 +87,7 @@ class Night:
         ledgers = [str(one) for one in (self.ledger, self._stage.ledger) if one.exists()]
         if not self.has_archive:
             return {}
-        found = reconcile(
+        found = self._stage.reconcile(
             self._session, [self._stage.archive_path], ledgers, look=self._stage.pair, config=self._stage.config
         )
         return dict(found.verdicts)
@@ -128,7 +127,7 @@ def test_what_a_drain_sent_out_of_the_middle_is_not_what_the_archive_took(sessio
     night.drain(wanted=MessageFilter(where=parse_where("sys.MessageId IN ('m-4', 'm-5', 'm-9')")))
     night.step("take")
     assert night.replay(with_ledger=False), "whether the three have arrived is not known"
-    seen = reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)
+    seen = stage.reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)
     assert seen.verdicts == {"arrived": 3, "taken": MESSAGES - 3}
     assert not night.replay(with_ledger=True)
     assert Counter(one.message_id for one in stage.at_home()) == {f"m-{number}": 1 for number in range(MESSAGES)}

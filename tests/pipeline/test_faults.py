@@ -13,7 +13,6 @@ from sbpair.core.rewrite import compose
 from sbpair.pipeline.archive import read_archives
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.manifest import LocalStore
-from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.reports import ReconcileReport
 from sbpair.pipeline.spark.session import Session
 from sbpair.runtime.transfer.ledger import outcomes_in
@@ -43,7 +42,7 @@ def ids_in(spark: "SparkSession", stage: Stage) -> list[str]:
 
 
 def reconciled(session: Session, stage: Stage) -> ReconcileReport:
-    return reconcile(session, [stage.archive_path], [str(stage.ledger)])
+    return stage.reconcile(session, [stage.archive_path], [str(stage.ledger)])
 
 
 def sent_lines(stage: Stage) -> int:

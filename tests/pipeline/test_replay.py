@@ -19,11 +19,10 @@ from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog
 from sbpair.core.transfer.filters import MessageFilter, parse_where
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.importing import import_drained
-from sbpair.pipeline.ledgers import FOLDED, ledger_folder, read_ledgers
 from sbpair.pipeline.manifest import LocalStore
-from sbpair.pipeline.reconcile import reconcile
-from sbpair.pipeline.replay import Dedupe, without_copies
+from sbpair.pipeline.replay import RANKED, Dedupe
 from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.tables import FOLDED, LocalTables, SparkTables
 from sbpair.runtime.transfer.ledger import Entry
 from tests.pipeline.stage import Stage, backlog, messages
 from tests.pipeline.test_reconcile import drain_to
@@ -110,7 +109,7 @@ def test_a_ping_is_not_sent_home(session: Session, stage: Stage) -> None:
     import_drained(LocalStore(stage.folder / "archive"), "shop", file)
     assert stage.replay(session).outcomes == {"ping": 1}
     assert stage.at_home() == []
-    assert reconcile(session, [stage.archive_path], [str(stage.ledger)]).outcomes == {"ping": 1}
+    assert stage.reconcile(session, [stage.archive_path], [str(stage.ledger)]).outcomes == {"ping": 1}
 
 
 def test_copies_of_one_message_are_left_out_and_accounted_for(session: Session, stage: Stage) -> None:
@@ -121,23 +120,27 @@ def test_copies_of_one_message_are_left_out_and_accounted_for(session: Session, 
     report = stage.replay(session, dedupe=Dedupe.CONTENT)
     assert (report.forwarded, report.duplicates) == (6, 5)
     assert len(stage.at_home()) == 6
-    outcomes = read_ledgers(session.spark, [str(stage.ledger)]).groupBy("outcome").count().collect()
-    assert {row["outcome"]: row["count"] for row in outcomes} == {"forwarded": 6, "duplicate": 5}
+    tables = LocalTables()
+    tables.ledgers("known", [str(stage.ledger)])
+    outcomes = tables.query("select outcome, count(*) as n from known group by outcome", "Counting")
+    assert {row["outcome"]: row["n"] for row in outcomes} == {"forwarded": 6, "duplicate": 5}
 
 
 def test_copies_may_spell_session_and_destination_in_another_case(session: Session) -> None:
-    named = "destination string, session_id string, message_id string, digest string, enqueued_at long"
+    named = ("destination", "session_id", "message_id", "content", "place")
+    columns = (*((name, "string") for name in named), ("enqueued_at_ms", "bigint"), ("sequence_number", "bigint"))
     rows = [
-        ("orders", "Order-7", "m", "d", 1),
-        ("Orders", "ORDER-7", "m", "d", 2),
-        ("orders", "order-8", "m", "d", 3),
-        ("orders", None, "m", "d", 4),
-        ("orders", "order-7", "M", "d", 5),
+        ("orders", "Order-7", "m", "d", "q", 1, 1),
+        ("Orders", "ORDER-7", "m", "d", "q", 2, 1),
+        ("orders", "order-8", "m", "d", "q", 3, 1),
+        ("orders", None, "m", "d", "q", 4, 1),
+        ("orders", "order-7", "M", "d", "q", 5, 1),
     ]
-    frame = session.spark.createDataFrame(rows, named).selectExpr("*", "'q' as queue", "1L as sequence_number")
-    kept, copies = without_copies(frame)
-    assert [row.enqueued_at for row in copies.collect()] == [2]
-    assert sorted(row.enqueued_at for row in kept.collect()) == [1, 3, 4, 5]
+    for tables in (SparkTables(session), LocalTables()):
+        tables.rows("matched", columns, rows)
+        tables.define("ranked", RANKED)
+        copies = tables.query("select enqueued_at_ms from ranked where copy_rank > 1", "Ranking")
+        assert [row["enqueued_at_ms"] for row in copies] == [2]
 
 
 def test_what_a_destination_refuses_does_not_hold_up_the_rest(session: Session, stage: Stage) -> None:
@@ -183,7 +186,9 @@ def test_a_partitioned_destination_gets_batches_it_takes(session: Session, stage
     assert len(stage.at_home("parts")) == 60
 
 
-def test_a_folder_of_ledgers_is_read_whoever_wrote_them_and_whenever(spark: "SparkSession", stage: Stage) -> None:
+def test_a_folder_of_ledgers_is_read_whoever_wrote_them_and_whenever(
+    session: Session, spark: "SparkSession", stage: Stage
+) -> None:
     """Lines of today, the last one cut off; and what replays wrote before: a field for dead letters, and Parquet."""
     time, folder = "2026-11-21T00:00:00+00:00", stage.ledger
     folder.mkdir()
@@ -197,11 +202,13 @@ def test_a_folder_of_ledgers_is_read_whoever_wrote_them_and_whenever(spark: "Spa
     columns += "at timestamp, source string"
     row = ("q", True, 3, 5, "m", None, "orders", bytearray(3), "forwarded", "", 1, datetime.fromisoformat(time), None)
     spark.createDataFrame([row], columns).write.parquet(str(folder / FOLDED / "old"))
-    rows = ledger_folder(spark, folder).orderBy("sequence_number").collect()
-    assert [(one["queue"], one["dead_letter"], one["sequence_number"], one["outcome"]) for one in rows] == [
-        ("q", True, number, "forwarded") for number in (1, 2, 3)
-    ]
-    assert {bytes(one["digest"]) for one in rows} == {b"\x00\x00\x00"}
+    for tables in (SparkTables(session), LocalTables()):
+        tables.ledgers("known", [str(folder)])
+        rows = tables.query("select * from known order by sequence_number", "Reading")
+        assert [(one["place"], one["dead_letter"], one["sequence_number"], one["outcome"]) for one in rows] == [
+            ("q", True, number, "forwarded") for number in (1, 2, 3)
+        ]
+        assert {one["content"] for one in rows} == {"AAAA"}
 
 
 def test_what_still_waits_in_the_queues_is_refused(session: Session, stage: Stage) -> None:
@@ -273,3 +280,21 @@ def test_only_the_configured_entities_get_messages_if_asked_so(session: Session,
     assert (again.forwarded, again.already_done, again.elsewhere) == (0, 6, {"payroll": 3})
     assert stage.replay(session).forwarded == 3
     assert stage.replay(session, only=("orders",)).elsewhere == {}
+
+
+def test_what_has_expired_into_the_dead_letters_still_waits(session: Session, stage: Stage) -> None:
+    stage.divert(messages(5))
+    stage.archive(session)
+    stage.dead_letter_all(0, "TTLExpiredException")
+    dry = stage.replay(session, although_in_queues=False, dry_run=True)
+    assert (dry.waiting, dry.gone) == (5, 0)
+    with pytest.raises(UsageError, match="or in their dead-letter queues"):
+        stage.replay(session, although_in_queues=False)
+
+
+def test_a_name_has_one_spelling_in_every_count(session: Session, stage: Stage) -> None:
+    stage.divert(messages(2, prefix="upper"), queue=1, destination="ORDERS")
+    stage.divert(messages(7))
+    stage.archive(session)
+    assert stage.replay(session, dry_run=True).per_destination == {"orders": 9}
+    assert stage.replay(session, tasks=3).per_destination == {"orders": 9}

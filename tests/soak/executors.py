@@ -28,6 +28,7 @@ from sbpair.pipeline.archive import ArchiveRequest, archive
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.replay import ReplayRequest, replay
+from sbpair.pipeline.tables import SparkTables
 from sbpair.pipeline.spark.session import SparkRequest, open_spark
 
 master, config, into, ledger, quick = sys.argv[1:]
@@ -41,8 +42,10 @@ conf = {
 with open_spark(SparkRequest(rows=1000, master=master, conf=conf)) as session:
     register(session.spark)
     archived = archive(session, ArchiveRequest(pair, Path(config), into, unit_messages=100, take=True))
-    replayed = replay(session, ReplayRequest(pair, Path(config), (into,), Path(ledger), rate=60.0, tasks=2))
-    held = reconcile(session, [into], [ledger])
+    request = ReplayRequest(pair, Path(config), (into,), Path(ledger), rate=60.0, tasks=2)
+    tables = SparkTables(session)
+    replayed = replay(tables, request, session=session)
+    held = reconcile(tables, [into], [ledger])
     taken = archived.rows, archived.settled, archived.gone, archived.left
     print(json.dumps([*taken, replayed.skipped_by_retry, held.messages, held.verdicts, held.findings]))
 """

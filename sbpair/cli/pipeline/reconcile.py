@@ -9,11 +9,13 @@ from sbpair.cli.options import Options, command
 from sbpair.cli.pipeline.session import (
     ArchivesArgument,
     ConfOption,
+    EngineOption,
     JobLog,
     MasterOption,
+    check_engine,
     pair_by_name,
     rows_in,
-    spark_session,
+    tables_of,
 )
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
@@ -55,6 +57,7 @@ def reconcile(
     listed: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most this many findings.")] = 1_000,
     master: MasterOption = None,
     conf: ConfOption = None,
+    engine: EngineOption = "spark",
 ) -> CommandResult:
     """Check archives against the ledgers of drains and replays: each message has exactly one outcome, or is listed.
 
@@ -65,12 +68,10 @@ def reconcile(
     \b
     Examples:
       sbpair pipeline reconcile /data/outage-2026-11 --ledger drain.jsonl --ledger /data/replayed
-      sbpair pipeline reconcile /data/outage-2026-11 --ledger drain.jsonl --pair orders
+      sbpair pipeline reconcile /data/outage-2026-11 --ledger drain.jsonl --pair orders --engine local
       sbpair pipeline reconcile A B --ledger /data/replayed -o json | jq .data.counts
     """
-    from sbpair.pipeline.spark.session import check_installed
-
-    check_installed()
+    check_engine(engine, installed=True)
     from sbpair.pipeline.reconcile import reconcile as hold_together
 
     look = None if pair is None else pair_by_name(options, pair)
@@ -78,9 +79,9 @@ def reconcile(
     for one in ledger or ():
         if not Path(one).expanduser().exists():
             raise UsageError(f"There is no ledger {one}.")
-    with spark_session(options, master, conf, rows=rows, name="reconcile") as session, JobLog(options) as log:
+    with tables_of(engine, options, master, conf, rows=rows, name="reconcile") as (tables, _), JobLog(options) as log:
         report = hold_together(
-            session, archives, ledger or [], look=look, config=options.config, tell=log, listed=listed
+            tables, archives, ledger or [], look=look, config=options.config, tell=log, listed=listed
         )
     counts = to_plain(report.counts)
     notes = []

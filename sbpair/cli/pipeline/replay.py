@@ -1,5 +1,6 @@
 """`sbpair pipeline replay`: from archives to the primary."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +11,15 @@ from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.pipeline.session import (
     ConfOption,
+    EngineOption,
     ExplainOption,
     JobLog,
     MasterOption,
+    check_engine,
     check_folder,
     pair_by_name,
     rows_in,
-    spark_session,
+    tables_of,
 )
 from sbpair.cli.transfer.options import (
     AlthoughInTheQueuesOption,
@@ -80,6 +83,7 @@ def replay(
     explain: ExplainOption = False,
     master: MasterOption = None,
     conf: ConfOption = None,
+    engine: EngineOption = "spark",
 ) -> CommandResult:
     """Send archived messages to their destinations on the primary, each session in order.
 
@@ -90,17 +94,20 @@ def replay(
 
     \b
     Examples:
-      sbpair pipeline replay orders --archive /data/outage-2026-11 --ledger /data/replayed --dry-run
+      sbpair pipeline replay orders --archive /data/outage-2026-11 --ledger /data/replayed --dry-run --engine local
       sbpair pipeline replay orders --archive /data/outage-2026-11 --ledger /data/replayed --ledger drain.jsonl
       sbpair pipeline replay --archive A --archive B --ledger L --destination 'orders/*' --since 1d
     """
-    from sbpair.pipeline.spark.session import check_installed
-
-    check_installed()
-    from sbpair.pipeline.replay import Dedupe, ReplayRequest, prepare
+    check_engine(engine, installed=True)
+    from sbpair.pipeline.replay import Dedupe, ReplayRequest, in_order, prepare, tasks_of
     from sbpair.pipeline.replay import replay as replay_archives
     from sbpair.pipeline.spark.session import explained
 
+    if engine == "local" and (explain or not dry_run):
+        raise UsageError(
+            "--engine local only counts: it needs --dry-run. Spark sends.",
+            hint="Leave --engine out. `sbpair restore` sends files of a few messages without Spark.",
+        )
     if dedupe not in list(Dedupe):
         raise typer.BadParameter("--dedupe is stored or content.")
     chosen = pair_by_name(options, pair)
@@ -128,11 +135,13 @@ def replay(
     )
     rows = rows_in(from_, of_backlog=True)
     check_folder(own, create=False)
-    with spark_session(options, master, conf, rows=rows, name="replay") as session, JobLog(options) as log:
-        if explain:
-            text = explained(prepare(session.spark, request).ordered)
+    opened = tables_of(engine, options, master, conf, rows=rows, name="replay")
+    with opened as (tables, session), JobLog(options) as log:
+        if explain and session is not None:
+            prepare(tables, request)
+            text = explained(in_order(session.spark.table("todo"), tasks_of(session, request)))
             return CommandResult("pipeline replay", Explained(text), text=text)
-        report = replay_archives(session, request, tell=log)
+        report = replay_archives(tables, request, session=session, tell=log)
     return _result(chosen.name, report)
 
 
@@ -168,10 +177,14 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
         if report.resent
         else []
     )
+    if report.refused_files:
+        folder = shlex.quote(str(Path(report.refused_files[0]).parent))
+        notes.append(f"What was refused is kept. Send it to a queue of your choice: sbpair restore {folder} --to QUEUE")
     if report.waiting:
         notes.append(
-            f"{report.waiting:,} still wait in the backlog queues: without --dry-run this is refused, because a drain "
-            "would send them a second time. Drain them, or take them with pipeline archive --take."
+            f"{report.waiting:,} still wait in the backlog queues or their dead-letter queues: without --dry-run this "
+            "is refused, because a drain would send them a second time. Drain them, or take them with pipeline archive "
+            "--take."
         )
     if report.gone:
         refused = "without --dry-run this is refused unless --although-gone is given" if report.dry_run else "asked for"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sbpair.pipeline.executors import PairByName
     from sbpair.pipeline.spark.progress import JobProgress
     from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.tables import Tables
 
 _log = logging.getLogger("sbpair")
 
@@ -142,14 +143,33 @@ class ArchivingOptions(OptionSet):
         )
 
 
-def check_engine(engine: str) -> None:
-    """Refuse what is no engine.
+def check_engine(engine: str, *, installed: bool = False) -> None:
+    """Refuse what is no engine; `installed`: and one whose packages are missing.
 
     Raises:
         UsageError: it is none.
+        SparkUnavailableError: it is not installed.
     """
+    from sbpair.pipeline.spark.session import check_columnar, check_installed
+
     if engine not in ("spark", "local"):
         raise UsageError(f"--engine is spark or local, not {engine!r}.")
+    if installed:
+        (check_installed if engine == "spark" else check_columnar)()
+
+
+@contextmanager
+def tables_of(
+    engine: str, options: Options, master: str | None, conf: list[str] | None, *, rows: int | None, name: str
+) -> "Iterator[tuple[Tables, Session | None]]":
+    """The tables of an engine, and the session where that is Spark."""
+    from sbpair.pipeline.tables import LocalTables, SparkTables
+
+    if engine == "local":
+        yield LocalTables(), None
+        return
+    with spark_session(options, master, conf, rows=rows, name=name) as session:
+        yield SparkTables(session), session
 
 
 @contextmanager

@@ -135,6 +135,8 @@ def analyse(
     assert counted is not None  # noqa: S101 - of sessions there always is one
     tables = results.tables(small, counted, existing_paths(snapshots), question)
     tables |= {"sessions": results.in_utc(of_sessions.rows), "duplicates": results.in_utc(of_ids.rows)}
+    names = results.spellings(small.size)
+    tables = {name: results.spelled(table, names) for name, table in tables.items()}
     if folder is not None:
         _write(folder, {name: table for name, table in tables.items() if name not in ("sessions", "duplicates")})
     return Found({name: tables[name] for name in RESULTS}, {"sessions": of_sessions.count, "duplicates": of_ids.count})
@@ -209,11 +211,11 @@ def _empty(wanted: _Wanted) -> list[tuple[Key, Any]]:
     """What an archive without messages gives: the columns without rows."""
     import pyarrow as pa
 
-    from sbpair.pipeline.analysis.units import COLUMNS
+    from sbpair.pipeline.analysis.units import COLUMNS, with_folded_destinations
     from sbpair.pipeline.schemas import arrow_schema
 
     schema = arrow_schema()
-    nothing = pa.schema([schema.field(name) for name in COLUMNS]).empty_table()
+    nothing = with_folded_destinations(pa.schema([schema.field(name) for name in COLUMNS]).empty_table())
     parts = dict(parts_of(nothing, wanted.question, 1, empty=True))
     small, sessions = parts[SMALL, 0], sessions_found(parts[SESSION, 0])
     none = equal_ids([perhaps_equal(nothing, parts[HASH, 0], wanted.question)])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sbpair.core.errors import UsageError
 from sbpair.pipeline.analysis.partials import Key
-from sbpair.pipeline.analysis.units import COLUMNS, read_unit
+from sbpair.pipeline.analysis.units import COLUMNS, read_unit, with_folded_destinations
 from sbpair.pipeline.errors import marking_errors
 
 if TYPE_CHECKING:
@@ -168,4 +168,4 @@ def _as_table(rows: Iterable[Any]) -> "Iterator[pa.Table]":
 
     wanted = arrow_schema()
     schema = pa.schema([wanted.field(name) for name in COLUMNS])
-    yield pa.Table.from_batches([to_batch(list(rows), schema)])
+    yield with_folded_destinations(pa.Table.from_batches([to_batch(list(rows), schema)]))

@@ -90,7 +90,7 @@ def highest_sql(bucket: str) -> str:
     return f"({lowest_sql(f'({bucket} + 1)')} - 1)"
 
 
-_SIZE_KEYS: Final = "pair, queue, dead_letter, reason, destination, bucket"
+_SIZE_KEYS: Final = "pair, queue, dead_letter, reason, destination, spelled, bucket"
 _TIME_KEYS: Final = "pair, destination, dead_letter, minute, bucket"
 _LANE_KEYS: Final = "pair, queue, dead_letter, destination"
 _SESSION_KEYS: Final = f"{_LANE_KEYS}, session_id"
@@ -132,7 +132,7 @@ def with_sessions(messages: "pa.Table", most_numbers: int = 2**62) -> "pa.Table"
 
 
 def _size_sql(question: Question) -> str:
-    return f"""select pair, queue, dead_letter, dead_letter_reason as reason, destination,
+    return f"""select pair, queue, dead_letter, dead_letter_reason as reason, destination, spelled,
         {size_bucket_sql("size_bytes")} as bucket, count(*) as messages, sum(size_bytes)::bigint as bytes,
         sum(steps)::bigint as units, count(*) filter (size_bytes >= {question.near_bytes}) as near_limit,
         count(*) filter (is_ping) as pings, max(size_bytes) as largest, min(moment) as first_at, max(moment) as last_at

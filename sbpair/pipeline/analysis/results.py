@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, get_args, get_type_hints
 
 from sbpair.core.durations import format_duration
 from sbpair.core.serialization import published
+from sbpair.core.words import merge_spellings
 from sbpair.pipeline.analysis.partials import Small, database, highest_sql, lowest_sql
 from sbpair.pipeline.analysis.question import MICROS, MICROS_PER_MINUTE, Question
 
@@ -362,6 +363,26 @@ def tables(
         base.execute(f"create view existence as select {str(existing is not None).lower()} as looked")
         base.execute(_turns(question))
         return {name: in_utc(base.sql(query).to_arrow_table()) for name, query in queries.items()}
+
+
+def spellings(sizes: "pa.Table") -> dict[str, str]:
+    """For each destination in lower case the spelling that most messages have."""
+    counts: dict[str, int] = {}
+    for row in sizes.group_by("spelled").aggregate([("messages", "sum")]).to_pylist():
+        if row["spelled"] is not None:
+            counts[row["spelled"]] = row["messages_sum"]
+    return {name.lower(): name for name in merge_spellings(counts)}
+
+
+def spelled(table: "pa.Table", names: Mapping[str, str]) -> "pa.Table":
+    """The table with destinations as they are written."""
+    import pyarrow as pa
+
+    place = table.schema.get_field_index("destination")
+    if place < 0:
+        return table
+    shown = [None if one is None else names.get(one, one) for one in table["destination"].to_pylist()]
+    return table.set_column(place, "destination", pa.array(shown, pa.string()))
 
 
 def in_utc(table: "pa.Table") -> "pa.Table":

@@ -154,7 +154,22 @@ def read_unit(unit: Unit, columns: Sequence[str] = COLUMNS) -> "pa.Table":
         with pq.ParquetFile(path, read_dictionary=_FEW_VALUES, pre_buffer=False) as file:
             tables.append(file.read_row_groups(list(groups), columns=list(columns), use_threads=False))
     table = pa.concat_tables(tables)
-    return each_once(table) if unit.overlapping else table
+    return with_folded_destinations(each_once(table) if unit.overlapping else table)
+
+
+def with_folded_destinations(table: "pa.Table") -> "pa.Table":
+    """Destinations in lower case, as names are compared, and as they were written in `spelled`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    place, column = table.schema.get_field_index("destination"), table["destination"]
+    if column.num_chunks and not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries().combine_chunks() if column.num_chunks else pa.array([], pa.string())
+    column = column.dictionary_encode() if not pa.types.is_dictionary(column.type) else column
+    folded = pc.utf8_lower(column.dictionary).dictionary_encode()
+    lower = pa.DictionaryArray.from_arrays(folded.indices.take(column.indices), folded.dictionary)
+    return table.set_column(place, "destination", lower).append_column("spelled", column)
 
 
 def read_ids(unit: Unit) -> "pa.Table":

@@ -2,7 +2,7 @@
 
     sbpair.pipeline.register(spark)
     backlog = spark.read.format("sbpair-backlog").option("pair", "orders").option("queues", "0,3").load()
-    coming = spark.readStream.format("sbpair-backlog").option("pair", "orders").option("maxRowsPerBatch", 10000).load()
+    coming = spark.readStream.format("sbpair-backlog").option("maxOffsetsPerTrigger", 10000).load()
     frame.write.format("sbpair-backlog").mode("append").option("pair", "orders").option("ledger", "/data/ledger").save()
     events.write.format("servicebus").mode("append").option("namespace", "contoso").option("entity", "orders").save()
 
@@ -22,9 +22,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.schemas import message_schema
+from sbpair.pipeline.schemas import source_columns, struct
 from sbpair.pipeline.source.options import ReadOptions
-from sbpair.pipeline.source.reader import BacklogReader
+from sbpair.pipeline.source.reader import BacklogReader, FilteringReader
 from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
 
 if TYPE_CHECKING:
@@ -34,71 +34,63 @@ if TYPE_CHECKING:
 class BacklogDataSource(DataSource):
     """Reads backlog queues of a pair; writes archived messages to the pair's primary."""
 
+    of_backlog = True
+    reads_by: type[BacklogReader] = BacklogReader
+
     @classmethod
     def name(cls) -> str:
         return "sbpair-backlog"
 
     def schema(self) -> StructType:
-        return message_schema()
+        return struct(source_columns())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with marking_errors():
-            return BacklogReader(ReadOptions.parse(self.options))
+            return self.reads_by(ReadOptions.parse(self.options, of_backlog=self.of_backlog), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from sbpair.pipeline.streaming.reader import QueueStreamReader
 
         with marking_errors():
-            return QueueStreamReader(ReadOptions.parse(self.options, stream=True))
+            return QueueStreamReader(ReadOptions.parse(self.options, of_backlog=self.of_backlog, stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with marking_errors():
-            return ReplayWriter(WriteOptions.parse(self.options, overwrite=overwrite), schema)
+            return ReplayWriter(self._write_options(overwrite, stream=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from sbpair.pipeline.streaming.writer import ReplayStreamWriter
 
         with marking_errors():
-            options = WriteOptions.parse(self.options, overwrite=overwrite, stream=True)
-            return ReplayStreamWriter(options, schema)
+            return ReplayStreamWriter(self._write_options(overwrite, stream=True), schema)
+
+    def _write_options(self, overwrite: bool, *, stream: bool) -> WriteOptions:
+        return WriteOptions.parse(self.options, overwrite=overwrite, of_backlog=self.of_backlog, stream=stream)
 
 
-class ServiceBusDataSource(DataSource):
+class ServiceBusDataSource(BacklogDataSource):
     """Reads queues and subscriptions of a namespace, in the same columns, of which `pair` is the name of the namespace;
     sends such rows, or new messages, to a queue or topic."""
+
+    of_backlog = False
 
     @classmethod
     def name(cls) -> str:
         return "servicebus"
 
-    def schema(self) -> StructType:
-        return message_schema()
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        with marking_errors():
-            return BacklogReader(ReadOptions.parse(self.options, of_backlog=False))
+class _FilteredBacklog(BacklogDataSource):
+    reads_by = FilteringReader
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from sbpair.pipeline.streaming.reader import QueueStreamReader
 
-        with marking_errors():
-            return QueueStreamReader(ReadOptions.parse(self.options, of_backlog=False, stream=True))
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        with marking_errors():
-            return ReplayWriter(WriteOptions.parse(self.options, overwrite=overwrite, of_backlog=False), schema)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from sbpair.pipeline.streaming.writer import ReplayStreamWriter
-
-        with marking_errors():
-            options = WriteOptions.parse(self.options, overwrite=overwrite, of_backlog=False, stream=True)
-            return ReplayStreamWriter(options, schema)
+class _FilteredServiceBus(ServiceBusDataSource):
+    reads_by = FilteringReader
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the sources known to a session."""
-    for source in (BacklogDataSource, ServiceBusDataSource):
+    """Make the sources known to a session, and have it push filters down to them."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # a reader that takes filters fails without
+    for source in (_FilteredBacklog, _FilteredServiceBus):
         spark.dataSource.register(source)
 
 

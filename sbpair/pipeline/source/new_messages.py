@@ -5,20 +5,26 @@
     session_id, partition_key, correlation_id, content_type, subject, to, reply_to, reply_to_session_id    string
     ttl_ms          time to live in milliseconds
     scheduled_at    timestamp at which it becomes active
-    properties      map of application properties with strings, numbers, booleans, binaries or timestamps
+    properties      map of application properties with strings, numbers, booleans, binaries or timestamps; or as the
+                    sources read them, with type and value
 
 `body` and `message_id` must be there, everything else may be missing or null. Rows of one session keep their order
 within a partition of the frame, however the session is spelled:
 `frame.repartition(8, lower("session_id")).sortWithinPartitions(lower("session_id"), "placed_at")`.
 """
 
-from collections.abc import Iterator
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Origin, Received
 from sbpair.core.rewrite import TEXT_FIELDS, compose
+from sbpair.pipeline.rows import from_typed
+from sbpair.pipeline.schemas import PROPERTIES_TYPE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,8 +38,9 @@ _TYPES: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(TEXT_FIELDS, ("string",)),
     "ttl_ms": ("int", "bigint"),
     "scheduled_at": ("timestamp",),
-    "properties": tuple(
-        f"map<string,{kind}>" for kind in ("string", "boolean", "int", "bigint", "double", "binary", "timestamp")
+    "properties": (
+        PROPERTIES_TYPE,
+        *(f"map<string,{kind}>" for kind in ("string", "boolean", "int", "bigint", "double", "binary", "timestamp")),
     ),
 }
 _NEEDED = ("body", "message_id")
@@ -57,28 +64,58 @@ def check_new_messages(schema: "StructType") -> None:
             raise UsageError(f"The column {name!r} is {' or '.join(_TYPES[name])}, not {kind}.")
 
 
-def new_messages(batch: "pa.RecordBatch") -> Iterator[Received]:
-    """The messages that rows describe.
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row of which no message can be made."""
 
-    Raises:
-        UsageError: a row without a message id, or with a value that a message cannot have.
-    """
+    message_id: str | None
+    reason: str
+    row: Mapping[str, Any]
+
+    def line(self) -> bytes:
+        """The row in JSON, bytes in Base64."""
+        return json.dumps({"reason": self.reason, "row": self.row}, default=_as_text).encode() + b"\n"
+
+
+def _as_text(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def new_messages(batch: "pa.RecordBatch") -> Iterator[Received | BadRow]:
+    """The messages that rows describe; a row of which none can be made stands for itself."""
     columns = {name: _values(batch.column(number)) for number, name in enumerate(batch.schema.names)}
     for number in range(batch.num_rows):
         row = {name: values[number] for name, values in columns.items()}
-        message_id = row.pop("message_id")
-        if message_id is None:
-            raise UsageError(
-                "A row has no message_id.", hint="Give each message an id of its own that stays the same in each run."
-            )
-        ttl_ms, properties = row.pop("ttl_ms", None), row.pop("properties", None)
-        payload = compose(
-            **{**row, "body": row["body"] if row["body"] is not None else b""},
-            message_id=message_id,
-            ttl_seconds=None if ttl_ms is None else ttl_ms / 1000,
-            application_properties=None if properties is None else dict(properties),
-        )
-        yield Received(payload, 0, ROWS, message_id, origin=Origin(ROWS, 0, message_id, -1))
+        message_id = row["message_id"]
+        try:
+            yield Received(_payload(**row), 0, ROWS, message_id, origin=Origin(ROWS, 0, message_id, -1))
+        except UsageError as error:
+            yield BadRow(message_id, error.message, row)
+        except (ValueError, OverflowError, TypeError) as error:
+            yield BadRow(message_id, f"A message cannot have these values: {error}.", row)
+
+
+def _payload(
+    *,
+    message_id: str | None,
+    body: str | bytes | None,
+    ttl_ms: int | None = None,
+    properties: Any = None,
+    **others: Any,
+) -> bytes:
+    if not message_id:
+        raise UsageError("The row has no message_id.")
+    return compose(
+        body=body if body is not None else b"",
+        message_id=message_id,
+        ttl_seconds=None if ttl_ms is None else ttl_ms / 1000,
+        application_properties=None if properties is None else {name: _property(one) for name, one in properties},
+        **others,
+    )
+
+
+def _property(value: Any) -> Any:
+    return from_typed(value["type"], value["value"]) if isinstance(value, dict) else value
 
 
 def _values(column: "pa.Array") -> list[Any]:

@@ -24,44 +24,80 @@ Of both:
 deadLetters           false (default), true (only them) or both
 messagesPerPartition  numbers per Spark partition; default 10000, in a stream one partition per queue
 includePayload        false leaves the column `payload` null: nothing else needs it
+includeBody           false leaves the columns `body` and `body_text` null
+startingOffsets       earliest (default): what lies in the queues; latest: in a stream, only what comes later; or JSON
+                      by queue, `{"orders": 1017}`, or by partition `{"orders": {"0": 1017}}`, where -2 is earliest and
+                      -1 latest
+startingTimestamp     instead: the first message from then on, ISO 8601 or UTC epoch milliseconds
 
 Of `read`:
 
-firstSequence, lastSequence     numbers to look at; default: all
+endingOffsets, endingTimestamp  the same for the end, which is not read any more; default: latest
+firstSequence, lastSequence     numbers to look at, in every queue; default: all
 ranges                JSON of exact spans instead of queues and numbers (used by `pipeline archive`)
 messagesPerSecond     most that one task reads in a second; default: what the namespace gives
 
 Of `readStream`:
 
-startingOffsets       earliest (default): what lies in the queues; latest: only what comes later
-maxRowsPerBatch       most messages of a micro-batch
-maxBytesPerBatch      most bytes of encoded messages in a micro-batch, but at least one message; costs a second look
+maxOffsetsPerTrigger  most messages of a micro-batch
+maxBytesPerTrigger    most bytes of encoded messages in a micro-batch, but at least one message; costs a second look
+minOffsetsPerTrigger  wait until this many have come, but for no longer than `maxTriggerDelay` (15m)
+failOnDataLoss        default: a queue that was deleted and made again fails the query, and messages that were completed
+                      or expired before they were read do not; both are logged. true: both fail it; false: none
 """
 
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
+from sbpair.concurrency import side_by_side
 from sbpair.core.access import HOST, AuthMethod, Transport
+from sbpair.core.durations import parse_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path, check_source_path
 from sbpair.core.pairing import Pair, Side
-from sbpair.pipeline.executors import Connection, NamespaceByName, PairByName
+from sbpair.core.redact import quoted
+from sbpair.pipeline.executors import Connection, NamespaceByName, PairByName, first_from
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 from sbpair.runtime.inspection.backlog import index_of
 
 MESSAGES_PER_PARTITION = 10_000
+LATEST: Final = -1
+EARLIEST: Final = -2
+"""In JSON as well, as readers of Kafka write it."""
 _BACKLOG_OPTIONS = ("pair", "config", "queues", "side")
 ENTITY_OPTIONS = (
     *("namespace", "host", "auth", "connectionStringEnv", "connectionStringFile", "caFile", "transport", "entity"),
 )
-_LOOK_OPTIONS = ("deadLetters", "messagesPerPartition", "includePayload")
-_BATCH_OPTIONS = ("firstSequence", "lastSequence", "ranges", "messagesPerSecond")
-_STREAM_OPTIONS = ("startingOffsets", "maxRowsPerBatch", "maxBytesPerBatch")
+_LOOK_OPTIONS = (
+    *("deadLetters", "messagesPerPartition", "includePayload", "includeBody", "startingOffsets", "startingTimestamp"),
+)
+_BATCH_OPTIONS = (
+    *("endingOffsets", "endingTimestamp", "firstSequence", "lastSequence", "ranges", "messagesPerSecond"),
+)
+_STREAM_OPTIONS = (
+    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss"),
+)
+_OTHER_WORDS = {
+    **dict.fromkeys(("maxrowsperbatch", "maxrowspertrigger", "maxeventspertrigger"), "maxOffsetsPerTrigger"),
+    "maxbytesperbatch": "maxBytesPerTrigger",
+    **dict.fromkeys(("queue", "topic", "subscribe", "queuename", "topicname", "subscription"), "entity"),
+    **dict.fromkeys(("startingposition", "startingsequence"), "startingOffsets"),
+    **dict.fromkeys(("endingposition",), "endingOffsets"),
+    **dict.fromkeys(("startingoffsetsbytimestamp", "startingtime"), "startingTimestamp"),
+    **dict.fromkeys(("endingoffsetsbytimestamp", "endingtime"), "endingTimestamp"),
+    **dict.fromkeys(("includeheaders", "includeproperties"), "includePayload or includeBody; properties always come"),
+    **dict.fromkeys(("fullyqualifiednamespace", "servicebus.namespace"), "namespace"),
+    "minpartitions": "messagesPerPartition",
+    **dict.fromkeys(("badrecordspath", "mode"), "failOnRefused"),
+    **dict.fromkeys(("batchsize", "ratelimit"), "rate"),
+}
+"""What other sources call it, in lower case."""
 _SPARKS_OWN = frozenset({"path", "checkpointlocation"})
 
 
@@ -125,11 +161,21 @@ class ReadOptions:
     first: int = 1
     last: int = LAST_SEQUENCE_NUMBER
     ranges: tuple[Span, ...] | None = None
-    only_new: bool = False
+    begin: "Position" = field(default_factory=lambda: Position(EARLIEST))
+    end: "Position" = field(default_factory=lambda: Position(LATEST))
+    include_body: bool = True
     most_per_second: int | None = None
     """What one task may read."""
     most_rows: int | None = None
     most_bytes: int | None = None
+    least_rows: int | None = None
+    most_delay_seconds: float = 900.0
+    fails_on_data_loss: bool | None = None
+    since_ms: int | None = None
+    """From here on what filters of the query ask for: messages enqueued from then on, and before then."""
+    until_ms: int | None = None
+    only: frozenset[str] | None = None
+    """Paths in lower case."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, of_backlog: bool = True, stream: bool = False) -> "ReadOptions":
@@ -143,9 +189,6 @@ class ReadOptions:
         kinds = _STREAM_OPTIONS if stream else _BATCH_OPTIONS
         options = known_options(given, (*places, *_LOOK_OPTIONS, *kinds))
         ranges = options.get("ranges")
-        starting = options.get("startingOffsets", "earliest").lower()
-        if starting not in ("earliest", "latest"):
-            raise UsageError(f"The option startingOffsets is earliest or latest, not {starting!r}.")
         dead_letters = _dead_letters(options.get("deadLetters", "false"))
         numbers = {name: _number(options, name) for name in ("messagesPerPartition", *_NUMBERS) if name in options}
         include_payload = truth(options, "includePayload", True)
@@ -158,18 +201,119 @@ class ReadOptions:
             first=numbers.get("firstSequence", 1),
             last=numbers.get("lastSequence", LAST_SEQUENCE_NUMBER),
             ranges=spans,
-            only_new=starting == "latest",
+            begin=Position.parse(options, "starting", EARLIEST),
+            end=Position.parse(options, "ending", LATEST),
+            include_body=truth(options, "includeBody", True),
             most_per_second=numbers.get("messagesPerSecond"),
-            most_rows=numbers.get("maxRowsPerBatch"),
-            most_bytes=numbers.get("maxBytesPerBatch"),
+            most_rows=numbers.get("maxOffsetsPerTrigger"),
+            most_bytes=numbers.get("maxBytesPerTrigger"),
+            least_rows=numbers.get("minOffsetsPerTrigger"),
+            most_delay_seconds=parse_duration(options.get("maxTriggerDelay", "15m")),
+            fails_on_data_loss=truth(options, "failOnDataLoss", True) if "failOnDataLoss" in options else None,
         )
 
     def sources(self, connection: Connection) -> list[tuple[str, bool]]:
         """Paths of the entities and whether their dead-letter sub-queues are meant."""
-        return [(path, dead) for path in self.place.paths(connection) for dead in self.dead_letters]
+        paths = (path for path in self.place.paths(connection) if self.only is None or path.lower() in self.only)
+        return [(path, dead) for path in paths for dead in self.dead_letters]
 
 
-_NUMBERS = ("firstSequence", "lastSequence", "messagesPerSecond", "maxRowsPerBatch", "maxBytesPerBatch")
+_NUMBERS = (
+    *("firstSequence", "lastSequence", "messagesPerSecond"),
+    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in every queue: a number, EARLIEST, LATEST, or the first message from a time on."""
+
+    everywhere: int
+    of_queues: Mapping[str, int | Mapping[str, int]] = field(default_factory=dict)
+    """By path in lower case: a number, or numbers by partition."""
+    at_ms: int | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], which: str, default: int) -> "Position":
+        """By the options `{which}Offsets` and `{which}Timestamp`; raises UsageError."""
+        offsets, timestamp = options.get(f"{which}Offsets"), options.get(f"{which}Timestamp")
+        if timestamp is not None:
+            if offsets is not None:
+                raise UsageError(f"Give {which}Offsets or {which}Timestamp, not both.")
+            return cls(default, at_ms=_moment_ms(f"{which}Timestamp", timestamp))
+        words = {"earliest": EARLIEST, "latest": LATEST}
+        if offsets is None or offsets.strip().lower() in words:
+            return cls(default if offsets is None else words[offsets.strip().lower()])
+        try:
+            read = json.loads(offsets)
+            return cls(default, {str(path).lower(): _numbers_of(value) for path, value in read.items()})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"The option {which}Offsets is earliest, latest or JSON by queue, not {quoted(offsets)}.",
+                hint=f'For example {{"orders": 1017}}; {EARLIEST} is earliest, {LATEST} is latest.',
+            ) from error
+
+    @property
+    def is_plain(self) -> bool:
+        return not self.of_queues and self.at_ms is None
+
+    def found(self, connection: Connection, present: Sequence[Span]) -> list[int]:
+        """The number in each of the stretches that hold messages: from its first to the one behind its last.
+
+        Raises:
+            ServiceError: a queue cannot be browsed.
+        """
+        if self.at_ms is not None:
+            at_ms = self.at_ms
+            return connection.run(side_by_side(lambda span: number_at(connection, span, at_ms), present))
+        return [self._in(span) for span in present]
+
+    def _in(self, span: Span) -> int:
+        given = self.of_queues.get(span.queue.lower(), self.everywhere)
+        number = given if isinstance(given, int) else given.get(str(span.partition), self.everywhere)
+        if number < 0:
+            return span.first if number == EARLIEST else span.last + 1
+        return min(max(number, span.first), span.last + 1)
+
+
+def _numbers_of(value: Any) -> int | dict[str, int]:
+    if isinstance(value, dict):
+        return {str(partition): _whole(number) for partition, number in value.items()}
+    return _whole(value)
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int or number < EARLIEST:
+        raise ValueError(f"not a sequence number: {number!r}")
+    return number
+
+
+def _moment_ms(option: str, text: str) -> int:
+    if text.strip().isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise UsageError(f"The option {option} is ISO 8601 or epoch milliseconds, not {quoted(text)}.") from None
+    return round((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+async def number_at(connection: Connection, span: Span, at_ms: int) -> int:
+    """The number of the first message of a stretch that was enqueued at a time or later; the one behind its last if
+    there is none. Times rise with numbers, so that a few dozen looks find it."""
+    receiver = connection.receiver(span.queue, dead_letter=span.dead_letter)
+    low, high = span.first, span.last + 1
+    try:
+        while low < high:
+            middle = (low + high) // 2
+            found = await first_from(receiver, middle)
+            if found is None or found.sequence_number >= high or round((found.enqueued_at or 0) * 1000) >= at_ms:
+                high = middle
+            else:
+                low = found.sequence_number + 1
+    finally:
+        await receiver.close()
+    return low
 
 
 def backlog_in(options: Mapping[str, str]) -> Backlog:
@@ -254,6 +398,8 @@ def known_options(given: Mapping[str, str], names: Sequence[str]) -> dict[str, s
                 "A connection string is a secret, and options of a source are shown in plans.",
                 hint="Name where it is: connectionStringEnv (an environment variable) or connectionStringFile.",
             )
+        if key.lower() not in spelling and (ours := _OTHER_WORDS.get(key.lower())):
+            raise UsageError(f"The source has no option {key!r}.", hint=f"Here it is {ours}.")
         if key.lower() not in spelling and key.lower() not in _SPARKS_OWN:
             near = difflib.get_close_matches(key.lower(), spelling, n=1)
             raise UsageError(

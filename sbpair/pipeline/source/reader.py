@@ -3,25 +3,31 @@
 Nothing is locked, received or changed: Spark runs `read` again for every action and every retry, so it may only look.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sbpair.concurrency import side_by_side
-from sbpair.core.errors import EntityNotFoundError
-from sbpair.core.message import PARTITION_SHIFT
+from sbpair.core.errors import EntityNotFoundError, ServiceError, UsageError
+from sbpair.core.message import Received
+from sbpair.core.redact import quoted
 from sbpair.core.transfer.pace import Pace
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import Connection, first_from
-from sbpair.pipeline.rows import message_row, record_batch
-from sbpair.pipeline.source.options import MESSAGES_PER_PARTITION, ReadOptions
+from sbpair.pipeline.rows import rows_of, to_batch
+from sbpair.pipeline.schemas import arrow_schema, source_columns
+from sbpair.pipeline.source.options import EARLIEST, LATEST, MESSAGES_PER_PARTITION, Position, ReadOptions
 from sbpair.pipeline.spans import Span, occupied, pieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
 
 BATCH_ROWS = 2_000
 
@@ -37,8 +43,8 @@ class SpanPartition(InputPartition):
 class BacklogReader(DataSourceReader):
     """Messages of queues as Arrow batches."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self.options = options
+    def __init__(self, options: ReadOptions, schema: "StructType") -> None:
+        self.options, self.columns = options, source_columns(schema)
 
     def partitions(self) -> list[InputPartition]:
         with marking_errors():
@@ -49,19 +55,64 @@ class BacklogReader(DataSourceReader):
     def _occupied(self) -> list[Span]:
         options = self.options
         with options.place.connect() as connection:
-            return find_spans(
-                connection,
-                options.sources(connection),
-                first=options.first,
-                last=options.last,
-                missing_is_empty=options.place.made_when_needed,
-            )
+            sources, missing_is_empty = options.sources(connection), options.place.made_when_needed
+            first, last = options.first, options.last
+            found = find_spans(connection, sources, first=first, last=last, missing_is_empty=missing_is_empty)
+            if not found and not missing_is_empty:
+                refuse_topics(connection, sources)
+            begin, end = options.begin.found(connection, found), options.end.found(connection, found)
+            if options.since_ms is not None:
+                since = Position(EARLIEST, at_ms=options.since_ms).found(connection, found)
+                begin = [max(pair) for pair in zip(begin, since, strict=True)]
+            if options.until_ms is not None:
+                until = Position(LATEST, at_ms=options.until_ms).found(connection, found)
+                end = [min(pair) for pair in zip(end, until, strict=True)]
+        cut = (replace(span, first=b, last=e - 1) for span, b, e in zip(found, begin, end, strict=True))
+        return [span for span in cut if span.width > 0]
 
     def read(self, partition: Any) -> Iterator["pa.RecordBatch"]:
         if partition.span is None:
             return
         with marking_errors():
-            yield from batches_of(self.options, partition.span)
+            yield from batches_of(self.options, partition.span, self.columns)
+
+
+class FilteringReader(BacklogReader):
+    """The same, and looks only where a filter lets messages be; Spark filters again what it gets."""
+
+    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
+        from pyspark.sql import datasource as spark
+
+        options = self.options
+        for condition in filters:
+            column, value = ".".join(getattr(condition, "attribute", ())), getattr(condition, "value", None)
+            below, above = isinstance(condition, spark.LessThan), isinstance(condition, spark.GreaterThan)
+            up = isinstance(condition, spark.EqualTo | spark.GreaterThan | spark.GreaterThanOrEqual)
+            down = isinstance(condition, spark.EqualTo | spark.LessThan | spark.LessThanOrEqual)
+            if column == "sequence_number" and isinstance(value, int):
+                if up:
+                    options = replace(options, first=max(options.first, value + above))
+                if down:
+                    options = replace(options, last=min(options.last, value - below))
+            elif column == "enqueued_at" and isinstance(value, datetime):
+                at_ms = math.floor(_utc(value).timestamp() * 1000)
+                if up:
+                    options = replace(options, since_ms=max(options.since_ms or at_ms, at_ms))
+                if down:
+                    options = replace(options, until_ms=min(options.until_ms or at_ms + 1, at_ms + 1))
+            elif column == "queue" and isinstance(condition, spark.EqualTo | spark.In):
+                wanted = frozenset(
+                    str(path).lower() for path in (condition.value if isinstance(condition, spark.In) else [value])
+                )
+                options = replace(options, only=wanted if options.only is None else options.only & wanted)
+            elif column == "dead_letter" and isinstance(condition, spark.EqualTo):
+                options = replace(options, dead_letters=tuple(dead for dead in options.dead_letters if dead is value))
+            yield condition
+        self.options = options
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def partitions_of(spans: Sequence[Span]) -> list[InputPartition]:
@@ -70,20 +121,47 @@ def partitions_of(spans: Sequence[Span]) -> list[InputPartition]:
     return found or [SpanPartition(0, None)]
 
 
-def batches_of(options: ReadOptions, span: Span) -> Iterator["pa.RecordBatch"]:
-    """What lies in a span now, as rows."""
-    name = options.place.name
+def batches_of(
+    options: ReadOptions, span: Span, columns: tuple[tuple[str, str, str], ...]
+) -> Iterator["pa.RecordBatch"]:
+    """What lies in a span now, as rows of these columns."""
+    without = {"payload"} if not options.include_payload else set[str]()
+    without |= {"body", "body_text"} if not options.include_body else set()
+    row_of = rows_of(options.place.name, [name for name, *_ in columns], without)
+    schema = arrow_schema(columns)
     with options.place.connect() as connection:
         rows: list[tuple[Any, ...]] = []
         for page in connection.browse(span, Pace(options.most_per_second)):
-            for one in page:
-                row = message_row(name, one)
-                rows.append(row if options.include_payload else (*row[:-1], None))
+            rows += map(row_of, page)
             if len(rows) >= BATCH_ROWS:
-                yield record_batch(rows)
+                yield to_batch(rows, schema)
                 rows = []
         if rows:
-            yield record_batch(rows)
+            yield to_batch(rows, schema)
+
+
+def refuse_topics(connection: Connection, sources: Sequence[tuple[str, bool]]) -> None:
+    """A topic can be browsed (for what is scheduled in it) and shows nothing. Asked for a deferred message, of which it
+    has none either, it says what it is.
+
+    Raises:
+        UsageError: one of the sources is a topic.
+    """
+
+    async def check(source: tuple[str, bool]) -> None:
+        receiver = connection.receiver(source[0], dead_letter=source[1])
+        try:
+            await receiver.receive_deferred([1])
+        except ServiceError as error:
+            if "topic" in error.message.lower().replace(source[0].lower(), ""):
+                raise UsageError(
+                    f"{quoted(source[0])} is a topic, which holds no messages.",
+                    hint=f"Read one of its subscriptions: entity={source[0]}/Subscriptions/NAME.",
+                ) from error
+        finally:
+            await receiver.close()
+
+    connection.run(side_by_side(check, [source for source in sources if "/subscriptions/" not in source[0].lower()]))
 
 
 def find_spans(
@@ -92,13 +170,14 @@ def find_spans(
     *,
     first: int = 1,
     last: int | None = None,
-    unread: Callable[[str, bool, int], int] | None = None,
+    unread: Callable[[str, bool, Received], int] | None = None,
     missing_is_empty: bool = True,
 ) -> list[Span]:
     """Where messages lie now, in all of the sources.
 
     Args:
-        unread: for a queue, whether its dead letters are meant, and a partition of it, the first number that counts.
+        unread: for a queue, whether its dead letters are meant, and a message there, the first number of the message's
+            partition that counts. It is asked of the first messages of each partition, and of the last one.
 
     Raises:
         EntityNotFoundError: one of them does not exist, unless that means that it is empty: backlog queues come into
@@ -113,7 +192,7 @@ def find_spans(
         async def first_number(number: int) -> int | None:
             while (found := await first_from(receiver, number)) is not None:
                 there = found.sequence_number
-                wanted = 0 if unread is None else unread(queue, dead_letter, there >> PARTITION_SHIFT)
+                wanted = 0 if unread is None else unread(queue, dead_letter, found)
                 if there >= wanted:
                     return there
                 number = wanted

@@ -1,8 +1,11 @@
 """Sends rows: the writer of `sbpair-backlog`, which `pipeline replay` uses, and of `servicebus`.
 
 A task runs the pump of a drain over the rows of its partition: each session in the order in which its rows come, with
-sessions beside each other, and a line in the ledger for everything that was accepted. A task that runs again leaves
-out what the ledger has. A batch that was sent but not acknowledged may arrive twice, with the same message id.
+sessions beside each other, and a line in the ledger for everything that was accepted. A task, or a job, that runs again
+leaves out what the ledger has. A batch that was sent but not acknowledged may arrive twice, with the same message id.
+
+A row that cannot be sent (too large, an id of 200 characters) holds up no other: it is named in the ledger with its
+reason and kept in the ledger's folder `unsent`, as `restore` and a mended job take it.
 
 Of `sbpair-backlog`, which takes rows as it reads them back to the primary:
 
@@ -17,20 +20,29 @@ Of `servicebus`, which takes rows as it reads them, or new messages (`new_messag
 
 Of both:
 
-    ledger          folder that driver and executors share; without it nothing is remembered
+    ledger          folder that driver and executors share; without it nothing is remembered. What it has as sent to
+                    the same destination is left out, whichever job, stream, drain or checkpoint wrote it there
+    failOnRefused   true: a job with rows that cannot be sent fails, after all others were sent; default: true for a
+                    batch, false for a stream
     rate            messages a second of the whole job; `tasks` says among how many tasks it is shared
     reserve         throttling credits a second that the whole job leaves to others, of the 1,000 of a namespace of the
                     Basic or Standard tier
 
 Of a batch:
 
-    run             name of this run in the ledger's files; default: one per job
+    run             name in the ledger's files: only what jobs of this name have sent is left out, so that another
+                    name sends the same messages once more; default: by the destination, and the whole ledger counts
     onlyRun         true: stop when the ledger's `run` file names another run (see `runs.the_only_run`)
     report          file on the driver for the sums
 """
 
 import asyncio
+import hashlib
 import json
+import os
+import re
+import shlex
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +51,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -48,6 +60,7 @@ from sbpair.core.access import namespace_name
 from sbpair.core.errors import MessageError, UsageError
 from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path, is_destination
+from sbpair.core.redact import quoted
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, PATIENCE_SECONDS, credits_beside
 from sbpair.core.rewrite import TtlMode, as_sent
 from sbpair.core.transfer.custody import REFUSED_OUTCOME
@@ -56,25 +69,32 @@ from sbpair.core.transfer.report import Tally as Counters
 from sbpair.core.transfer.state import Finish, Forward, Item, Key, Limits, Verdict, key_of
 from sbpair.core.transfer.verdict import Classifier
 from sbpair.core.words import counted
+from sbpair.files import make_private_folder, open_private
+from sbpair.operations.restore import NO_MESSAGE
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError, marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, NamespaceByName, PairByName
+from sbpair.pipeline.paths import put_in_place
 from sbpair.pipeline.rows import STORED_COLUMNS, messages_in
 from sbpair.pipeline.runs import (
     ANY_TASK,
     check_run,
+    done_before,
     done_by,
     drop_locks,
     ledger_of,
+    ledgers_before,
+    mark,
     refuse_folded,
     task_name,
     the_only_attempt,
+    the_only_job,
 )
-from sbpair.pipeline.source.new_messages import ROWS, check_new_messages, new_messages
+from sbpair.pipeline.source.new_messages import ROWS, BadRow, check_new_messages, new_messages
 from sbpair.pipeline.source.options import ENTITY_OPTIONS, known_options, namespace_in, truth
 from sbpair.runtime.clock import Quiet
-from sbpair.runtime.transfer.ledger import Ledger, Way
+from sbpair.runtime.transfer.ledger import Entry, Ledger, Line, Way
 from sbpair.runtime.transfer.restore import NOT_TO_BE_WAITED_FOR, send_stored
-from sbpair.runtime.transfer.sinks import NamespaceSink
+from sbpair.runtime.transfer.sinks import NamespaceSink, archive_line
 from sbpair.runtime.transfer.stored import StoredMessages
 
 if TYPE_CHECKING:
@@ -94,9 +114,6 @@ class ToPrimary:
     pair: PairByName
     to: str | None
     ttl: TtlMode
-
-    refused_fail: ClassVar[bool] = False
-    """What is refused stays in its archive and is in the ledger with the reason; a replay's report counts it."""
 
     def connect(self) -> Connection:
         return Connection.to(self.pair, "primary")
@@ -123,8 +140,10 @@ class ToEntity:
     namespace: NamespaceByName
     entity: str
 
-    refused_fail: ClassVar[bool] = True
-    """Nothing else keeps what a program of the user's own could not send."""
+    @property
+    def to(self) -> str:
+        """Where all messages go."""
+        return self.entity
 
     def connect(self) -> Connection:
         return Connection.to_namespace(self.namespace)
@@ -140,7 +159,7 @@ class ToEntity:
         if not _are_stored(schema.names):
             check_new_messages(schema)
 
-    def messages(self, batch: "pa.RecordBatch") -> Iterator[Received]:
+    def messages(self, batch: "pa.RecordBatch") -> "Iterator[Received | BadRow]":
         return messages_in(batch) if _are_stored(batch.schema.names) else new_messages(batch)
 
 
@@ -166,9 +185,12 @@ class WriteOptions:
     budget: float | None
     """Messages a second that the credits left to others allow the whole job."""
     tasks: int
-    run: str
+    run: str | None
+    """None: by the destination."""
     only_run: bool
     report: Path | None
+    fail_on_refused: bool
+    job: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
 
     @classmethod
     def parse(
@@ -185,13 +207,16 @@ class WriteOptions:
             raise UsageError("What was sent cannot be overwritten; write with mode append.")
         of_place = ("pair", "config", "to", "ttl") if of_backlog else ENTITY_OPTIONS
         of_batch = () if stream else ("run", "onlyRun", "report")
-        options = known_options(given, (*of_place, "ledger", "rate", "reserve", "tasks", *of_batch))
-        ledger = Path(options["ledger"]) if options.get("ledger") else None
+        options = known_options(given, (*of_place, "ledger", "rate", "reserve", "tasks", "failOnRefused", *of_batch))
+        ledger = Path(options["ledger"]).expanduser().absolute() if options.get("ledger") else None
         if stream and ledger is None:
             raise UsageError(
                 "A stream needs the option ledger: without it a micro-batch that Spark repeats would be sent twice.",
                 hint="Name a folder that driver and executors share.",
             )
+        run = options.get("run")
+        if run is not None and not _RUN.fullmatch(run):
+            raise UsageError(f"The option run has up to 80 letters, digits, dots, hyphens and underscores: {run!r}.")
         try:
             return cls(
                 place=_primary_in(options) if of_backlog else _entity_in(options),
@@ -199,12 +224,16 @@ class WriteOptions:
                 rate=float(options["rate"]) if options.get("rate") else None,
                 budget=_budget(int(options["reserve"])) if options.get("reserve") else None,
                 tasks=int(options.get("tasks", "1")),
-                run=options.get("run") or uuid.uuid4().hex[:12],
+                run=run,
                 only_run=truth(options, "onlyRun", False),
                 report=Path(options["report"]) if options.get("report") else None,
+                fail_on_refused=truth(options, "failOnRefused", not stream),
             )
         except ValueError as error:
             raise UsageError(f"An option of the write cannot be read: {error}.") from error
+
+
+_RUN = re.compile(r"[\w.-]{1,80}", re.ASCII)
 
 
 def _budget(reserve: int) -> float:
@@ -239,6 +268,10 @@ class Tally:
     """The ledger had them from an earlier attempt."""
     resent: int = 0
     """Sent again because the first try was not acknowledged."""
+    refused: list[str] = field(default_factory=list)
+    """Some of the rows that cannot be sent, with the reason."""
+    refused_files: list[str] = field(default_factory=list)
+    """Files that hold them."""
 
     def add(self, other: "Tally") -> None:
         self.outcomes = dict(Counter(self.outcomes) + Counter(other.outcomes))
@@ -246,6 +279,15 @@ class Tally:
         self.per_destination = dict(Counter(self.per_destination) + Counter(other.per_destination))
         self.skipped += other.skipped
         self.resent += other.resent
+        self.refused = (self.refused + other.refused)[:MOST_NAMED_ROWS]
+        self.refused_files = sorted({*self.refused_files, *other.refused_files})
+
+    def count(self, line: Line) -> None:
+        """A message that an earlier attempt of this task has dealt with, and that Spark knows of from nobody else."""
+        self.outcomes[line.outcome] = self.outcomes.get(line.outcome, 0) + 1
+        if line.outcome == "forwarded":
+            place = str(line.destination)
+            self.per_destination[place] = self.per_destination.get(place, 0) + 1
 
 
 @dataclass
@@ -266,44 +308,69 @@ class ReplayWriter(DataSourceArrowWriter):
         self.options = options
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> ReplayMessage:
-        return self.write_in(self.options.run, iterator)
+        folder, run = self.options.ledger, self.options.run
+        if self.options.only_run:  # what other runs have sent is not among its rows
+            return self.write_in(run or self.options.job, iterator)
+        with marking_errors():
+            named = run or f"to-{self._digest()}"
+            of_job = f"{named}-{self.options.job}"
+            if folder is not None and run is None:
+                the_only_job(folder, named, self.options.job)
+            before = () if folder is None else ledgers_before(folder, of_run=run, without=of_job)
+        return self.write_in(of_job, iterator, before=before)
 
-    def write_in(self, run: str, iterator: Iterator["pa.RecordBatch"], *, whole_run: bool = False) -> ReplayMessage:
-        """Send the rows of this task as part of a run. `whole_run`: leave out what any task of the run has sent, not
-        only this one's attempts."""
+    def _digest(self) -> str:
+        place = self.options.place
+        return hashlib.sha256(f"{place.way()} {(place.to or '').lower()}".encode()).hexdigest()[:10]
+
+    def write_in(
+        self,
+        run: str,
+        iterator: Iterator["pa.RecordBatch"],
+        *,
+        whole_run: bool = False,
+        before: tuple[tuple[Path, int], ...] = (),
+    ) -> ReplayMessage:
+        """Send the rows of this task as part of a run.
+
+        Args:
+            whole_run: leave out what any task of the run has sent, not only this one's attempts.
+            before: ledgers of others, whose messages are left out too.
+        """
         context = TaskContext.get()
         task = task_name(context.partitionId() if context is not None else 0)
         folder = self.options.ledger
         with marking_errors(), nullcontext() if folder is None else the_only_attempt(folder, run, task):
-            done = done_by(folder, run, ANY_TASK if whole_run else task) if folder is not None else set()
+            own = done_by(folder, run, ANY_TASK if whole_run else task) if folder is not None else {}
             place = self.options.place
-            with place.connect() as connection, ledger_of(connection, folder, place.way(), run, task) as ledger:
+            earlier = done_before(before, place.way(), place.to) if before else frozenset()
+            rows = _Rows(own, earlier, place.messages)
+            unsent = _Unsent(None if folder is None else folder / UNSENT)
+            with place.connect() as connection, ledger_of(connection, folder, place.way(), run, task) as ledger, unsent:
                 if folder is not None and whole_run:
                     refuse_folded(folder, run)
-                return ReplayMessage(self._send(connection, iterator, ledger, done), run)
+                tally = self._send(connection, iterator, ledger, rows, unsent)
+        tally.refused_files = [str(unsent.path)] if unsent.path is not None else []
+        return ReplayMessage(tally, run)
 
     def _send(
-        self, connection: Connection, batches: Iterator["pa.RecordBatch"], ledger: Ledger | None, done: set[Key]
+        self,
+        connection: Connection,
+        batches: Iterator["pa.RecordBatch"],
+        ledger: Ledger | None,
+        rows: "_Rows",
+        unsent: "_Unsent",
     ) -> Tally:
-        folder, tasks = self.options.ledger, max(1, self.options.tasks)
-        rate, budget = self.options.rate, self.options.budget
-        limits = Limits(
-            rate_per_second=None if rate is None else rate / tasks,
-            budget_per_second=None if budget is None else budget / tasks,
-            patience_seconds=PATIENCE_SECONDS,
-            no_use_waiting=NOT_TO_BE_WAITED_FOR,
-        )
-        machine = Settlement(limits, undeliverable=REFUSED_OUTCOME)
-        check = partial(check_run, folder, self.options.run) if folder is not None and self.options.only_run else None
-        sink = _CheckedSink(connection.messaging, check)
-        place = self.options.place
-        stored, stop, rows = StoredMessages(), asyncio.Event(), _Rows(done, place.messages)
+        machine = Settlement(self._limits(), undeliverable=REFUSED_OUTCOME)
+        folder, run, place = self.options.ledger, self.options.run, self.options.place
+        check = partial(check_run, folder, run) if folder is not None and run and self.options.only_run else None
+        stored, stop = _Keeping(unsent), asyncio.Event()
         sending = connection.start(
             send_stored(
                 stored,
                 place.judge(),
                 machine,
-                sink,
+                _CheckedSink(connection.messaging, check),
                 ledger=ledger,
                 clock=CLOCK,
                 observer=Quiet(),
@@ -322,26 +389,47 @@ class ReplayWriter(DataSourceArrowWriter):
         sending.result()
         for refusal in machine.destinations.given_up().values():
             raise refusal
-        tally = _tally(machine.tally, skipped=rows.skipped)
+        tally = _tally(machine.tally, skipped=rows.skipped, refused=unsent.named)
         if (open_ones := rows.given - sum(tally.outcomes.values())) or not taken_over:
             raise ReplayError(f"A task ended with {open_ones:,} messages that were not sent.", hint=RUN_AGAIN)
-        if place.refused_fail and tally.refusals:
-            raise ReplayError(
-                f"{counted(sum(tally.refusals.values()), 'message')} of a task cannot be sent: "
-                f"{', '.join(f'{reason} ({count:,})' for reason, count in tally.refusals.items())}. The others were.",
-                hint="The ledger has a line for each of them. Leave these rows out, then run again.",
-            )
+        for line in rows.sent_before:
+            tally.count(line)
+        self._refuse(connection, rows.bad, ledger, unsent, tally)
         return tally
+
+    def _limits(self) -> Limits:
+        tasks, rate, budget = max(1, self.options.tasks), self.options.rate, self.options.budget
+        return Limits(
+            rate_per_second=None if rate is None else rate / tasks,
+            budget_per_second=None if budget is None else budget / tasks,
+            patience_seconds=PATIENCE_SECONDS,
+            no_use_waiting=NOT_TO_BE_WAITED_FOR,
+        )
+
+    def _refuse(
+        self, connection: Connection, bad: Sequence[BadRow], ledger: Ledger | None, unsent: "_Unsent", tally: Tally
+    ) -> None:
+        """Name and keep rows of which no message can be made."""
+        now, to = CLOCK.now().isoformat(), self.options.place.to or ""
+        lines = [Entry(ROWS, 0, row.message_id, -1, to, None, REFUSED_OUTCOME, now, reason=row.reason) for row in bad]
+        if ledger is not None:
+            connection.run(ledger.record(lines))
+        for row in bad:
+            unsent.add(row.line(), row.message_id, row.reason)
+            tally.outcomes[REFUSED_OUTCOME] = tally.outcomes.get(REFUSED_OUTCOME, 0) + 1
+            tally.refusals[NO_MESSAGE] = tally.refusals.get(NO_MESSAGE, 0) + 1
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._drop_locks()
-        if self.options.report is None:
-            return
         total = Tally()
         for message in messages:
             if isinstance(message, ReplayMessage):
                 total.add(message.tally)
-        self.options.report.write_text(json.dumps(asdict(total)), encoding="utf-8")
+        if self.options.report is not None:
+            self.options.report.write_text(json.dumps(asdict(total)), encoding="utf-8")
+        with marking_errors():
+            if self.options.fail_on_refused and total.refusals:
+                raise refused_rows(total)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back; the ledger has what was sent."""
@@ -349,12 +437,99 @@ class ReplayWriter(DataSourceArrowWriter):
 
     def _drop_locks(self) -> None:
         if self.options.ledger is not None:
-            drop_locks(self.options.ledger, self.options.run)
+            drop_locks(self.options.ledger, str(self.options.run) if self.options.only_run else f"*-{self.options.job}")
+
+
+MOST_NAMED_ROWS = 3
+UNSENT = "unsent"
+"""Folder in a ledger's folder with what cannot be sent."""
+
+
+def refused_rows(total: Tally) -> ReplayError:
+    """What is said of rows that cannot be sent, and what to do with them."""
+    number, sent = sum(total.refusals.values()), total.outcomes.get("forwarded", 0)
+    reasons = ", ".join(f"{reason} ({count:,})" for reason, count in total.refusals.items())
+    if total.refused_files:
+        folder = Path(total.refused_files[0]).parent
+        hint = (
+            f"They are in {folder}. Mend them where they come from and run the same job again: it sends only them. Or "
+            f"send them as they are to another queue: sbpair restore {shlex.quote(str(folder))} --to QUEUE. With "
+            "failOnRefused=false such a job does not fail."
+        )
+    else:
+        hint = "Name a folder with the option ledger: it keeps such rows, and a job that runs again sends only these."
+    return ReplayError(
+        f"{counted(number, 'message')} cannot be sent: {reasons}; such as {'; '.join(total.refused)}. "
+        f"All others were ({sent:,} by this job).",
+        hint=hint,
+    )
 
 
 def read_tally(path: Path) -> Tally:
     """What `ReplayWriter.commit` wrote."""
     return Tally(**json.loads(path.read_text(encoding="utf-8")))
+
+
+class _Unsent:
+    """The rows of a task that cannot be sent, in a file whose name is a digest of it: a task that runs again writes the
+    same one.
+
+    Raises:
+        ReplayError: it cannot be written.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder, self._digest, self._lock = folder, hashlib.sha256(), threading.Lock()
+        self._part: Path | None = None
+        self.path: Path | None = None
+        self.named: list[str] = []
+
+    def add(self, line: bytes, message_id: str | None, reason: str) -> None:
+        """From any thread."""
+        with self._lock:
+            if len(self.named) < MOST_NAMED_ROWS:
+                self.named.append(f"{quoted(message_id or 'a row without message_id')}: {reason}")
+            if self._folder is None:
+                return
+            try:
+                if self._part is None:
+                    make_private_folder(self._folder)
+                    self._part = self._folder / f".{os.urandom(6).hex()}.part"
+                with open_private(self._part, "ab") as file:
+                    file.write(line)
+            except OSError as error:
+                raise ReplayError(f"Cannot write into {self._folder}: {error}.", hint=RUN_AGAIN) from error
+            self._digest.update(line)
+
+    def __enter__(self) -> "_Unsent":
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if self._part is None or self._folder is None:
+            return
+        if kind is not None:  # another attempt names them again
+            self._part.unlink(missing_ok=True)
+            return
+        self.path = self._folder / f"{self._digest.hexdigest()[:16]}.jsonl"
+        put_in_place(self._part, self.path)
+
+
+class _Keeping(StoredMessages):
+    """Keeps what is refused."""
+
+    def __init__(self, unsent: _Unsent) -> None:
+        super().__init__()
+        self._unsent = unsent
+
+    async def settle(
+        self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
+    ) -> None:
+        if disposition is Disposition.DEAD_LETTER:
+            key = key_of(received)
+            destination, _, why = reason.rpartition(": ")
+            line = archive_line(key, received, destination, received.payload, reason=why, description=description)
+            self._unsent.add(line, key[2], why)
+        await super().settle(received, disposition, reason=reason, description=description)
 
 
 class _CheckedSink(NamespaceSink):
@@ -371,33 +546,46 @@ class _CheckedSink(NamespaceSink):
 
 
 class _Rows:
-    """Rows as messages of a file, each once: without what earlier attempts have dealt with."""
+    """Rows as messages of a file, each once: without what earlier attempts and jobs have dealt with."""
 
-    def __init__(self, done: set[Key], messages: "Callable[[pa.RecordBatch], Iterator[Received]]") -> None:
-        self._done = done
-        self._messages = messages
+    def __init__(
+        self,
+        own: Mapping[Key, Line],
+        earlier: frozenset[bytes],
+        messages: "Callable[[pa.RecordBatch], Iterator[Received | BadRow]]",
+    ) -> None:
+        self._own, self._earlier, self._messages = own, earlier, messages
+        self._seen: set[Key] = set()
         self._before: Key | None = None
+        self.sent_before: list[Line] = []
+        """What earlier attempts of this task have done with its rows."""
+        self.bad: list[BadRow] = []
         self.skipped = 0
         self.given = 0
 
     def messages(self, batch: "pa.RecordBatch") -> Iterator[list[Received]]:
         coming = self._messages(batch)
         while some := list(islice(coming, TAKEN_OVER_ROWS)):
-            yield [one for one in some if self._is_new(key_of(one))]
+            self.bad += (one for one in some if isinstance(one, BadRow))
+            yield [one for one in some if isinstance(one, Received) and self._is_new(key_of(one))]
 
     def _is_new(self, key: Key) -> bool:
-        if key in self._done or key == self._before:
-            self.skipped += 1
-            return False
         # Rows out of queues have a place each, and a replay sorts by it. Those of new messages come in any order.
+        again = key == self._before or key in self._seen
+        if again or key in self._own or (self._earlier and mark(key) in self._earlier):
+            if not again and key in self._own:
+                self.sent_before.append(self._own[key])
+            self.skipped += 1
+            self._before = key
+            return False
         if key[0] == ROWS:
-            self._done.add(key)
+            self._seen.add(key)
         self._before = key
         self.given += 1
         return True
 
 
-def _tally(counters: Counters, *, skipped: int) -> Tally:
+def _tally(counters: Counters, *, skipped: int, refused: list[str]) -> Tally:
     numbers = counters.numbers
     outcomes = {"forwarded": numbers["forwarded"], "ping": numbers["pings"], REFUSED_OUTCOME: numbers["dead_lettered"]}
     return Tally(
@@ -406,4 +594,5 @@ def _tally(counters: Counters, *, skipped: int) -> Tally:
         per_destination=dict(counters.names["per_destination"]),
         skipped=skipped,
         resent=numbers["sent_again"],
+        refused=refused,
     )

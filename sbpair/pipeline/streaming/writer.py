@@ -2,10 +2,13 @@
 
 Spark runs a micro-batch again that it is not sure of, after a crash with the same query id and number. These are the
 name of the run in the ledger, so what any task of the micro-batch has sent before is left out: by the place of each
-message, its MessageId and the time at which it was put there. A batch of messages that was sent but not acknowledged
-when a process died may arrive twice, with the same MessageId: duplicate detection at the destination covers that.
+message, its MessageId and the time at which it was put there. So is what other queries, jobs and checkpoints have sent
+to the same destination with this ledger; a query's own earlier micro-batches hold other messages. A batch of messages
+that was sent but not acknowledged when a process died may arrive twice, with the same MessageId: duplicate detection at
+the destination covers that.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,8 +17,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from sbpair.core.errors import UsageError
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.runs import drop_locks, fold_stream, query_of, stream_run
-from sbpair.pipeline.source.writer import ReplayMessage, ReplayWriter, WriteOptions
+from sbpair.pipeline.runs import drop_locks, fold_stream, ledgers_before, query_of, stream_run
+from sbpair.pipeline.source.writer import ReplayMessage, ReplayWriter, Tally, WriteOptions, refused_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,10 +41,23 @@ class ReplayStreamWriter(DataSourceStreamArrowWriter):
         self._writer = ReplayWriter(options, schema)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> ReplayMessage:
-        return self._writer.write_in(_run_of_task(), iterator, whole_run=True)
+        run = _run_of_task()
+        with marking_errors():
+            before = ledgers_before(self._folder, of_run=None, without=f"stream-{query_of(run)}")
+        return self._writer.write_in(run, iterator, whole_run=True, before=before)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         self._drop_locks(messages)
+        total = Tally()
+        for one in messages:
+            if isinstance(one, ReplayMessage):
+                total.add(one.tally)
+        if total.refusals:
+            refused = refused_rows(total)
+            if self._writer.options.fail_on_refused:
+                with marking_errors():
+                    raise refused
+            logging.getLogger("sbpair").warning("%s %s", refused.message, refused.hint)
         for query in {query_of(one.run) for one in messages if isinstance(one, ReplayMessage)}:
             fold_stream(self._folder, query, batchId)
 

@@ -352,15 +352,18 @@ def sent_in(path: Path) -> frozenset[Key]:
 
 
 def outcomes_in(path: Path) -> Iterator[tuple[Key, str]]:
-    """Key and outcome of every whole line about a message, in a ledger that somebody may still be writing.
+    """Key and outcome of what `lines_in` finds."""
+    return ((line.key, line.outcome) for line in lines_in(path))
+
+
+def lines_in(path: Path) -> Iterator[Line]:
+    """Every whole line about a message, in a ledger that somebody may still be writing.
 
     Raises:
         UsageError: it is not a ledger.
     """
     with path.open("rb") as file:
-        for line in _lines(file, path):
-            if line.outcome not in BATCH_OUTCOMES:
-                yield line.key, line.outcome
+        yield from (line for line in _lines(file, path) if line.outcome not in BATCH_OUTCOMES)
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[Line]:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sbpair.core.errors import ArgumentRefusedError, SbpairError
+from sbpair.core.message import Received
 from sbpair.core.redact import json_text
-from sbpair.core.transfer.state import Item
+from sbpair.core.transfer.state import Item, Key
 from sbpair.files import AppendedFile, make_private_folder
 from sbpair.ports import MessageReceiver, MessageSender, Messaging, Moves
 from sbpair.runtime.links import Links
@@ -115,7 +116,7 @@ class ArchiveSink:
         return _NO_LIMIT_BYTES
 
     async def send(self, destination: str, items: Sequence[Item]) -> None:
-        lines = b"".join(_archived(item) for item in items)
+        lines = b"".join(archive_line(item.key, item.received, item.destination, item.payload) for item in items)
         async with self._writing:
             try:
                 await asyncio.to_thread(self._file.append, lines)
@@ -144,18 +145,17 @@ def _new_file(directory: Path, stamp: str) -> tuple[Path, AppendedFile]:
             number += 1
 
 
-def _archived(item: Item) -> bytes:
-    received = item.received
-    queue, number, _, _ = item.key
+def archive_line(key: Key, received: Received, destination: str, payload: bytes, **beside: str) -> bytes:
+    """A message as files keep it that `restore` sends. `beside`: more that is said of it there."""
     line = {
-        "queue": queue,
-        "sequence_number": number,
+        "queue": key[0],
+        "sequence_number": key[1],
         "message_id": received.message_id,
         "enqueued_at": received.enqueued_at,
-        "destination": item.destination or None,
-        "payload_base64": base64.b64encode(item.payload).decode(),
+        "destination": destination or None,
+        "payload_base64": base64.b64encode(payload).decode(),
     }
-    return json_text(line).encode() + b"\n"
+    return json_text(line | beside).encode() + b"\n"
 
 
 class LeftOpen:

@@ -287,6 +287,15 @@ def test_destinations_that_do_not_exist(session: "Session", tmp_path: Path) -> N
     assert existing_paths([replace(snapshot, primary=replace(seen, topics=None))]) is None
 
 
+def test_a_destination_has_the_spelling_that_most_messages_have(session: "Session", tmp_path: Path) -> None:
+    names = ("ORDERS", "orders", "orders")
+    rows = [message(number, 5, destination=name, message_id="same") for number, name in enumerate(names)]
+    files = [write(tmp_path / f"{place}.parquet", [row]) for place, row in enumerate(rows)]
+    found = analysed(session, files, by="local")
+    assert [(row["destination"], row["messages"]) for row in found.of("shop", "destinations")] == [("orders", 3)]
+    assert [(row["destination"], row["copies"]) for row in found.of("shop", "duplicates")] == [("orders", 3)]
+
+
 @pytest.mark.parametrize("by", ["local", "spark"])
 def test_messages_archived_twice_count_once(session: "Session", tmp_path: Path, by: str) -> None:
     """A run that broke off and was repeated."""

@@ -1,15 +1,16 @@
 """How far a stream has read, and how much of what is there one micro-batch takes."""
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbpair.core.message import PARTITION_SHIFT
+from sbpair.core.message import PARTITION_SHIFT, Received, State
 from sbpair.pipeline.spans import Span
 from sbpair.pipeline.streaming.offsets import (
+    Poll,
     after,
-    before,
     moved,
     next_number,
     shared,
@@ -31,7 +32,7 @@ def test_each_partition_and_sub_queue_has_a_place_of_its_own_and_equal_offsets_a
     assert offset == {"a/$deadletterqueue": {"0": 8}, "q": {"0": 5, "3": THIRD + 10}}
     assert json.dumps(offset) == json.dumps(after({}, reversed(spans)))
     assert json.loads(json.dumps(offset)) == offset
-    assert before(spans)["q"] == {"0": 1, "3": THIRD + 5}
+    assert moved({}, [(one, one.first) for one in spans])["q"] == {"0": 1, "3": THIRD + 5}
 
 
 def test_a_partition_that_gets_its_first_message_later_is_read_from_its_beginning() -> None:
@@ -52,7 +53,7 @@ def test_a_batch_reads_what_lies_between_two_offsets() -> None:
 
 def test_a_start_beyond_the_planned_end_reads_nothing() -> None:
     """The first batch was planned, and its messages were completed before it ran again."""
-    assert spans_between(before([span("q", 50, 60)]), after({}, [span("q", 1, 20)]), [("q", False)]) == []
+    assert spans_between(moved({}, [(span("q", 50, 60), 50)]), after({}, [span("q", 1, 20)]), [("q", False)]) == []
 
 
 def test_what_came_after_the_end_was_fixed_is_left() -> None:
@@ -97,3 +98,41 @@ def test_numbers_behind_the_last_message_are_read_with_it() -> None:
     """What lies there has vanished meanwhile; to come back for it would be a batch without a row."""
     assert within_bytes([span("q", 1, 100)], 50, lambda _: [(3, 10), (7, 10)]) == [span("q", 1, 100)]
     assert within_bytes([span("q", 1, 100)], 15, lambda _: [(3, 10), (7, 10)]) == [span("q", 1, 3)]
+
+
+def found(number: int, at_ms: int) -> Received:
+    return Received(b"", number, "q", None, enqueued_at=at_ms / 1000)
+
+
+def test_a_queue_that_was_made_again_is_read_from_its_beginning() -> None:
+    first = Poll({})
+    for number in (1, 500):
+        assert first.unread("q", False, found(number, 1_000 * number)) == 1
+    offset = first.after([span("q", 1, 500)])
+    assert offset == {"q": {"0": 501, "0@": 500_000}}
+    again = Poll(offset)
+    assert again.unread("q", False, found(1, 900_000)) == 1
+    assert again.made_again == {("q", 0): (1, 900_000)}
+    assert again.unread("q", False, found(600, 950_000)) == 1
+    end = again.after([span("q", 1, 600)])
+    assert end == {"q": {"0": 601, "0#": 1, "0@": 950_000}}
+    assert [(one.first, one.last) for one in spans_between(offset, end, [("q", False)])] == [(1, 600)]
+    assert Poll(end).unread("q", False, found(601, 960_000)) == 601
+
+
+def test_an_old_message_that_still_lies_there_is_no_sign_of_another_queue() -> None:
+    poll = Poll({"q": {"0": 501, "0@": 500_000}})
+    assert poll.unread("q", False, found(3, 501_000)) == 501  # brokers' clocks differ a little
+    assert poll.unread("q", False, replace(found(4, 900_000), state=State.SCHEDULED)) == 501
+    assert not poll.made_again
+    assert Poll({"q": {"0": 501}}).unread("q", False, found(1, 900_000)) == 501  # an offset of before
+
+
+def test_numbers_that_hold_nothing_any_more_are_counted() -> None:
+    poll = Poll({"q": {"0": 11, "0!": 2}, "q/$deadletterqueue": {"0": 11}})
+    dead = Span("q", True, 15, 20)
+    assert (poll.missed(span("q", 15, 20)), poll.missed(dead), poll.missed(span("new", 5, 9))) == (4, 0, 0)
+    assert poll.after([span("q", 15, 20), dead]) == {
+        "q": {"0": 21, "0!": 6},
+        "q/$deadletterqueue": {"0": 21},
+    }

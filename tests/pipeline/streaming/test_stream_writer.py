@@ -1,14 +1,20 @@
 """Rows that are sent, by a stream and by a batch: what Spark repeats leaves out what the ledger has."""
 
+import asyncio
+import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
 
+from sbpair.azure.connect import make_messaging
 from sbpair.core.errors import UsageError
 from sbpair.core.rewrite import as_sent, describe
 from sbpair.emulator.entities import QueueDescription
+from sbpair.operations.ends import Ends
+from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
 from sbpair.pipeline.errors import error_in
 from sbpair.pipeline.source.writer import WriteOptions
 from tests.pipeline.stage import Stage, messages
@@ -84,9 +90,9 @@ NEW = "body string, message_id string, session_id string, ttl_ms int, properties
 def test_new_messages_of_any_frame_go_to_a_queue_each_once(spark: "SparkSession", stage: Stage) -> None:
     rows = [(f"body {n}", f"n-{n}", f"s-{n % 2}", 60_000 if n else None, {"number": n}) for n in range(20)]
     frame = spark.createDataFrame([*rows, rows[3]], NEW).coalesce(1)
-    options = to_entity(stage) | {"ledger": str(stage.ledger), "run": "one"}
-    for _ in range(2):  # the second one stands for a task that Spark repeats
-        frame.write.format("servicebus").mode("append").options(**options).save()
+    options = to_entity(stage) | {"ledger": str(stage.ledger)}
+    for partitions in (1, 3):  # the second one stands for a job that an operator or a scheduler repeats
+        frame.repartition(partitions).write.format("servicebus").mode("append").options(**options).save()
     found = stage.at_home()
     assert sorted(one.message_id or "" for one in found) == sorted(f"n-{n}" for n in range(20))
     for session in ("s-0", "s-1"):
@@ -118,14 +124,75 @@ def test_what_was_read_goes_to_another_entity_with_its_bytes(spark: "SparkSessio
 
 
 @pytest.mark.spark
-def test_a_message_that_the_entity_refuses_ends_the_job_and_says_so(spark: "SparkSession", stage: Stage) -> None:
-    rows = [("small", "n-1"), ("x" * 300_000, "n-2")]
-    frame = spark.createDataFrame(rows, "body string, message_id string").coalesce(1)
-    writer = frame.write.format("servicebus").mode("append").options(**to_entity(stage), ledger=str(stage.ledger))
-    with pytest.raises(PySparkException) as caught:
-        writer.save()
-    assert "1 message of a task cannot be sent" in str(error_in(str(caught.value)))
-    assert at_home(stage) == ["n-1"]
+def test_a_bad_row_is_one_bad_row(spark: "SparkSession", stage: Stage) -> None:
+    """Rows that cannot be sent hold up no other, are named and kept; a mended job sends them alone."""
+    columns = "body string, message_id string"
+    rows = [("x" * 300_000, "big"), ("no id", None), ("long", "l" * 129), *((f"{n}", f"n-{n}") for n in range(20))]
+    options = to_entity(stage) | {"ledger": str(stage.ledger)}
+
+    def write(rows: list[tuple[str, str | None]], **more: str) -> None:
+        frame = spark.createDataFrame(rows, columns).repartition(4)
+        frame.write.format("servicebus").mode("append").options(**(options | more)).save()
+
+    for _ in range(2):  # the second time nothing is left to be sent, and the same rows are named
+        with pytest.raises(PySparkException) as caught:
+            write(rows)
+        error = error_in(str(caught.value))
+        assert error is not None
+        assert error.message.startswith("3 messages cannot be sent: ")
+        assert "NoMessage (2)" in error.message
+        assert "'big'" in error.message
+        assert sorted(at_home(stage)) == sorted(f"n-{n}" for n in range(20))
+    unsent = sorted((stage.ledger / "unsent").iterdir())
+    lines = [json.loads(line) for path in unsent for line in path.read_text().splitlines()]
+    assert {line.get("message_id") or line["row"]["message_id"] for line in lines} == {"big", None, "l" * 129}
+    write(rows, failOnRefused="false")
+    write([("small", "big"), *rows[3:]])
+    assert sorted(at_home(stage)) == sorted(["big", *(f"n-{n}" for n in range(20))])
+
+
+@pytest.mark.spark
+def test_what_cannot_be_sent_is_taken_by_restore(spark: "SparkSession", stage: Stage) -> None:
+    sessions = QueueDescription(requires_session=True)
+    stage.emulator.namespace("shop-weu").create_queue("sessions", sessions)
+    rows = [("with", "a", "s"), ("without", "b", None)]
+    frame = spark.createDataFrame(rows, "body string, message_id string, session_id string").coalesce(1)
+    options = to_entity(stage, "sessions") | {"ledger": str(stage.ledger), "failOnRefused": "false"}
+    frame.write.format("servicebus").mode("append").options(**options).save()
+    assert at_home(stage, "sessions") == ["a"]
+    (file,) = (stage.ledger / "unsent").iterdir()
+
+    async def send() -> RestoreResult:
+        target = make_messaging(stage.pair.resolve().primary)
+        ends = Ends(
+            target, target, source_access=stage.pair.resolve().primary, target_access=stage.pair.resolve().primary
+        )
+        try:
+            return await restore(ends, RestoreRequest((file,), to="orders"))
+        finally:
+            await target.close()
+
+    assert asyncio.run(send()).restored.sent == {"orders": 1}
+    assert at_home(stage) == ["b"]
+
+
+@pytest.mark.spark
+def test_a_new_checkpoint_or_another_job_with_the_same_ledger_sends_nothing_twice(
+    spark: "SparkSession", stage: Stage
+) -> None:
+    stage.divert(messages(30))
+    assert send_all(spark, stage) == 30
+    shutil.rmtree(stage.folder / "checkpoint")
+    stage.divert(messages(5, prefix="later"), queue=1)
+    assert send_all(spark, stage) == 35
+    backlog = spark.read.format("sbpair-backlog").options(**stage.options).load()
+    write = backlog.write.format("sbpair-backlog").mode("append").options(**stage.options, ledger=str(stage.ledger))
+    write.save()
+    ids = [*(f"m-{number}" for number in range(30)), *(f"later-{number}" for number in range(5))]
+    assert sorted(at_home(stage)) == sorted(ids)
+    write.option("run", "again").save()  # a name of its own sends once more, and once only
+    write.option("run", "again").save()
+    assert sorted(at_home(stage)) == sorted(2 * ids)
 
 
 @pytest.mark.spark
@@ -152,6 +219,7 @@ def test_a_write_to_an_entity_names_one_that_stores() -> None:
         ({"namespace": "shop"}, "one queue or topic"),
         ({"entity": "orders", "pair": "shop"}, "no option 'pair'"),
         ({"entity": "orders", "connectionString": "secret"}, "is a secret"),
+        ({"entity": "orders", "run": "../elsewhere"}, "option run has"),
     ):
         with pytest.raises(UsageError, match=said):
             WriteOptions.parse(given, overwrite=False, of_backlog=False)

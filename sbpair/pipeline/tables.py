@@ -1,0 +1,355 @@
+"""Archives, ledgers and queues as named tables, and SQL over them: on Spark, or in this process by DuckDB.
+
+The SQL is written once, in words that both engines know. Tables of messages:
+
+    archived    the columns of `schemas.MESSAGE_COLUMNS`, and `place`, `enqueued_at_ms`, `content`
+    in queues   `place`, `dead_letter`, `sequence_number`, `enqueued_at_ms`, `message_id`
+    ledgers     `place`, `dead_letter`, `sequence_number`, `enqueued_at_ms`, `message_id`, `session_id`, `destination`,
+                `content`, `outcome`, `reason`, `attempts`, `source`, `from_namespace`: a line of any ledger each
+
+`place` is the path of a queue in lower case, as names are compared, `content` the digest in Base64, and `source` the
+number of the ledger among those given.
+"""
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from sbpair.core.errors import UsageError
+from sbpair.core.names import DEAD_LETTER_SUFFIX
+from sbpair.core.transfer.filters import MessageFilter
+from sbpair.pipeline.archive import open_store, read_files
+from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.manifest import ArchiveFile, LocalStore, Manifest, Store, check_archive, refuse_other_sides
+from sbpair.pipeline.paths import is_folder, spark_path
+from sbpair.pipeline.rows import FILTER_COLUMNS, wants_row
+from sbpair.pipeline.runs import ledger_files
+from sbpair.pipeline.schemas import KEY_COLUMNS, struct
+from sbpair.pipeline.spans import Span, overlapping
+from sbpair.runtime.transfer.ledger import BATCH_OUTCOMES
+
+if TYPE_CHECKING:
+    from sbpair.pipeline.spark.session import Session
+
+Tell = Callable[[Any], None]
+KEY = "place, dead_letter, sequence_number, enqueued_at_ms"
+"""What tells one stored message from every other."""
+PLACE_COLUMNS = (
+    ("place", "string"),
+    ("dead_letter", "boolean"),
+    ("sequence_number", "bigint"),
+    ("enqueued_at_ms", "bigint"),
+    ("message_id", "string"),
+)
+_LINE_COLUMNS = (
+    ("queue", "string"),
+    ("dead_letter", "boolean"),
+    ("sequence_number", "bigint"),
+    ("enqueued_at_ms", "bigint"),
+    ("message_id", "string"),
+    ("session_id", "string"),
+    ("destination", "string"),
+    ("digest", "string"),
+    ("outcome", "string"),
+    ("reason", "string"),
+    ("attempts", "int"),
+    ("from_namespace", "string"),
+)
+FOLDED = "folded"
+"""Folder of Parquet in the ledger folders of replays before 0.1."""
+MOST_LOCAL_ROWS = 10_000_000
+
+
+def same(left: str, right: str) -> str:
+    """SQL: rows of these tables are the same stored message."""
+    return " and ".join(f"{left}.{name} = {right}.{name}" for name in KEY.split(", "))
+
+
+class Tables(ABC):
+    """An engine and its tables. Names are replaced by those who define them again."""
+
+    @abstractmethod
+    def open(self, uri: str) -> Store:
+        """The archive at a path or URI; raises UsageError where this engine does not reach it."""
+
+    @abstractmethod
+    def query(self, sql: str, label: str, tell: Tell | None = None) -> list[dict[str, Any]]:
+        """The rows of a query."""
+
+    @abstractmethod
+    def define(self, name: str, sql: str, *, keep: bool = False) -> None:
+        """A table out of others. `keep`: it is asked several times."""
+
+    @abstractmethod
+    def rows(self, name: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> None:
+        """A table of these rows."""
+
+    @abstractmethod
+    def in_queues(self, name: str, pair: PairByName, config: Path | None, spans: Sequence[Span]) -> None:
+        """What lies in these stretches of queues now."""
+
+    @abstractmethod
+    def filtered(self, name: str, source: str, wanted: MessageFilter) -> None:
+        """The rows of an archive that a filter wants."""
+
+    @abstractmethod
+    def _files(self, name: str, store: Store, files: Sequence[ArchiveFile]) -> None: ...
+
+    @abstractmethod
+    def _lines(self, name: str, files: Sequence[Path]) -> None: ...
+
+    @abstractmethod
+    def _parquet(self, name: str, files: Sequence[Path]) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what was kept."""
+
+    def archived(self, name: str, uris: Sequence[str], *, once: bool) -> list[Manifest]:
+        """The messages of archives of the backlog, and these archives' manifests.
+
+        Args:
+            once: a message that several files hold is one row; else it is as many, to be compared with each other.
+
+        Raises:
+            UsageError: one of them is no archive, or one of the primary.
+        """
+        stores = [self.open(one) for one in uris]
+        manifests = [check_archive(one) for one in stores]
+        for number, (store, manifest) in enumerate(zip(stores, manifests, strict=True)):
+            refuse_other_sides(manifest, store.uri)
+            self._files(f"{name}_{number}", store, manifest.files)
+        self.define(name, " union all ".join(f"select * from {name}_{number}" for number in range(len(stores))))
+        spans = [
+            Span(f"{one.pair}/{one.queue}", one.dead_letter, one.first, one.last)
+            for manifest in manifests
+            for one in manifest.files
+        ]
+        if once and overlapping(spans):
+            self.define(f"{name}_copies", f"select * from {name}")
+            keys = ", ".join(("pair", *KEY_COLUMNS))
+            self.define(
+                name,
+                f"select * from (select *, row_number() over (partition by {keys} order by content) as copy_number "
+                f"from {name}_copies) where copy_number = 1",
+            )
+        return manifests
+
+    def ledgers(self, name: str, paths: Sequence[str]) -> None:
+        """The lines about messages of ledger files, and of folders of them. Ledgers of replays before 0.1 are read too:
+        lines with a field `dead_letter`, and Parquet.
+
+        Raises:
+            UsageError: a path that is not there, or a file whose lines are not a ledger's.
+        """
+        parts = [self._ledger(f"{name}_{number}", number, path) for number, path in enumerate(paths)]
+        if not parts:
+            self._lines(f"{name}_none", ())
+            parts = [_outcomes(f"{name}_none", 0)]
+        self.define(name, " union all ".join(parts))
+
+    def _ledger(self, name: str, number: int, path: str) -> str:
+        place = Path(path).expanduser().absolute()
+        if not place.exists():
+            raise UsageError(f"There is no ledger {path}.")
+        lines, folded = files_of(place) if place.is_dir() else ([place], [])
+        self._lines(name, lines)
+        read = _outcomes(name, number)
+        if place.is_file() and place.stat().st_size and not self.query(f"{read} limit 1", "Reading ledgers"):
+            raise UsageError(f"{path} is not a ledger: it has no line with queue, sequence number and outcome.")
+        if not folded:
+            return read
+        self._parquet(f"{name}_folded", folded)
+        self.define(f"{name}_old", _outcomes(f"{name}_folded", number, parquet=True))
+        self.define(f"{name}_new", read)  # a crash while folding left some in both forms
+        both = f"{same('n', 'o')} and n.outcome = o.outcome"
+        return (
+            f"select * from {name}_new union all select * from {name}_old o "
+            f"where not exists (select 1 from {name}_new n where {both})"
+        )
+
+
+def files_of(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Files of lines in a folder of ledgers, and Parquet that is complete."""
+    visible = [path for path in (folder / FOLDED).glob("*") if not path.name.startswith(".")]
+    folded = [path for path in visible if path.suffix == ".parquet" or (path / "_SUCCESS").exists()]
+    return ledger_files(folder), sorted(folded)
+
+
+def _outcomes(lines: str, source: int, *, parquet: bool = False) -> str:
+    """SQL: the whole lines about messages; one that a crash cut off reads as nothing. The dead-letter sub-queue is part
+    of the path, or in older ones a field."""
+    suffix = f"/{DEAD_LETTER_SUFFIX}"
+    is_dead = f"lower(queue) like '%{suffix}'"
+    batches = ", ".join(f"'{one}'" for one in BATCH_OUTCOMES)
+    return (
+        f"select case when {is_dead} then substring(lower(queue), 1, length(queue) - {len(suffix)}) "
+        f"else lower(queue) end as place, coalesce(dead_letter, false) or {is_dead} as dead_letter, sequence_number, "
+        f"enqueued_at_ms, message_id, session_id, destination, {'content' if parquet else 'digest'} as content, "
+        f"outcome, reason, coalesce(attempts, 1) as attempts, {source} as source, "
+        f"{'cast(null as string)' if parquet else 'from_namespace'} as from_namespace from {lines} where queue is not "
+        f"null and sequence_number is not null and outcome is not null and outcome not in ({batches})"
+    )
+
+
+class SparkTables(Tables):
+    """Temporary views of a session."""
+
+    def __init__(self, session: "Session") -> None:
+        self._session, self._kept = session, list[Any]()
+
+    def open(self, uri: str) -> Store:
+        return open_store(self._session.context, uri)
+
+    def query(self, sql: str, label: str, tell: Tell | None = None) -> list[dict[str, Any]]:
+        spark = self._session.spark
+        return [row.asDict() for row in self._session.run(lambda: spark.sql(sql).collect(), label, tell=tell)]
+
+    def define(self, name: str, sql: str, *, keep: bool = False) -> None:
+        frame = self._session.spark.sql(sql)
+        if keep:
+            frame = frame.cache()
+            self._kept.append(frame)
+        frame.createOrReplaceTempView(name)
+
+    def rows(self, name: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> None:
+        self._session.spark.createDataFrame(list(rows), struct(tuple(columns))).createOrReplaceTempView(name)
+
+    def in_queues(self, name: str, pair: PairByName, config: Path | None, spans: Sequence[Span]) -> None:
+        from sbpair.pipeline.waiting import messages_in
+
+        frame = messages_in(self._session.spark, pair.name, config, spans)
+        frame.selectExpr("lower(queue) place", *(column for column, _ in PLACE_COLUMNS[1:])).createOrReplaceTempView(
+            name
+        )
+
+    def filtered(self, name: str, source: str, wanted: MessageFilter) -> None:
+        from sbpair.pipeline.archive import only_wanted
+
+        only_wanted(self._session.spark.table(source), wanted).createOrReplaceTempView(name)
+
+    def _files(self, name: str, store: Store, files: Sequence[ArchiveFile]) -> None:
+        frame = read_files(self._session.spark, store, files)
+        more = ("coalesce(unix_millis(enqueued_at), -1L) enqueued_at_ms", "base64(digest) content")
+        frame.selectExpr("*", "lower(queue) place", *more).createOrReplaceTempView(name)
+
+    def _lines(self, name: str, files: Sequence[Path]) -> None:
+        read = self._session.spark.read.schema(struct(_LINE_COLUMNS))
+        if files:
+            read.json([spark_path(path) for path in files]).createOrReplaceTempView(name)
+        else:
+            self.rows(name, _LINE_COLUMNS, ())
+
+    def _parquet(self, name: str, files: Sequence[Path]) -> None:
+        frame = self._session.spark.read.parquet(*(spark_path(path) for path in files))
+        frame.selectExpr("*", "base64(digest) content").createOrReplaceTempView(name)
+
+    def close(self) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+        self._kept.clear()
+
+
+class LocalTables(Tables):
+    """DuckDB in this process, over archives in folders."""
+
+    def __init__(self) -> None:
+        import duckdb
+
+        self._base: duckdb.DuckDBPyConnection = duckdb.connect(config={"threads": os.cpu_count() or 1})
+        self._base.execute("set timezone = 'UTC'")
+
+    def open(self, uri: str) -> Store:
+        if not is_folder(uri):
+            raise UsageError("--engine local reads folders, not URIs.", hint="Leave --engine out: Spark reads them.")
+        return LocalStore(Path(uri))
+
+    def query(self, sql: str, label: str, tell: Tell | None = None) -> list[dict[str, Any]]:
+        found = self._base.execute(sql)
+        names = [one[0] for one in found.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    def define(self, name: str, sql: str, *, keep: bool = False) -> None:
+        self._base.execute(f"create or replace temp {'table' if keep else 'view'} {name} as {sql}")
+
+    def rows(self, name: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> None:
+        typed = ", ".join(f"{column} {kind}" for column, kind in columns)
+        self._base.execute(f"create or replace temp table {name} ({typed})")
+        if rows:
+            self._base.executemany(f"insert into {name} values ({', '.join('?' * len(columns))})", rows)
+
+    def in_queues(self, name: str, pair: PairByName, config: Path | None, spans: Sequence[Span]) -> None:
+        with Connection.to(pair, "secondary") as connection:
+            found = [
+                (
+                    span.queue.lower(),
+                    span.dead_letter,
+                    one.sequence_number,
+                    -1 if one.enqueued_at is None else round(one.enqueued_at * 1000),
+                    one.message_id,
+                )
+                for span in spans
+                for page in connection.browse(span)
+                for one in page
+            ]
+        self.rows(name, PLACE_COLUMNS, found)
+
+    def filtered(self, name: str, source: str, wanted: MessageFilter) -> None:
+        columns = ", ".join(one.replace("unix_micros(", "epoch_us(") for one in FILTER_COLUMNS)
+        if wanted.is_set:
+            kinds: list[Any] = ["varchar", "boolean", "bigint", "bigint", "varchar", "blob", "varchar", "integer"]
+
+            def wants(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> bool:
+                return wants_row(wanted, a, b, c, d, e, f, g, h)
+
+            self._base.create_function("wants", wants, kinds, "boolean", null_handling=cast(Any, "special"))
+        self.define(name, f"select * from {source}{f' where wants({columns})' if wanted.is_set else ''}")
+
+    def _files(self, name: str, store: Store, files: Sequence[ArchiveFile]) -> None:
+        if sum(one.rows for one in files) > MOST_LOCAL_ROWS:
+            raise UsageError(
+                f"{store.uri} has more than {MOST_LOCAL_ROWS:,} messages.", hint="Leave --engine out: Spark reads them."
+            )
+        if not files:
+            raise UsageError(f"{store.uri} has no messages.")
+        self._scan(name, [str(Path(store.uri) / one.path) for one in files])
+
+    def _lines(self, name: str, files: Sequence[Path]) -> None:
+        import pyarrow as pa
+
+        lines = [_line_of(line) for path in files for line in path.read_bytes().splitlines()]
+        schema = pa.schema([(column, _ARROW[kind]) for column, kind in _LINE_COLUMNS])
+        self._base.register(name, pa.Table.from_pylist([one for one in lines if one is not None], schema))
+
+    def _parquet(self, name: str, files: Sequence[Path]) -> None:
+        self._scan(name, [str(one) for path in files for one in (path.glob("*.parquet") if path.is_dir() else [path])])
+
+    def _scan(self, name: str, files: Sequence[str]) -> None:
+        """As a dataset, which takes a path as it is; DuckDB's own reader would take a bracket for a pattern."""
+        from pyarrow import dataset
+
+        self._base.register(f"{name}_read", dataset.dataset(list(files), format="parquet"))
+        schema = self._base.execute(f"describe {name}_read").fetchall()
+        more = ["to_base64(digest) as content"]
+        if "enqueued_at" in {row[0] for row in schema}:
+            more += ["lower(queue) as place", "coalesce(epoch_ms(enqueued_at), -1) as enqueued_at_ms"]
+        self.define(name, f"select *, {', '.join(more)} from {name}_read")
+
+    def close(self) -> None:
+        self._base.close()
+
+
+_ARROW = {"string": "string", "boolean": "bool", "bigint": "int64", "int": "int32"}
+_PYTHON = {"string": str, "boolean": bool, "bigint": int, "int": int}
+
+
+def _line_of(text: bytes) -> dict[str, Any] | None:
+    """A line of a ledger by its columns; None for what is none, or cut off. What has a wrong type is not there."""
+    try:
+        read = json.loads(text)
+        return {name: read.get(name) if type(read.get(name)) is _PYTHON[kind] else None for name, kind in _LINE_COLUMNS}
+    except (ValueError, RecursionError, AttributeError):
+        return None
