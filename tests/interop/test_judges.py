@@ -27,7 +27,7 @@ from tests.interop.judges.judging import (
 from tests.interop.judges.passing import OURS, Passage, Speaker, passage, speaker
 
 SMALL = {"azure-servicebus 7.12.3", "go-amqp 1.4.0", "qpid-jms-client 2.10.0"}
-LARGE = {"@azure/service-bus 7.9.5", "azservicebus 1.10.0", "azure-messaging-servicebus 7.17.10"}
+LARGE = {"@azure/service-bus 7.9.5", "azservicebus 1.11.0", "azure-messaging-servicebus 7.17.20"}
 SAMPLE = SMALL | LARGE
 ASKED = bool(os.environ.get("SBPAIR_JUDGES"))
 

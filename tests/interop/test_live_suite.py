@@ -8,6 +8,7 @@ from tests.interop.live_suite import go
 from tests.interop.live_suite.reporting import (
     CLIENT_REASONS,
     DIVERTING_REASONS,
+    GATEWAY_REASONS,
     Kind,
     Reason,
     load_reasons,
@@ -54,7 +55,9 @@ def test_no_report_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_the_known_reasons_can_be_read() -> None:
-    for reason in load_reasons() + load_reasons(CLIENT_REASONS) + load_reasons(DIVERTING_REASONS):
+    for reason in (
+        load_reasons() + load_reasons(CLIENT_REASONS) + load_reasons(DIVERTING_REASONS) + load_reasons(GATEWAY_REASONS)
+    ):
         assert reason.kind in (Kind.NOT_APPLICABLE, Kind.BROKEN_UPSTREAM, Kind.KNOWN_GAP)
         assert reason.sentence.endswith(".")
 
@@ -83,4 +86,4 @@ def test_go_tests_are_counted_by_their_parts() -> None:
 
 
 def test_the_reasons_of_go_can_be_read() -> None:
-    assert {reason.kind for reason in load_reasons(go.REASONS)} <= set(Kind)
+    assert {reason.kind for reason in load_reasons(go.GATEWAY_REASONS)} <= set(Kind)

@@ -3,11 +3,14 @@
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +18,28 @@ from typing import Any
 from sbpair.emulator import Emulator, EmulatorThread, NamespaceConfig
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.server import AMQPS_PORT, HTTPS_PORT
+from sbpair.service import Tier
+from tests.interop.through import Gateways, Namespaces, gateway_before, pair_of
 
 HERE = Path(__file__).parent
-NAMESPACE = "judge"
+NAMESPACE = "judges"
+SECONDARY = "judges-backlog"
 INSTALL_SECONDS = 600
 FETCH_SECONDS = 300
 RUN_SECONDS = 240
+GO_RESULT = re.compile(r"^\s*--- (PASS|FAIL|SKIP): (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Programs:
-    """The commands of an installed client: its scenarios, and `corpus`, which takes `send` or `read` and more."""
+    """The commands of an installed client: its scenarios, and `corpus`, which takes `send` or `read` and more.
+
+    `stream` takes a number, and sends so many messages to each of four sessions.
+    """
 
     scenarios: Sequence[str]
     corpus: Sequence[str]
+    stream: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,9 @@ class Judge:
 
     `speaks_for_its_language`: the typed corpus passes between these, one of each language. `remarks` say where the
     client itself falls short. `ports` are what it must find: 0 is any port, which its connection string then names; the
-    service's own ports are for clients that know no other, and use TLS whatever the connection string says.
+    service's own ports are for clients that know no other, and use TLS whatever the connection string says. `package`
+    is what its registry has it under, `newest` whether it is the newest release that was judged. A judge of the
+    resource manager has nothing to say about a gateway (`speaks_amqp`). One that `streams` sends during an outage.
     """
 
     client: str
@@ -48,6 +61,10 @@ class Judge:
     speaks_for_its_language: bool = True
     remarks: tuple[str, ...] = ()
     ports: tuple[int, ...] = (0,)
+    package: "Package | None" = None
+    speaks_amqp: bool = True
+    streams: bool = False
+    tier: Tier = Tier.STANDARD
 
     @property
     def name(self) -> str:
@@ -60,6 +77,18 @@ class Judge:
         if lacking:
             return f"{' and '.join(lacking)} not installed"
         return closed(self.ports)
+
+
+@dataclass(frozen=True)
+class Package:
+    """What the newest release of a client is asked for: its registry and its name there."""
+
+    registry: Callable[[str], str]
+    name: str
+
+    def newest(self) -> str:
+        """The newest release that is no preview. Raises NotFetchedError."""
+        return self.registry(self.name)
 
 
 @dataclass(frozen=True)
@@ -107,14 +136,52 @@ class NotFetchedError(Exception):
     """A client's packages could not be had."""
 
 
-def fetch(command: list[str], folder: Path) -> None:
-    """Have a package manager fetch what a client consists of. Raises NotFetchedError."""
+def fetch(command: list[str], folder: Path) -> str:
+    """Have a package manager fetch what a client consists of; what it says. Raises NotFetchedError."""
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=FETCH_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise NotFetchedError(f"{' '.join(command[:3])} fetched nothing in {FETCH_SECONDS} s") from error
     if done.returncode:
         raise NotFetchedError(f"{' '.join(command[:3])} could not fetch it: {(done.stdout + done.stderr)[-300:]}")
+    return done.stdout
+
+
+def newest_of_pip(name: str) -> str:
+    said = fetch([sys.executable, "-m", "pip", "index", "versions", name], HERE)
+    return _found(r"\(([^)]+)\)", said)
+
+
+def newest_of_npm(name: str) -> str:
+    return fetch(["npm", "view", name, "version"], HERE).strip()
+
+
+def newest_of_go(module: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        return fetch(["go", "list", "-m", "-f", "{{.Version}}", f"{module}@latest"], Path(folder)).strip().lstrip("v")
+
+
+def newest_of_maven(name: str) -> str:
+    """By a project whose one dependency is too old."""
+    group, _, artifact = name.partition(":")
+    words = {"groupId": group, "artifactId": artifact, "version": "0.0.1"}
+    dependency = "".join(f"<{key}>{value}</{key}>" for key, value in words.items())
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "pom.xml").write_text(
+            "<project><modelVersion>4.0.0</modelVersion><groupId>asks</groupId><artifactId>asks</artifactId>"
+            "<version>1</version><packaging>pom</packaging>"
+            f"<dependencies><dependency>{dependency}</dependency></dependencies></project>"
+        )
+        plugin = "org.codehaus.mojo:versions-maven-plugin:display-dependency-updates"
+        no_previews = "-Dmaven.version.ignore=(?i).*(beta|alpha|-m[0-9]|rc|preview).*"
+        return _found(r"-> (\S+)", fetch(["mvn", "-B", plugin, no_previews], Path(folder)))
+
+
+def _found(pattern: str, said: str) -> str:
+    found = re.search(pattern, said)
+    if found is None:
+        raise NotFetchedError(f"the registry named no release: {said[-300:]}")
+    return found[1]
 
 
 def install(command: list[str], folder: Path) -> None:
@@ -133,21 +200,27 @@ def python_programs(python: str) -> Programs:
     return Programs([python, str(HERE / "python" / "judge.py")], [python, str(HERE / "python" / "corpus.py")])
 
 
-def python_release(judge: Judge, folder: Path) -> Programs:
+def _own_python(judge: Judge, folder: Path, *further: str) -> str:
+    """A Python that has the client."""
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not python.exists():
         install([sys.executable, "-m", "venv", str(folder)], folder)
-        install([str(python), "-m", "pip", "install", "-q", f"azure-servicebus=={judge.version}", _WEBSOCKET], folder)
-    return python_programs(str(python))
+        wanted = [f"{judge.client}=={judge.version}", *further]
+        install([str(python), "-m", "pip", "install", "-q", *wanted], folder)
+    return str(python)
+
+
+def python_release(judge: Judge, folder: Path) -> Programs:
+    return python_programs(_own_python(judge, folder, _WEBSOCKET))
 
 
 def proton_release(judge: Judge, folder: Path) -> Programs:
-    python = folder / "bin/python"
-    if not python.exists():
-        install([sys.executable, "-m", "venv", str(folder)], folder)
-        install([str(python), "-m", "pip", "install", "-q", f"{judge.client}=={judge.version}"], folder)
-    here = HERE / "proton"
-    return Programs([str(python), str(here / "judge.py")], [str(python), str(here / "corpus.py")])
+    python, here = _own_python(judge, folder), HERE / "proton"
+    return Programs([python, str(here / "judge.py")], [python, str(here / "corpus.py")])
+
+
+def az_release(judge: Judge, folder: Path) -> Programs:
+    return Programs([_own_python(judge, folder), str(HERE / "az" / "judge.py"), NAMESPACE], [])
 
 
 def javascript_release(judge: Judge, folder: Path) -> Programs:
@@ -155,7 +228,7 @@ def javascript_release(judge: Judge, folder: Path) -> Programs:
     if not (folder / "node_modules").exists():
         flags = ["--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
         install(["npm", "install", *flags, f"{judge.client}@{judge.version}"], folder)
-    return Programs(["node", "judge.mjs"], ["node", "corpus.mjs"])
+    return Programs(["node", "judge.mjs"], ["node", "corpus.mjs"], ["node", "judge.mjs", "stream"])
 
 
 def go_release(judge: Judge, folder: Path) -> Programs:
@@ -163,7 +236,7 @@ def go_release(judge: Judge, folder: Path) -> Programs:
     fetch(["go", "get", f"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus@v{judge.version}"], folder)
     fetch(["go", "mod", "tidy"], folder)
     install(["go", "build", "-o", "judge", "."], folder)
-    return Programs([str(folder / "judge")], [str(folder / "judge")])
+    return Programs(program := [str(folder / "judge")], program, [*program, "stream"])
 
 
 def go_amqp_release(judge: Judge, folder: Path) -> Programs:
@@ -171,6 +244,15 @@ def go_amqp_release(judge: Judge, folder: Path) -> Programs:
     fetch(["go", "get", f"github.com/Azure/go-amqp@v{judge.version}"], folder)
     install(["go", "build", "-o", "judge", "."], folder)
     return Programs([str(folder / "judge")], [])
+
+
+def dapr_release(judge: Judge, folder: Path) -> Programs:
+    """Its conformance suites are packages of its module; the components that are not of Service Bus are not built."""
+    shutil.copytree(HERE / "dapr", folder, dirs_exist_ok=True)
+    fetch(["go", "get", f"github.com/dapr/components-contrib@v{judge.version}"], folder)
+    fetch(["go", "mod", "tidy"], folder)
+    install(["go", "test", "-c", "-o", "judge", "."], folder)
+    return Programs([str(folder / "judge"), "-test.v"], [])
 
 
 def jms_release(judge: Judge, folder: Path) -> Programs:
@@ -201,9 +283,17 @@ def spring_release(judge: Judge, folder: Path) -> Programs:
     return Programs([*_compiled("spring", folder, f"-Dclient.version={judge.version}"), "SpringJudge"], [])
 
 
+def camel_release(judge: Judge, folder: Path) -> Programs:
+    return Programs([*_compiled("camel", folder, f"-Dclient.version={judge.version}"), "CamelJudge"], [])
+
+
+def starter_release(judge: Judge, folder: Path) -> Programs:
+    return Programs([*_compiled("starter", folder, f"-Dclient.version={judge.version}"), "StarterJudge"], [])
+
+
 def java_release(judge: Judge, folder: Path) -> Programs:
     java = _compiled("java", folder, f"-Dservicebus.version={judge.version}")
-    return Programs([*java, "Judge"], [*java, "Corpus"])
+    return Programs([*java, "Judge"], [*java, "Corpus"], [*java, "Judge", "stream"])
 
 
 def _compiled(sources: str, folder: Path, *which: str, rename: tuple[str, str] = ("", "")) -> list[str]:
@@ -224,27 +314,48 @@ def _compiled(sources: str, folder: Path, *which: str, rename: tuple[str, str] =
 STANDARD = (AMQPS_PORT, HTTPS_PORT)
 JAVA = ("java", "javac", "keytool", "mvn")
 OLD_PYTHON_RELEASES = ("7.10.0", "7.12.3", "7.14.3")
+_PYTHON = Package(newest_of_pip, "azure-servicebus")
+_JAVASCRIPT = Package(newest_of_npm, "@azure/service-bus")
+_GO = Package(newest_of_go, "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus")
+_GO_AMQP = Package(newest_of_go, "github.com/Azure/go-amqp")
+_JAVA = Package(newest_of_maven, "com.azure:azure-messaging-servicebus")
+_BINDER = Package(newest_of_maven, "com.azure.spring:spring-cloud-azure-stream-binder-servicebus")
+_STARTER = Package(newest_of_maven, "com.azure.spring:spring-cloud-azure-starter-servicebus-jms")
+_JMS = Package(newest_of_maven, "org.apache.qpid:qpid-jms-client")
+_CAMEL = Package(newest_of_maven, "org.apache.camel:camel-azure-servicebus")
+_RHEA = ("it reads booleans in their long form as 0 and 1",)
+# dapr names its newest release by no list of the module proxy, so that it cannot be asked for.
 JUDGES: tuple[Judge, ...] = (
     *(Judge("azure-servicebus", version, "Python", (), python_release, False) for version in OLD_PYTHON_RELEASES),
-    Judge("azure-servicebus", "7.15.0", "Python", (), python_release),
-    Judge(
-        "@azure/service-bus",
-        "7.9.5",
-        "JavaScript",
-        ("node", "npm"),
-        javascript_release,
-        remarks=("it reads booleans in their long form as 0 and 1",),
-    ),
-    Judge("python-qpid-proton", "0.40.0", "C", ("cc", "cmake"), proton_release),
-    Judge("azservicebus", "1.10.0", "Go", ("go",), go_release),
+    Judge("azure-servicebus", "7.15.0", "Python", (), python_release, package=_PYTHON),
+    Judge("@azure/service-bus", "7.8.1", "JavaScript", ("node", "npm"), javascript_release, False),
+    Judge("@azure/service-bus", "7.9.5", "JavaScript", ("node", "npm"), javascript_release, True, _RHEA,
+          package=_JAVASCRIPT, streams=True),
+    Judge("python-qpid-proton", "0.40.0", "C", ("cc", "cmake"), proton_release,
+          package=Package(newest_of_pip, "python-qpid-proton")),
+    Judge("azservicebus", "1.7.1", "Go", ("go",), go_release, False),
+    Judge("azservicebus", "1.11.0", "Go", ("go",), go_release, package=_GO, streams=True),
     Judge("go-amqp", "1.4.0", "Go", ("go",), go_amqp_release, False),
-    Judge("azure-messaging-servicebus", "7.17.10", "Java", JAVA, java_release, ports=(0, HTTPS_PORT)),
+    Judge("go-amqp", "1.7.0", "Go", ("go",), go_amqp_release, False, package=_GO_AMQP),
+    Judge("components-contrib", "1.18.4", "Go", ("go",), dapr_release, False, ports=STANDARD),
+    Judge("azure-messaging-servicebus", "7.17.10", "Java", JAVA, java_release, False, ports=(0, HTTPS_PORT)),
+    Judge("azure-messaging-servicebus", "7.17.20", "Java", JAVA, java_release, ports=(0, HTTPS_PORT), package=_JAVA,
+          streams=True),
     Judge("spring-cloud-azure-stream-binder-servicebus", "5.23.0", "Java", JAVA, spring_release, False),
+    Judge("spring-cloud-azure-stream-binder-servicebus", "6.1.0", "Java", JAVA, spring_release, False, package=_BINDER),
+    Judge("spring-cloud-azure-starter-servicebus-jms", "5.23.0", "Java", JAVA, starter_release, False, ports=STANDARD,
+          tier=Tier.PREMIUM),
+    Judge("spring-cloud-azure-starter-servicebus-jms", "6.1.0", "Java", JAVA, starter_release, False, ports=STANDARD,
+          package=_STARTER, tier=Tier.PREMIUM),
+    Judge("camel-azure-servicebus", "4.14.0", "Java", JAVA, camel_release, False),
+    Judge("camel-azure-servicebus", "4.17.0", "Java", JAVA, camel_release, False, package=_CAMEL),
     Judge("azure-servicebus", "3.6.7", "Java", JAVA, old_java_release, False, ports=STANDARD),
-    Judge("qpid-jms-client", "2.10.0", "Java", JAVA, jms_release, False),
+    Judge("qpid-jms-client", "2.10.0", "Java", JAVA, jms_release, False, package=_JMS),
     Judge("azure-servicebus-jms", "2.1.0", "Java", JAVA, azure_jms_release, False, ports=STANDARD),
     Judge("azure-servicebus-jms", "1.0.2", "Java", JAVA, older_azure_jms_release, False, ports=STANDARD),
-)
+    Judge("azure-cli", "2.91.0", "Python", (), az_release, False, ports=STANDARD, speaks_amqp=False,
+          package=Package(newest_of_pip, "azure-cli")),
+)  # fmt: skip
 
 
 def folder_of(judge: Judge, cache: Path) -> Path:
@@ -263,19 +374,36 @@ def make_entities(emulator: Emulator) -> None:
     namespace.create_subscription("events", "all")
 
 
-def run(command: Sequence[str], folder: Path, running: EmulatorThread) -> list[dict[str, Any]]:
+def run(command: Sequence[str], folder: Path, running: Namespaces) -> list[dict[str, Any]]:
     """The JSON lines that a client's program prints. RuntimeError when it fails."""
-    environ = os.environ | {
+    environ = environment(command, folder, running)
+    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=RUN_SECONDS)
+    if done.returncode and GO_RESULT.search(done.stdout) is None:
+        raise RuntimeError(f"{Path(command[0]).name} ended with {done.returncode}: {done.stderr[-800:]}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")] or [
+        {"scenario": name, "error": None if outcome == "PASS" else f"go test says {outcome}"}
+        for name, outcome in leaves(done.stdout.splitlines()).items()
+    ]
+
+
+def environment(command: Sequence[str], folder: Path, running: Namespaces) -> dict[str, str]:
+    """What a client's program finds its namespace by, and trusts it for."""
+    return os.environ | {
         "JDK_JAVA_OPTIONS": _java_trusts(running.ca_path, folder) if Path(command[0]).name == "java" else "",
         "CONNECTION": running.connection_string(NAMESPACE),
         "ENDPOINT": f"sb://{running.endpoint(NAMESPACE)}",
         "CA_FILE": str(running.ca_path),
         "NODE_EXTRA_CA_CERTS": str(running.ca_path),
+        "SSL_CERT_FILE": str(running.ca_path),
+        "SSL_CERT_DIR": os.devnull,
     }
-    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=RUN_SECONDS)
-    if done.returncode:
-        raise RuntimeError(f"{Path(command[0]).name} ended with {done.returncode}: {done.stderr[-800:]}")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def leaves(output: Iterable[str]) -> dict[str, str]:
+    """PASS, FAIL or SKIP by test, from what a program of Go's tests prints; of a test with tests inside, by those."""
+    outcomes = {found[2]: found[1] for line in output if (found := GO_RESULT.match(line))}
+    parents = {name.rpartition("/")[0] for name in outcomes}
+    return {name: outcome for name, outcome in outcomes.items() if name not in parents}
 
 
 def _java_trusts(authority: Path, folder: Path) -> str:
@@ -289,19 +417,32 @@ def _java_trusts(authority: Path, folder: Path) -> str:
     return " ".join(f"-Djavax.net.ssl.{name}={value}" for name, value in trusted.items())
 
 
-def _config(judge: Judge) -> NamespaceConfig:
+@contextmanager
+def namespaces(judge: Judge, gateway: bool) -> Iterator[Namespaces]:
+    """A fresh namespace with the scenarios' entities where the judge looks for it, or a gateway before one."""
     host = _own_address() if any(judge.ports) else None
-    return NamespaceConfig(NAMESPACE, port=judge.ports[0], further_ports=judge.ports[1:], host=host)
+    config = NamespaceConfig(NAMESPACE, judge.tier)
+    if not gateway:
+        config = replace(config, port=judge.ports[0], further_ports=judge.ports[1:], host=host)
+    with EmulatorThread([config, SECONDARY], tls_names=(host,) if host else ()) as running:
+        running.call(make_entities)
+        if not gateway:
+            yield running
+            return
+        gateways = Gateways(running.ca_path)
+        pair = pair_of(running, NAMESPACE, SECONDARY)
+        with gateway_before(running, pair, gateways, host=host or "127.0.0.1", ports=judge.ports):
+            yield gateways
 
 
-def ask(judge: Judge, cache: Path) -> Verdict:
-    """Install a client if need be and run its scenarios against a fresh namespace."""
-    if judge.missing is not None:
-        return Verdict(judge, {}, not_asked=judge.missing)
+def ask(judge: Judge, cache: Path, *, gateway: bool = False) -> Verdict:
+    """Install a client if need be and run its scenarios against a fresh namespace, or a gateway before it."""
+    missing = judge.missing or (None if judge.speaks_amqp or not gateway else "it asks the resource manager alone")
+    if missing is not None:
+        return Verdict(judge, {}, not_asked=missing)
     folder = folder_of(judge, cache)
     command = judge.prepare(judge, folder).scenarios
-    with EmulatorThread([_config(judge)]) as running:
-        running.call(make_entities)
+    with namespaces(judge, gateway) as running:
         found = run(command, folder, running)
     if not found:
         raise RuntimeError(f"{judge.name} said nothing")

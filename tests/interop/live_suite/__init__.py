@@ -1,10 +1,11 @@
 """Runs azure-servicebus's own live tests, which its source distribution carries, against the embedded namespace.
 
     python -m tests.interop.live_suite [--only data|management|unit] [-k EXPRESSION] [--workers N]
-    python -m tests.interop.live_suite --client drop-in|diverting ...
+    python -m tests.interop.live_suite --client gateway|drop-in|diverting ...
 
-The second form puts sbpair's drop-in clients in the place of the SDK's: with a primary that serves, or with every
-entity failed over and a syphon that brings each message from the backlog to where the test waits for it.
+The second form puts a gateway between the tests' clients and their namespace, or sbpair's drop-in clients in the place
+of the SDK's: with a primary that serves, or with every entity failed over and a syphon that brings each message from
+the backlog to where the test waits for it. The data tests sleep for some 15 minutes in all.
 
 Nothing of the SDK is kept in this repository: the source distribution of the installed release is fetched into a
 private folder at each run. The tests find the emulator the way they would find the service: a name resolver in their

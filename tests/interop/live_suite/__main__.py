@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .groups import GROUPS, SENDING
-from .reporting import CLIENT_REASONS, DIVERTING_REASONS, Summary, load_reasons, summarize
+from .reporting import CLIENT_REASONS, DIVERTING_REASONS, GATEWAY_REASONS, Summary, load_reasons, summarize
 from .returning import backlog_returned
 from .running import CLIENTS, Choice, namespace_of, new_emulator, run
 from .sources import FetchError, prepare
@@ -16,7 +16,8 @@ from .sources import FetchError, prepare
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is asked for; 0 if no test failed for an unknown reason, 1 if one did, 2 if nothing could be fetched."""
     options = _parser().parse_args(arguments)
-    names = [options.only] if options.only else list(GROUPS if options.client == "sdk" else SENDING)
+    of_all = GROUPS if options.client in ("sdk", "gateway") else SENDING
+    names = [options.only] if options.only else list(of_all)
     with tempfile.TemporaryDirectory(prefix="live-suite-") as scratch:
         folder = Path(options.keep or scratch)
         try:
@@ -32,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_all(names: Sequence[str], choice: Choice, folder: Path) -> list[Summary]:
     reasons = load_reasons()
-    if choice.client != "sdk":
+    if choice.client == "gateway":
+        reasons += load_reasons(GATEWAY_REASONS)
+    elif choice.client != "sdk":
         reasons += load_reasons(CLIENT_REASONS)
     if choice.client == "diverting":
         reasons += load_reasons(DIVERTING_REASONS)
@@ -54,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         "--client",
         choices=CLIENTS,
         default="sdk",
-        help="whose clients the tests use: the SDK's, sbpair's, or sbpair's while every entity has failed over",
+        help="what the tests use: the SDK's clients, the same through a gateway, sbpair's clients, "
+        "or those while every entity has failed over",
     )
     parser.add_argument("-k", metavar="EXPRESSION", help="only tests that match, as pytest's -k")
     parser.add_argument(

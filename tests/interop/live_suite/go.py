@@ -1,4 +1,4 @@
-"""`python -m tests.interop.live_suite.go [--cache DIR] [-k EXPRESSION]`: azservicebus' own live tests, unmodified.
+"""`python -m tests.interop.live_suite.go [--gateway] [--cache DIR] [-k EXPRESSION]`: the live tests of azservicebus.
 
 They know their namespaces by a host name alone and want TLS on the service's ports, so each of the two has an address
 of its own on this machine with the ports 5671 and 443, which usually takes the rights of root. Their bearer tokens
@@ -9,7 +9,6 @@ import argparse
 import http.server
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sbpair.emulator import EmulatorThread
@@ -26,13 +25,16 @@ from sbpair.emulator.namespace import new_auth_rule
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.engine.auth import ROOT_KEY_NAME, make_bearer_token
 from sbpair.service import Tier
+from tests.interop.judges.judging import leaves
+from tests.interop.through import Gateways, gateway_before, pair_of
 
 from .reporting import Kind, Reason, Summary, Verdict, load_reasons
 
 MODULE = "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
-VERSION = "v1.10.0"
+VERSION = "v1.11.0"
 PACKAGES = {"data": ".", "management": "./admin", "links": "./internal"}
-REASONS = Path(__file__).with_name("reasons-go.toml")
+GATEWAY_REASONS = Path(__file__).with_name("reasons-go-gateway.toml")
+SECONDARY = "backlog"
 STANDARD, PREMIUM = "127.0.0.71", "127.0.0.72"
 _TLS_PORT, _HTTPS_PORT = 5671, 443
 _MINUTES = 15
@@ -41,7 +43,6 @@ _FURTHER_RULES: Mapping[str, frozenset[str]] = {
     "LISTEN_ONLY": frozenset({"Listen"}),
     "NO_MANAGE": frozenset({"Send", "Listen"}),
 }
-_RESULT = re.compile(r"^\s*--- (PASS|FAIL|SKIP): (\S+)")
 
 
 def main() -> int:
@@ -49,14 +50,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.interop.live_suite.go", description=__doc__)
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "sbpair-live-suite-go")
     parser.add_argument("-k", metavar="EXPRESSION", default="", help="only tests that match, as -run of go test")
+    parser.add_argument("--gateway", action="store_true", help="through a gateway in front of each namespace")
     given = parser.parse_args()
     if shutil.which("go") is None:
         print("Go is not installed.", file=sys.stderr)
         return 2
     folder = _sources(given.cache)
-    reasons, failures = load_reasons(REASONS), 0
+    reasons = load_reasons(GATEWAY_REASONS) if given.gateway else []
+    failures = 0
     try:
-        with _namespaces() as environment:
+        with _namespaces(given.gateway) as environment:
             for name, package in PACKAGES.items():
                 program = _built(folder, package, given.cache / f"{name}.test")
                 summary = _run(name, program, folder / package, environment, given.k, reasons)
@@ -70,12 +73,10 @@ def main() -> int:
 
 def judged(group: str, output: Iterable[str], ended_well: bool, reasons: Iterable[Reason]) -> Summary:
     """What the lines of `go test -v` say. A test with tests inside is counted by those."""
-    outcomes = {found[2]: found[1] for line in output if (found := _RESULT.match(line))}
-    parents = {name.rpartition("/")[0] for name in outcomes}
-    leaves = {name: outcome for name, outcome in outcomes.items() if name not in parents}
+    found = leaves(output)
     known = {reason.pattern: reason for reason in reasons}
     verdicts = []
-    for name, outcome in leaves.items():
+    for name, outcome in found.items():
         reason = known.get(name)
         if outcome == "SKIP":
             verdicts.append(Verdict(name, Kind.SKIPPED, "the suite skips it"))
@@ -83,8 +84,8 @@ def judged(group: str, output: Iterable[str], ended_well: bool, reasons: Iterabl
             verdicts.append(Verdict(name, reason.kind, reason.sentence))
         elif outcome == "FAIL":
             verdicts.append(Verdict(name, Kind.UNKNOWN, "it failed"))
-    passed = len(leaves) - len(verdicts)
-    if not leaves or not ended_well:
+    passed = len(found) - len(verdicts)
+    if not found or not ended_well:
         verdicts.append(Verdict(group, Kind.UNKNOWN, "the program ended before its tests"))
     return Summary(group, passed, tuple(verdicts))
 
@@ -123,14 +124,24 @@ def _run(
 
 
 @contextmanager
-def _namespaces() -> Iterator[dict[str, str]]:
-    """Both namespaces while the block runs; the environment that leads the tests to them."""
+def _namespaces(gateway: bool) -> Iterator[dict[str, str]]:
+    """Both namespaces while the block runs, or gateways in their place; the environment that leads the tests there."""
+    ports = {} if gateway else {"port": _TLS_PORT, "further_ports": (_HTTPS_PORT,)}
     configs = [
-        NamespaceConfig("live", port=_TLS_PORT, further_ports=(_HTTPS_PORT,), host=STANDARD),
-        NamespaceConfig("premium", Tier.PREMIUM, port=_TLS_PORT, further_ports=(_HTTPS_PORT,), host=PREMIUM),
+        NamespaceConfig("live", host=None if gateway else STANDARD, **ports),
+        NamespaceConfig("premium", Tier.PREMIUM, host=None if gateway else PREMIUM, **ports),
+        NamespaceConfig(SECONDARY, Tier.PREMIUM),
     ]
-    with EmulatorThread(configs, tls_names=(STANDARD, PREMIUM)) as running, _identity_endpoint() as endpoint:
+    with ExitStack() as stack:
+        running = stack.enter_context(EmulatorThread(configs, tls_names=(STANDARD, PREMIUM)))
+        endpoint = stack.enter_context(_identity_endpoint())
         keys = running.call(_furnish)
+        if gateway:
+            gateways = Gateways(running.ca_path)
+            for name, host in (("live", STANDARD), ("premium", PREMIUM)):
+                pair = pair_of(running, name, SECONDARY)
+                there = gateway_before(running, pair, gateways, host=host, ports=(_TLS_PORT, _HTTPS_PORT))
+                stack.enter_context(there)
         yield os.environ | {
             "AZURE_RECORD_MODE": "live",
             "SERVICEBUS_ENDPOINT": STANDARD,

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 REASONS = Path(__file__).with_name("reasons.toml")
 CLIENT_REASONS = Path(__file__).with_name("reasons-clients.toml")
+GATEWAY_REASONS = Path(__file__).with_name("reasons-gateway.toml")
 DIVERTING_REASONS = Path(__file__).with_name("reasons-diverting.toml")
 
 

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from sbpair.emulator import EmulatorThread
+from tests.interop.through import Gateways, Namespaces, gateway_before, pair_of
 
 from .groups import Group
 from .sources import module_path
@@ -16,7 +18,7 @@ from .sources import module_path
 DATA_NAMESPACE = "livesuitedata"
 MANAGEMENT_NAMESPACE = "livesuitemanagement"
 SECONDARY_NAMESPACE = "livesuitesecondary"
-CLIENTS = ("sdk", "drop-in", "diverting")
+CLIENTS = ("sdk", "gateway", "drop-in", "diverting")
 TLS_NAMES = ("*.servicebus.windows.net",)
 SUFFIX = ".servicebus.windows.net"
 
@@ -40,21 +42,34 @@ def namespace_of(group: Group) -> str:
     return DATA_NAMESPACE if group.parallel else MANAGEMENT_NAMESPACE
 
 
+@contextmanager
+def reached(client: str, emulator: EmulatorThread, namespace: str) -> Iterator[Namespaces]:
+    """What leads the tests' clients: the emulator, or a gateway in front of their primary."""
+    if client != "gateway":
+        yield emulator
+        return
+    gateways = Gateways(emulator.ca_path)
+    pair = pair_of(emulator, namespace, SECONDARY_NAMESPACE)
+    with gateway_before(emulator, pair, gateways, names=TLS_NAMES):
+        yield gateways
+
+
 def run(group: Group, choice: Choice, emulator: EmulatorThread, folder: Path) -> Path:
     """Run the group's tests; gives the JUnit report. What pytest prints goes to our own output."""
     report = folder / f"{group.name}.xml"
     namespace = namespace_of(group)
-    subprocess.run(
-        _command(group, choice, report),
-        cwd=folder / "tests",
-        env=os.environ
-        | environment(emulator, namespace, folder)
-        | {
-            "LIVE_SUITE_CLIENT": choice.client,
-            "LIVE_SUITE_SECONDARY": public_connection_string(emulator, SECONDARY_NAMESPACE),
-        },
-        check=False,
-    )
+    with reached(choice.client, emulator, namespace) as there:
+        subprocess.run(
+            _command(group, choice, report),
+            cwd=folder / "tests",
+            env=os.environ
+            | environment(emulator, there, namespace, folder)
+            | {
+                "LIVE_SUITE_CLIENT": choice.client,
+                "LIVE_SUITE_SECONDARY": public_connection_string(emulator, SECONDARY_NAMESPACE),
+            },
+            check=False,
+        )
     return report
 
 
@@ -82,9 +97,10 @@ def _fields(emulator: EmulatorThread, namespace: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in text.split(";"))
 
 
-def environment(emulator: EmulatorThread, namespace: str, folder: Path) -> Mapping[str, str]:
-    """What the tests and our stand-ins read from the environment."""
+def environment(emulator: EmulatorThread, there: Namespaces, namespace: str, folder: Path) -> Mapping[str, str]:
+    """What the tests and our stand-ins read from the environment. The resource manager is the emulator's."""
     ports = {name: int(emulator.endpoint(name).rpartition(":")[2]) for name in emulator.names}
+    ports[namespace] = int(there.endpoint(namespace).rpartition(":")[2])
     fields = _fields(emulator, namespace)
     values = {
         "servicebus_connection_str": public_connection_string(emulator, namespace),

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
@@ -176,6 +177,34 @@ func topic(ctx context.Context, client *azservicebus.Client) error {
 	return receiver.CompleteMessage(ctx, taken[0], nil)
 }
 
+// Numbered messages to four sessions: each is sent until it is accepted, then said.
+func stream(client *azservicebus.Client, count int) {
+	var all sync.WaitGroup
+	for _, session := range []string{"a", "b", "c", "d"} {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			sender, err := client.NewSender("sessions", nil)
+			must(err)
+			for number := 0; number < count; {
+				name := fmt.Sprintf("%s-%d", session, number)
+				message := &azservicebus.Message{Body: []byte(name), MessageID: &name, SessionID: &session}
+				ctx, stop := context.WithTimeout(context.Background(), 60*time.Second)
+				if err := sender.SendMessage(ctx, message, nil); err != nil {
+					fmt.Fprintln(os.Stderr, err)
+					time.Sleep(100 * time.Millisecond)
+				} else {
+					fmt.Printf("{\"accepted\": %q}\n", name)
+					number++
+				}
+				stop()
+			}
+			must(sender.Close(context.Background()))
+		}()
+	}
+	all.Wait()
+}
+
 func main() {
 	client, err := azservicebus.NewClientFromConnectionString(os.Getenv("CONNECTION"), nil)
 	if err != nil {
@@ -190,6 +219,12 @@ func main() {
 		count, err := strconv.Atoi(os.Args[2])
 		must(err)
 		readCorpus(client, count, os.Args[3:])
+		return
+	}
+	if len(os.Args) == 3 && os.Args[1] == "stream" {
+		count, err := strconv.Atoi(os.Args[2])
+		must(err)
+		stream(client, count)
 		return
 	}
 	for _, one := range []scenario{

@@ -35,7 +35,7 @@ def route(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
 def pytest_configure() -> None:
     """In every process, also xdist's workers."""
     socket.getaddrinfo = route
-    if os.environ.get("LIVE_SUITE_CLIENT", "sdk") != "sdk":
+    if os.environ.get("LIVE_SUITE_CLIENT", "sdk") in ("drop-in", "diverting"):
         import drop_in
 
         drop_in.install()

@@ -1,4 +1,5 @@
 import com.azure.core.amqp.AmqpTransportType;
+import com.azure.core.amqp.models.AmqpAnnotatedMessage;
 import com.azure.core.util.BinaryData;
 import com.azure.messaging.servicebus.*;
 import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClient;
@@ -7,7 +8,13 @@ import com.azure.messaging.servicebus.administration.models.*;
 import com.azure.messaging.servicebus.models.*;
 import java.time.Duration;
 import java.time.OffsetDateTime;
+import java.util.ArrayList;
+import java.util.Date;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
@@ -278,7 +285,83 @@ public class Judge {
         }
     }
 
-    public static void main(String[] arguments) {
+    /** After Microsoft's own live test of what a message carries: every section, to a queue and to a session. */
+    static void amqpMessage() {
+        for (String queue : List.of("orders", "sessions")) {
+            ServiceBusMessage sent = text("annotated").setMessageId("annotated").setCorrelationId("together")
+                .setSubject("subject").setTo("to").setReplyTo("replyTo").setContentType("text/plain");
+            if (queue.equals("sessions")) {
+                sent.setSessionId("amqp").setReplyToSessionId("replyToSessionId");
+            }
+            AmqpAnnotatedMessage raw = sent.getRawAmqpMessage();
+            raw.getHeader().setPriority((short) 2).setFirstAcquirer(true);
+            raw.getFooter().putAll(Map.of("footer-1", "value", "footer-2", 7));
+            raw.getDeliveryAnnotations().put("delivery", 9);
+            raw.getProperties().setContentEncoding("utf-8").setAbsoluteExpiryTime(OffsetDateTime.now().plusDays(1));
+            Map<String, Object> given = new HashMap<>();
+            given.put("int", 1);
+            given.put("long", 2L);
+            given.put("double", 0.5);
+            given.put("boolean", true);
+            given.put("string", "text");
+            given.put("char", 'c');
+            given.put("short", (short) 3);
+            given.put("byte", (byte) 4);
+            given.put("uuid", UUID.randomUUID());
+            given.put("date", new Date(0));
+            sent.getApplicationProperties().putAll(given);
+            send(queue, sent);
+            try (ServiceBusSessionReceiverClient accepting =
+                    BUILDER.sessionReceiver().queueName("sessions").disableAutoComplete().buildClient();
+                ServiceBusReceiverClient receiver = queue.equals("sessions") ? accepting.acceptSession("amqp")
+                    : BUILDER.receiver().queueName(queue).disableAutoComplete().buildClient()) {
+                ServiceBusReceivedMessage came = receiver.receiveMessages(1, WAIT).stream().findFirst().get();
+                AmqpAnnotatedMessage found = came.getRawAmqpMessage();
+                check(found.getFooter().equals(raw.getFooter()), "another footer: " + found.getFooter());
+                check(found.getHeader().getPriority() == 2, "another priority");
+                check(came.getApplicationProperties().equals(given), "other properties: " + came.getApplicationProperties());
+                check("annotated".equals(came.getMessageId()) && "together".equals(came.getCorrelationId())
+                    && "subject".equals(came.getSubject()) && "to".equals(came.getTo())
+                    && "replyTo".equals(came.getReplyTo()) && "text/plain".equals(came.getContentType())
+                    && "utf-8".equals(found.getProperties().getContentEncoding()), "other fields");
+                check(Objects.equals(came.getSessionId(), sent.getSessionId())
+                    && Objects.equals(came.getReplyToSessionId(), sent.getReplyToSessionId()), "another session");
+                receiver.complete(came);
+            }
+        }
+    }
+
+    /** Numbered messages to four sessions: each is sent until it is accepted, then said. */
+    static void stream(int count) throws Exception {
+        List<Thread> threads = new ArrayList<>();
+        for (String session : List.of("a", "b", "c", "d")) {
+            Thread thread = new Thread(() -> {
+                try (ServiceBusSenderClient sender = BUILDER.sender().queueName("sessions").buildClient()) {
+                    for (int number = 0; number < count; ) {
+                        String name = session + "-" + number;
+                        try {
+                            sender.sendMessage(text(name).setMessageId(name).setSessionId(session));
+                            System.out.println("{\"accepted\": \"" + name + "\"}");
+                            number++;
+                        } catch (ServiceBusException | IllegalStateException failure) {
+                            System.err.println(failure);
+                        }
+                    }
+                }
+            });
+            thread.start();
+            threads.add(thread);
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        if (arguments.length == 2 && arguments[0].equals("stream")) {
+            stream(Integer.parseInt(arguments[1]));
+            System.exit(0);
+        }
         run("send, receive and settle", Judge::settle);
         run("dead letters", Judge::deadLetters);
         run("peek, receive and delete", Judge::peekAndDelete);
@@ -294,6 +377,7 @@ public class Judge {
         run("rule manager", Judge::rules);
         run("transaction across entities", Judge::acrossEntities);
         run("WebSocket", Judge::webSocket);
+        run("AMQP messages", Judge::amqpMessage);
         System.exit(0);
     }
 }
