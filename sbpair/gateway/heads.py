@@ -50,10 +50,11 @@ def _read(body: bytes) -> Head | None:
         end, count, at = 8 + int.from_bytes(body[4:8]), int.from_bytes(body[8:12]), 12
     else:
         return None
-    if end > len(body) or count < 2:
+    if end > len(body) or count < 1:
         return None
     handle, at = _uint(body, at)
-    delivery_id, at = _uint(body, at)
+    # Clients that leave out nulls at the end of a list, as Go's does, give the last frame of a message a handle alone.
+    delivery_id, at = _uint(body, at) if count > 1 else (None, at)
     if handle is None:
         raise AmqpDecodeError("a transfer has a handle")
     rest = body[at:end]
@@ -75,7 +76,9 @@ def _read(body: bytes) -> Head | None:
     if count > 9:
         _, at = _flag(body, at)
         aborted, at = _flag(body, at)
-    return Head(handle, delivery_id, tag, message_format, settled, more, aborted, in_transaction, count, rest, end)
+    return Head(
+        handle, delivery_id, tag, message_format, settled, more, aborted, in_transaction, max(count, 2), rest, end
+    )
 
 
 def put_head(head: Head, handle: int, delivery_id: int | None) -> bytes:

@@ -145,7 +145,7 @@ class Web:
         signers: list[Signer] = list(house.signers(""))
         given, now = request.headers.get("Authorization", ""), house.clock.client_now()
         try:
-            claims = authenticate(signers, given, f"https://{request.host}/", now, allow_entra=False)
+            claims = authenticate(signers, given, f"https://{request.host}{request.path}", now, allow_entra=False)
         except AuthError as error:
             if not house.passes_tokens:
                 return False, str(error)

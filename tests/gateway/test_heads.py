@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sbpair.amqp.types import AmqpDecodeError, Uint
 from sbpair.engine.frames import Outbox, transfer_continuation, transfer_head
-from sbpair.engine.performatives import Fields, accepted, perform, read_performative, rejected, released
+from sbpair.engine.performatives import TRANSFER, Fields, accepted, perform, read_performative, rejected, released
 from sbpair.gateway.heads import put_head, read_accepted, read_head
 
 numbers = st.integers(0, 2**32 - 1)
@@ -36,6 +36,16 @@ def test_a_continuation_has_no_number(handle: int, more: bool) -> None:
     assert head is not None
     assert (head.delivery_id, head.more) == (None, more)
     assert Fields(read_performative(put_head(head, 7, None))[1]).number(1) is None
+
+
+@given(numbers, numbers)
+def test_the_last_frame_of_a_message_may_have_a_handle_alone(handle: int, new: int) -> None:
+    """go-amqp leaves out each null at the end of a list."""
+    head = read_head(perform(TRANSFER, [Uint(handle)]) + b"payload")
+    assert head is not None
+    assert (head.handle, head.delivery_id, head.more) == (handle, None, False)
+    _, after, _ = read_performative(put_head(head, new, None))
+    assert after[:2] == [new, None] and not any(after[2:])
 
 
 @given(st.binary(max_size=40))
