@@ -9,7 +9,7 @@ import pytest
 
 from sbpair.core.errors import OperationTimeoutError
 from sbpair.core.message import Disposition, Received
-from sbpair.core.replication.ownership import DAY_SECONDS, Terms
+from sbpair.core.replication.ownership import DAY_SECONDS, State, Terms
 from sbpair.core.rewrite import compose
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Entry
@@ -82,6 +82,18 @@ class UpToTheRecord(SqliteJournal):
         return await super().create(kind, key, document, ttl_seconds=ttl_seconds)
 
 
+class ChangedMeanwhile(SqliteJournal):
+    """The journal of a process whose first write comes a moment after somebody else's."""
+
+    conflicts = 0
+
+    async def replace(self, entry: Entry, document: Mapping[str, Any], *, ttl_seconds: float) -> Entry:
+        if not self.conflicts:
+            self.conflicts += 1
+            await super().replace(entry, entry.document, ttl_seconds=ttl_seconds)
+        return await super().replace(entry, document, ttl_seconds=ttl_seconds)
+
+
 class Consumers:
     """Consumers of one session, one after another, and what their handler ran."""
 
@@ -93,12 +105,17 @@ class Consumers:
     def journal(self, kind: type[SqliteJournal] = SqliteJournal) -> SqliteJournal:
         return kind(self.path, now=lambda: self.clock.now().timestamp())
 
-    async def work(self, side: str, copies: Copies, journal: SqliteJournal, *, fails: Sequence[str] = ()) -> list[str]:
-        """Work through the copies; what was counted of them."""
+    async def work(
+        self, side: str, copies: Copies, journal: SqliteJournal, *, fails: Sequence[str] = (), dies: bool = False
+    ) -> list[str]:
+        """Work through the copies; what was counted of them. `dies`: the process does, in its first handler."""
         results: list[str] = []
 
         async def handler(delivery: Delivery) -> None:
             self.ran.append(delivery.message_id)
+            if dies:
+                await journal.close()  # nothing of it writes any more
+                raise Killed
             if delivery.message_id in fails:
                 raise ValueError("no such parcel")
 
@@ -160,6 +177,26 @@ def test_what_an_owner_finished_and_did_not_record_is_recorded_before_the_sessio
         assert await consumers.work("secondary", second, journal) == ["m1 dead-lettered" if fails else "m1 duplicate"]
         assert consumers.ran == [*ran, "m2"]
         assert second.settled == [("m1", Disposition.DEAD_LETTER if fails else Disposition.COMPLETE)]
+        await journal.close()
+
+    scenario()
+
+
+def test_what_could_not_be_written_since_somebody_else_was_faster_is_judged_again(tmp_path: Path) -> None:
+    @virtual_time
+    async def scenario() -> None:
+        consumers = Consumers(tmp_path)
+        with pytest.raises(BaseException):  # noqa: B017 - whatever a process without its journal ends with
+            await consumers.work("primary", Copies("m1"), consumers.journal(), dies=True)
+        await asyncio.sleep(2 * TERMS.lease_seconds)
+        journal, copies = consumers.journal(ChangedMeanwhile), Copies("m1")
+        assert await consumers.work("primary", copies, journal) == ["m1 failed"]
+        assert consumers.ran == ["m1"], "its one attempt is used up"
+        assert copies.settled == [("m1", Disposition.DEAD_LETTER)]
+        entry = (await SessionStore(journal, "orders", TERMS).read("s")).entry
+        outcome = entry.outcome("m1")
+        assert outcome is not None
+        assert outcome.state is State.FAILED
         await journal.close()
 
     scenario()
