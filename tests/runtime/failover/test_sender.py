@@ -633,6 +633,21 @@ async def test_a_message_that_outgrows_the_backlog_is_refused_before_it_is_sent(
 
 
 @virtual_time
+async def test_what_the_primary_would_never_take_is_not_diverted() -> None:
+    async with opened(interval=0) as world:
+        world.primary.max_message_bytes = 4000
+        await world.pairing.verify(["orders"])
+        world.primary.fail("send", EntityDisabledError("disabled"), entity="orders")
+        await fail_over(world)
+        large = compose(body=b"x" * 5000, message_id="1")
+        with pytest.raises(MessageTooLargeError, match=r"orders takes at most 4000\. It was not sent\."):
+            await world.pairing.sender("orders").send(large)
+        assert len(world.diverted_payloads()) == 1
+        fits = compose(body=b"x" * 3500, message_id="2")
+        assert (await world.pairing.sender("orders").send(fits)).where is Where.BACKLOG
+
+
+@virtual_time
 async def test_a_transfer_that_was_accepted_in_part_is_not_repeated_as_a_whole() -> None:
     async with opened(interval=0) as world:
         world.primary.fail("send", EntityDisabledError("disabled"), entity="orders")
@@ -732,8 +747,9 @@ async def test_a_ping_that_finds_the_entity_gone_makes_sends_raise_until_one_suc
         sender = world.pairing.sender("orders")
         assert world.state_of("orders") is State.ENTITY_INVALID
         for number in range(3):
-            with pytest.raises(EntityNotFoundError, match="deleted"):
+            with pytest.raises(EntityNotFoundError, match="deleted") as caught:
                 await sender.send(message(str(number)))
+            assert isinstance(caught.value.__cause__, EntityNotFoundError), "what the ping met"
         assert len(world.diverted_payloads()) == 1
         world.primary.heal(wrong)
         await asyncio.sleep(60)
@@ -825,11 +841,16 @@ async def test_where_neither_side_was_ever_reached_many_messages_end_as_soon_as_
 
 
 @virtual_time
-async def test_where_a_side_was_reached_a_message_is_tried_for_as_long_as_was_asked() -> None:
+@pytest.mark.parametrize("reached", ["by a send", "by another client's"])
+async def test_where_a_side_was_reached_a_message_is_tried_for_as_long_as_was_asked(reached: str) -> None:
     async with opened() as world:
-        world.primary.go_dark()
         sender = world.pairing.sender("orders")
-        assert (await sender.send(message("diverted"), timeout_seconds=30.0)).where is Where.BACKLOG
+        if reached == "by a send":
+            world.primary.go_dark()
+            assert (await sender.send(message("diverted"), timeout_seconds=30.0)).where is Where.BACKLOG
+        else:
+            sender.note_sent()
+            world.primary.go_dark()
         world.secondary.go_dark()
         began = world.clock.monotonic()
         results = sender.send_all(messages(1), timeout_seconds=30.0, retry_seconds=180.0)
