@@ -19,7 +19,6 @@ from sbpair.runtime.inspection.application import verify
 from sbpair.runtime.inspection.doctor import (
     Tried,
     address,
-    fetch_token,
     missing,
     try_credential,
     try_listen,
@@ -89,10 +88,7 @@ class _Side:
         ]
 
     async def _credential(self) -> Diagnosis:
-        async def token() -> None:
-            await fetch_token(self.access)
-
-        tried = await try_credential(self.access, token, self.clock, max(self.timeout_seconds, 30.0))
+        tried = await try_credential(self.access, self.clock, max(self.timeout_seconds, 30.0))
         if tried.error is not None:
             return Diagnosis.of_error("credential", self.subject, tried.error)
         key = key_name(self.access)

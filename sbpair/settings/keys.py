@@ -176,6 +176,11 @@ _SECRET = {
     "additionalProperties": False,
 }
 
+
+def _choice(name: str, enum: Any, doc: str, default: Any = None) -> Key:
+    return Key(name, _one_of(enum), doc, {"enum": [member.value for member in enum]}, default)
+
+
 NAMESPACE_KEYS = (
     Key("namespace", _namespace, "Host or name of the namespace, e.g. contoso-weu.servicebus.windows.net", _STRING),
     Key(
@@ -190,9 +195,9 @@ NAMESPACE_KEYS = (
         "Where the connection string is: {env: NAME} or {file: PATH}; one with EntityPath serves that entity alone",
         _SECRET,
     ),
-    Key("auth", _one_of(AuthMethod), "Credential for this namespace", {"enum": [m.value for m in AuthMethod]}),
-    Key("management", _one_of(ControlPlane), "Management API", {"enum": [m.value for m in ControlPlane]}),
-    Key("transport", _one_of(Transport), "AMQP directly or over WebSocket", {"enum": [m.value for m in Transport]}),
+    _choice("auth", AuthMethod, "Credential for this namespace"),
+    _choice("management", ControlPlane, "Management API"),
+    _choice("transport", Transport, "AMQP directly or over WebSocket"),
     Key("resource_group", _of_arm, "Resource group, for ARM", _STRING),
     Key("subscription", _of_arm, "Subscription id, for ARM", _STRING),
     Key("ca_file", _text, "PEM file of the certificate authority to trust instead of the system's", _STRING),
@@ -201,7 +206,7 @@ NAMESPACE_KEYS = (
         "allow_plaintext",
         _flag,
         "Let a connection string with UseDevelopmentEmulator=true send its token in clear beyond this machine",
-        {"type": "boolean"},
+        _BOOLEAN,
     ),
 )
 PAIR_KEYS = (
@@ -213,8 +218,7 @@ PAIR_KEYS = (
     Key("hold_sessions", _flag, "Keep order within a session across failover and failback", _BOOLEAN, False),
     Key("enable_syphon", _flag, "Applications that open the pair bring its backlog back to the primary", _BOOLEAN,
         False),
-    Key("verify", _one_of(Verify), "Whether applications try beforehand what an outage will need",
-        {"enum": [m.value for m in Verify]}, Verify.WARN),
+    _choice("verify", Verify, "Whether applications try beforehand what an outage will need", Verify.WARN),
     Key("verify_interval", _duration, "Pause between such tries, 0 for one only", _DURATION,
         DEFAULT_VERIFY_INTERVAL_SECONDS),
     Key("create_missing", _flag, "Applications create missing backlog queues, with the Manage right", _BOOLEAN, False),
@@ -226,8 +230,7 @@ PAIR_KEYS = (
 )  # fmt: skip
 ROOT_KEYS = (
     Key("version", _count(10**9), "Version of this format", {"const": FORMAT_VERSION}, FORMAT_VERSION),
-    Key("auth", _one_of(AuthMethod), "Credential for every namespace", {"enum": [m.value for m in AuthMethod]},
-        AuthMethod.DEFAULT),
+    _choice("auth", AuthMethod, "Credential for every namespace", AuthMethod.DEFAULT),
     Key("default_pair", _text, "The pair used when a command names none", _STRING),
 )  # fmt: skip
 SIDES = ("primary", "secondary")

@@ -8,8 +8,10 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from sbpair.concurrency import abandon_after
 from sbpair.core.access import AuthMethod, NamespaceAccess, Transport
@@ -20,6 +22,7 @@ from sbpair.runtime.links import close_quietly
 
 AMQP_PORT = 5671
 HTTPS_PORT = 443
+Call = Callable[[], Coroutine[Any, Any, object]]
 SERVICE_BUS_SCOPE = "https://servicebus.azure.net/.default"
 
 
@@ -90,12 +93,11 @@ async def fetch_token(access: NamespaceAccess) -> None:
         await credential.close()
 
 
-async def try_credential(access: NamespaceAccess, token: Callable[[], Awaitable[None]] | None, clock: Clock,
-                         timeout_seconds: float) -> Tried:  # fmt: skip
+async def try_credential(access: NamespaceAccess, clock: Clock, timeout_seconds: float) -> Tried:
     """Whether an Entra ID credential gives a token; a connection string is at hand, so there is nothing to get."""
-    if access.auth is AuthMethod.CONNECTION_STRING or token is None:
+    if access.auth is AuthMethod.CONNECTION_STRING:
         return Tried(0.0)
-    return await _tried(token, clock, timeout_seconds, f"Token of {access.auth}")
+    return await _tried(partial(fetch_token, access), clock, timeout_seconds, f"Token of {access.auth}")
 
 
 async def try_management(
@@ -116,12 +118,8 @@ async def try_management(
 async def try_listen(messaging: Messaging, path: str, clock: Clock, timeout_seconds: float) -> Tried:
     """Browse the head of a queue."""
     receiver = messaging.receiver(path)
-
-    async def browse() -> None:
-        await receiver.peek(1)
-
     try:
-        return await _tried(browse, clock, timeout_seconds, f"Browse of {path}")
+        return await _tried(lambda: receiver.peek(1), clock, timeout_seconds, f"Browse of {path}")
     finally:
         await close_quietly(receiver)
 
@@ -129,12 +127,8 @@ async def try_listen(messaging: Messaging, path: str, clock: Clock, timeout_seco
 async def try_send(messaging: Messaging, path: str, clock: Clock, timeout_seconds: float) -> Tried:
     """Attach a link to send on, and send nothing."""
     sender = messaging.sender(path)
-
-    async def attach() -> None:
-        await sender.max_message_bytes()
-
     try:
-        return await _tried(attach, clock, timeout_seconds, f"Link to {path}")
+        return await _tried(sender.max_message_bytes, clock, timeout_seconds, f"Link to {path}")
     finally:
         await close_quietly(sender)
 
@@ -144,14 +138,10 @@ def missing(tried: Tried) -> bool:
     return isinstance(tried.error, EntityNotFoundError)
 
 
-async def _tried(call: Callable[[], Awaitable[None]], clock: Clock, timeout_seconds: float, what: str) -> Tried:
+async def _tried(call: Call, clock: Clock, timeout_seconds: float, what: str) -> Tried:
     began = clock.monotonic()
-
-    async def run() -> None:
-        await call()
-
     try:
-        await abandon_after(timeout_seconds, run(), what=what)
+        await abandon_after(timeout_seconds, call(), what=what)
     except ServiceError as error:
         return Tried(clock.monotonic() - began, error)
     return Tried(clock.monotonic() - began)
