@@ -36,6 +36,9 @@ PING_INTERVAL_SECONDS = 1.0
 def demo(
     options: Options,
     messages: Annotated[int, typer.Option(min=100, max=100_000, help="How many messages are sent.")] = DEMO_MESSAGES,
+    gateway: Annotated[
+        bool, typer.Option(help="Send with plain clients to a gateway (`sbpair help gateway`), not as a pair.")
+    ] = False,
     keep: Annotated[bool, typer.Option(help="Leave the namespaces running afterwards, until Ctrl-C.")] = False,
 ) -> CommandResult:
     """Play through an outage on two embedded namespaces: failover, backlog, drain, audit, bill, proof.
@@ -46,6 +49,7 @@ def demo(
     \b
     Examples:
       sbpair demo
+      sbpair demo --gateway
       sbpair demo --keep
     """
     from sbpair.cli.demo_story import SEED, Stage, play
@@ -58,7 +62,7 @@ def demo(
         pair = embedded_pair(emulator)
 
         async def work(stop: "asyncio.Event") -> "Story":
-            return await play(Stage(pair, emulator, messages), stop)
+            return await play(Stage(pair, emulator, messages, gateway), stop)
 
         story = run_async(options, work)
         result = _result(story)

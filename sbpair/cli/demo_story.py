@@ -5,10 +5,12 @@ Everything happens over real sockets, through the official SDKs, between embedde
 
 import asyncio
 import logging
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.context import EventLog, open_sides, system_clock
@@ -23,14 +25,16 @@ from sbpair.cli.demo_messages import (
     goes_to_audit,
     message_id_of,
 )
-from sbpair.concurrency import run_until
+from sbpair.concurrency import map_concurrently, run_until
 from sbpair.connect import open_pairing
 from sbpair.core.errors import UnknownServiceError
 from sbpair.core.failover.machine import State
+from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS
 from sbpair.core.message import Disposition, Received
 from sbpair.core.outcome import Report, exit_for
 from sbpair.core.pairing import Pair, Verify
 from sbpair.core.words import counted
+from sbpair.runtime.failover.sender import session_of
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.audit import Finding
@@ -211,6 +215,8 @@ class Stage:
     pair: Pair
     emulator: "EmulatorThread"
     count: int
+    by_gateway: bool = False
+    """Plain clients send to a gateway, and know nothing of the pair."""
     say: Narrator = field(default_factory=Narrator)
 
 
@@ -255,20 +261,62 @@ async def _send_through_an_outage(story: Story, stage: Stage) -> None:
 
     clock = system_clock()
     story.messages = list(demo_messages(stage.count, now=clock.now().timestamp(), schedule_seconds=SCHEDULE_SECONDS))
-    async with open_pairing(stage.pair, observer=EventLog(), hold_sessions=True, verify=Verify.OFF) as pairing:
-        stage.say(f"Paired. Sending {stage.count:,} messages to a queue, a queue with sessions and a topic.")
-        await _send_everything(story, stage, pairing)
+    what = f"Sending {stage.count:,} messages to a queue, a queue with sessions and a topic."
+    if stage.by_gateway:
+        await _send_by_gateway(story, stage, what)
+    else:
+        async with open_pairing(stage.pair, observer=EventLog(), hold_sessions=True, verify=Verify.OFF) as pairing:
+            stage.say(f"Paired. {what}")
+            await _send_everything(story, stage, pairing, partial(_send, pairing))
     stage.say(f"All accepted: {story.sent['primary']:,} by the primary, {story.sent['backlog']:,} by the backlog.")
     stage.say("A session that was diverted stays diverted until the drain, so that its order holds.")
 
 
-async def _send_everything(story: Story, stage: Stage, pairing: "PairedNamespaces") -> None:
+_Sending = Callable[[str, Story, "_Outage"], Coroutine[Any, Any, None]]
+
+
+async def _send_by_gateway(story: Story, stage: Stage, what: str) -> None:
+    """A gateway of the pair, and clients of one namespace each, which is the gateway."""
+    from sbpair.azure.connect import make_messaging
+    from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
+    from sbpair.engine.tls import TlsFiles
+    from sbpair.gateway.keys import parse_key
+    from sbpair.gateway.server import GatewaySettings, open_gateway
+    from sbpair.settings.state import state_directory
+
+    pair = replace(stage.pair, options=replace(stage.pair.options, hold_sessions=True))
+    tls = TlsFiles(state_directory(os.environ) / "gateway-tls")  # made for clients that use TLS: none here
+    settings = GatewaySettings(observer=EventLog())
+    async with open_gateway([pair], [parse_key("app=send")], tls, settings) as gateway:
+        text = gateway.connection_string("app", plain=True)
+        access = NamespaceAccess("gateway", gateway.endpoint(), AuthMethod.CONNECTION_STRING, Secret(text))
+        clients = make_messaging(access)
+        house = gateway.house
+        stage.say(f"A gateway listens on {gateway.endpoint()}; plain clients have its connection string. {what}")
+
+        async def send(entity: str, story: Story, outage: _Outage) -> None:
+            sender = clients.sender(entity)
+
+            async def deliver(_: int, payload: bytes) -> None:
+                await sender.send([payload], timeout_seconds=DEFAULT_SEND_SECONDS)
+                total = house.total
+                story.sent["primary"], story.sent["backlog"] = total.accepted - total.diverted, total.diverted
+
+            async for _ in map_concurrently(_feed(entity, story, outage), deliver, overlap=OVERLAP, lane=session_of):
+                pass
+            await sender.close()
+
+        await _send_everything(story, stage, house.pairing, send)
+        await clients.close()
+
+
+async def _send_everything(story: Story, stage: Stage, pairing: "PairedNamespaces", send: _Sending) -> None:
     outage = _Outage(stage, pairing, story.sent)
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(outage.happen())
             for entity in (QUEUE, SESSION_QUEUE, TOPIC):
-                tasks.create_task(_send(pairing, entity, story, outage))
+                tasks.create_task(send(entity, story, outage))
     except ExceptionGroup as group:
         raise _first_of(group) from group
 
@@ -299,19 +347,22 @@ class _Outage:
                 await asyncio.sleep(0.01)
 
 
-async def _send(pairing: "PairedNamespaces", entity: str, story: Story, outage: _Outage) -> None:
+async def _feed(entity: str, story: Story, outage: _Outage) -> AsyncIterator[bytes]:
+    """The messages of an entity, the last of them once the primary is back."""
     mine = [message.payload for message in story.messages if message.entity == entity]
     held_from = int(BACK_AFTER * len(mine)) + 1
+    for index, payload in enumerate(mine):
+        if index >= held_from:
+            await outage.back.wait()
+        yield payload
 
-    async def feed() -> AsyncIterator[bytes]:
-        for index, payload in enumerate(mine):
-            if index >= held_from:
-                await outage.back.wait()
-            yield payload
 
-    sender = pairing.sender(entity)
-    results = sender.send_all(
-        feed(), overlap=OVERLAP, timeout_seconds=SEND_TIMEOUT_SECONDS, retry_seconds=RETRY_SECONDS
+async def _send(pairing: "PairedNamespaces", entity: str, story: Story, outage: _Outage) -> None:
+    results = pairing.sender(entity).send_all(
+        _feed(entity, story, outage),
+        overlap=OVERLAP,
+        timeout_seconds=SEND_TIMEOUT_SECONDS,
+        retry_seconds=RETRY_SECONDS,
     )
     async for sent in results:
         if sent.result is None:

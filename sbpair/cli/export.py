@@ -36,6 +36,10 @@ _CHECKS: Mapping[Kind, str] = {
     Kind.BICEP: "az deployment group what-if --resource-group GROUP --template-file FILE",
     Kind.TERRAFORM: "terraform plan",
     Kind.GITHUB_ACTION: "Run the workflow on a branch, with provision left at false.",
+    Kind.GATEWAY_SYSTEMD: "systemd-analyze verify sbpair-gateway-*.service",
+    Kind.GATEWAY_KUBERNETES: "kubectl patch deployment NAME --patch-file FILE --dry-run=server",
+    Kind.GATEWAY_COMPOSE: "docker compose -f FILE config",
+    Kind.GATEWAY_CONTAINER_APPS: "az deployment group what-if --resource-group GROUP --template-file FILE",
 }
 """How each kind is looked over by its own tool before it counts."""
 
@@ -89,6 +93,8 @@ def export(
     bicep           a pair's backlog queues
     terraform       the same, with import blocks
     github-action   audit as a step of a workflow
+    gateway-systemd, gateway-kubernetes, gateway-compose, gateway-container-apps
+                    the gateway beside an application, with probes and limits
 
     The templates make the queues that `sbpair provision` makes, for tiers Standard and Premium. The output says how
     each file is checked by its own tool. Bicep, `terraform plan` and Grafana's import were not tried.

@@ -60,8 +60,9 @@ def random_key() -> str:
     return b64encode(secrets.token_bytes(32)).decode()
 
 
-def parse_key(text: str) -> Key:
-    """`NAME=send,listen[@pattern,pattern]`, as an option has it, with a random key.
+def parse_key(text: str, environ: Mapping[str, str] = os.environ) -> Key:
+    """`NAME=send,listen[@pattern,pattern]`, as an option has it, with the key in `SBPAIR_GATEWAY_KEY_NAME` or a random
+    one.
 
     Raises:
         ConfigurationError: not of that form.
@@ -70,7 +71,8 @@ def parse_key(text: str) -> Key:
     rights, _, patterns = rest.partition("@")
     if not separator:
         raise ConfigurationError(f"A key is NAME=RIGHTS, such as checkout=send, not {quoted(text)}.")
-    return _key(name, random_key(), rights.split(","), patterns.split(",") if patterns else ["*"])
+    value = environ.get(f"SBPAIR_GATEWAY_KEY_{re.sub('[^A-Z0-9]', '_', name.upper())}") or random_key()
+    return _key(name, value, rights.split(","), patterns.split(",") if patterns else ["*"])
 
 
 def read_keys(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Key, ...]:

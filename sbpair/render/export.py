@@ -41,6 +41,10 @@ class Kind(StrEnum):
     BICEP = "bicep"
     TERRAFORM = "terraform"
     GITHUB_ACTION = "github-action"
+    GATEWAY_SYSTEMD = "gateway-systemd"
+    GATEWAY_KUBERNETES = "gateway-kubernetes"
+    GATEWAY_COMPOSE = "gateway-compose"
+    GATEWAY_CONTAINER_APPS = "gateway-container-apps"
 
     @property
     def of_a_pair(self) -> bool:
@@ -176,6 +180,10 @@ _WRITERS: Mapping[Kind, Callable[[ExportedPair | None, str], dict[str, str]]] = 
     Kind.BICEP: partial(_one_of_a_pair, "queues.bicep", "sbpair-queues-{}.bicep"),
     Kind.TERRAFORM: _terraform,
     Kind.GITHUB_ACTION: partial(_one_of_a_pair, "action.yml", "action.yml"),
+    Kind.GATEWAY_SYSTEMD: partial(_one_of_a_pair, "gateway.service", "sbpair-gateway-{}.service"),
+    Kind.GATEWAY_KUBERNETES: partial(_one_of_a_pair, "gateway.yaml", "sbpair-gateway-{}.yaml"),
+    Kind.GATEWAY_COMPOSE: partial(_one_of_a_pair, "gateway-compose.yaml", "sbpair-gateway-{}-compose.yaml"),
+    Kind.GATEWAY_CONTAINER_APPS: partial(_one_of_a_pair, "gateway.bicep", "sbpair-gateway-{}.bicep"),
 }
 
 

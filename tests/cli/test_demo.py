@@ -101,6 +101,16 @@ def test_the_command_proves_it(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*emulator*"))
 
 
+def test_plain_clients_prove_it_through_a_gateway(tmp_path: Path) -> None:
+    command = [*SBPAIR, "demo", "--gateway", "--messages", "300", "-o", "json"]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)["data"]
+    assert data["proved"] is True
+    assert data["accepted_by"]["backlog"] == data["forwarded"] == sum(data["backlog"].values()) > 0
+    assert "A gateway listens on" in done.stderr
+
+
 def sentences(said: str) -> set[str]:
     """Without numbers, causes and the queues that an outage meets, which differ from run to run."""
     plain = re.sub(r"[\d.,]+|(?<=: )[a-z-]+(?=\. Sends)|\b(?:events|orders|invoices/incoming)\b", "#", said)

@@ -128,7 +128,7 @@ def test_what_it_cannot_write_for(sbpair: Sbpair, line: str, said: str) -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_no_file_has_a_gap_or_a_key(files: Files, kind: Kind) -> None:
     for name, text in files(kind).items():
-        assert not re.search(r"<<|>>|<%|%>|None|SharedAccessKey=(?!THE_KEY|\$\{\{)", text), name
+        assert not re.search(r"<<|>>|<%|%>|None|SharedAccessKey=(?!THE_KEY|\$[({])", text), name
         assert text.endswith("\n")
         assert "\n\n\n" not in text
 
@@ -314,8 +314,33 @@ def command_lines(files: Files) -> Iterator[list[str]]:
             yield container["args"]
     for step in yaml.safe_load(files.one(Kind.GITHUB_ACTION))["runs"]["steps"][1:]:
         yield shlex.split(step["run"].replace("$FAIL_ON", "error"))[1:]
-    args = re.search(r"args: \[\n(.*?)\]", files.one(Kind.CONTAINER_APPS), re.DOTALL)
-    yield [word.strip().strip("'") for word in args[1].split()]  # type: ignore[index]
+    for kind in (Kind.CONTAINER_APPS, Kind.GATEWAY_CONTAINER_APPS):
+        args = re.search(r"args: \[\n(.*?)\]", files.one(kind), re.DOTALL)
+        yield [word.strip().strip("'") for word in args[1].split()]  # type: ignore[index]
+    (line,) = re.findall(r"^ExecStart=\S+ (.*)$", files.one(Kind.GATEWAY_SYSTEMD), re.MULTILINE)
+    yield shlex.split(line)
+    (sidecar,) = yaml.safe_load(files.one(Kind.GATEWAY_KUBERNETES))["spec"]["template"]["spec"]["initContainers"]
+    yield sidecar["args"]
+    yield yaml.safe_load(files.one(Kind.GATEWAY_COMPOSE))["services"]["gateway"]["command"]
+
+
+def test_a_sidecar_says_when_it_is_ready(files: Files) -> None:
+    """By the port that probes reach, which is that of its metrics; the application stands behind the same key."""
+    (sidecar,) = yaml.safe_load(files.one(Kind.GATEWAY_KUBERNETES))["spec"]["template"]["spec"]["initContainers"]
+    assert sidecar["restartPolicy"] == "Always"
+    (port,) = sidecar["ports"]
+    assert str(port["containerPort"]) == sidecar["args"][sidecar["args"].index("--metrics-port") + 1]
+    assert sidecar["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": port["name"]}
+    assert sidecar["livenessProbe"]["tcpSocket"] == {"port": port["name"]}, "a restart brings no namespace back"
+    assert sidecar["resources"]["limits"]["memory"]
+    services = yaml.safe_load(files.one(Kind.GATEWAY_COMPOSE))["services"]
+    assert services["gateway"]["healthcheck"]["test"][1:4] == ["sbpair", "gateway", "status"]
+    key = services["gateway"]["environment"]["SBPAIR_GATEWAY_KEY_APP"]
+    assert key.startswith("${GATEWAY_KEY:?")
+    assert "SharedAccessKey=${GATEWAY_KEY:?}" in services["application"]["environment"]["SERVICEBUS_CONNECTION_STRING"]
+    assert services["application"]["network_mode"] == "service:gateway"
+    assert "Restart=on-failure" in files.one(Kind.GATEWAY_SYSTEMD)
+    assert "ExecReload=/bin/kill -USR1" in files.one(Kind.GATEWAY_SYSTEMD)
 
 
 def test_the_action_runs_what_its_inputs_say(files: Files) -> None:
@@ -336,7 +361,8 @@ def test_the_action_runs_what_its_inputs_say(files: Files) -> None:
 def test_every_command_line_can_be_typed_and_names_the_pair(files: Files) -> None:
     lines = list(command_lines(files))
     assert sorted(line[0] for line in lines) == [
-        "audit", "audit", "audit", "drain", "provision", "status", "syphon", "syphon",
+        "audit", "audit", "audit", "drain", "gateway", "gateway", "gateway", "gateway", "provision", "status",
+        "syphon", "syphon",
     ]  # fmt: skip
     for line in lines:
         assert parse(line).params.get("pair") == PAIR or PAIR in parse(line).params["pairs"]

@@ -48,6 +48,7 @@ class Snippet(StrEnum):
     JAVASCRIPT = "javascript"
     SPRING = "spring"
     K8S = "k8s"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ def gateway(
         list[str] | None,
         typer.Option(
             metavar="NAME=RIGHTS[@PATTERNS]",
-            help="A random key, e.g. checkout=send@orders; repeatable. Default: app=send,listen.",
+            help="A key, e.g. checkout=send@orders, random or from SBPAIR_GATEWAY_KEY_NAME; repeatable. "
+            "Default: app=send,listen.",
         ),
     ] = None,
     keys: Annotated[
@@ -282,7 +284,7 @@ def _say(running: "Gateway", snippet: Snippet, *, plain: bool) -> None:
             f"Gateway of {pair.name} on {running.endpoint(pair.name)}: sends to {shown_name(pair.primary)}, "
             f"or to the backlog on {shown_name(pair.secondary)}. Ctrl-C ends it."
         )
-        for signer in house.signers(""):
+        for signer in house.signers("") if snippet in SNIPPETS else ():
             text = running.connection_string(signer.rule.name, pair=pair.name, plain=plain)
             sys.stdout.write(SNIPPETS[snippet](text) + "\n")
     sys.stdout.flush()
