@@ -124,7 +124,15 @@ class DoorConnection(Connection):
     # -- the client's side
 
     def receive(self, data: bytes) -> None:
-        super().receive(data)
+        wire = self.primary
+        if wire is None:
+            super().receive(data)
+        else:
+            wire.hold_output()
+            try:
+                super().receive(data)
+            finally:
+                wire.give_output()
         if not self._reading and not self._lost:
             self._transport.pause_reading()
 
@@ -234,6 +242,14 @@ class DoorConnection(Connection):
             return
         for session in self.door_sessions:
             session.primary_lost(error)
+
+    def hold_output(self) -> None:
+        """Write nothing to the client for now: `give_output` follows in the same turn of the loop."""
+        self._flush_due = True
+
+    def give_output(self) -> None:
+        """Write what has been gathered."""
+        self._flush_later()
 
     def forget_channel(self, channel: int | None) -> None:
         if channel is not None:

@@ -63,6 +63,8 @@ class Client(Protocol):
     def from_primary(self, channel: int, body: bytes) -> None: ...
     def primary_lost(self, error: ServiceError) -> None: ...
     def primary_full(self, full: bool) -> None: ...
+    def hold_output(self) -> None: ...
+    def give_output(self) -> None: ...
 
 
 class PrimaryWire(asyncio.Protocol):
@@ -125,6 +127,14 @@ class PrimaryWire(asyncio.Protocol):
             self._reading = on
             (self._transport.resume_reading if on else self._transport.pause_reading)()
 
+    def hold_output(self) -> None:
+        """Write nothing for now: `give_output` follows in the same turn of the loop."""
+        self._flush_due = True
+
+    def give_output(self) -> None:
+        """Write what has been gathered. In the turn in which it came: another one would be another wait."""
+        self._flush()
+
     def close(self) -> None:
         """The client is gone: say so, and go."""
         if not self._ended:
@@ -148,10 +158,13 @@ class PrimaryWire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
         buffer = self._rest + data if self._rest else data
+        self._client.hold_output()
         try:
             self._read(buffer)
         except (FramingError, AmqpError) as error:
             self._fail(WireError("amqp:connection:framing-error", str(error)))
+        finally:
+            self._client.give_output()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc or ConnectionResetError("the primary closed the connection"))

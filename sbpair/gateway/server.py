@@ -115,6 +115,7 @@ class House(GatewayView):
         """Another one has taken its place; it is there for the connections that it has."""
         self._connections: set[DoorConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
 
     def joined(self, connection: DoorConnection) -> None:
         self._connections.add(connection)
@@ -144,7 +145,7 @@ class House(GatewayView):
         return self.pairing.sender(entity)
 
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._loop.time()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Do something that no connection waits for."""
