@@ -27,6 +27,7 @@ from sbpair.amqp.types import AmqpError, Described, Symbol, Uint, Ulong
 from sbpair.azure.errors import WireError
 from sbpair.azure.frames import FrameBuffer, performative_end
 from sbpair.cli.failover.records import InputFormat, to_payload
+from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.message import Received, TtlMode
 from sbpair.core.names import is_destination
@@ -40,19 +41,31 @@ from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError, plant
 from sbpair.emulator.seed.microsoft_config import is_microsoft_config, seed_of
-from sbpair.engine.auth import ALL_RIGHTS, AuthError, Claims, authenticate, make_bearer_token, make_sas_token
+from sbpair.engine.auth import (
+    ALL_RIGHTS,
+    SERVICE_BUS_AUDIENCE,
+    AuthError,
+    Claims,
+    authenticate,
+    make_bearer_token,
+    make_sas_token,
+    read_token,
+)
 from sbpair.engine.budgets import Memory
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.connection import Connection
 from sbpair.engine.errors import EntityError
-from sbpair.engine.frames import FramingError
+from sbpair.engine.frames import FramingError, transfer_head
+from sbpair.engine.link import Link, LinkHandler
 from sbpair.engine.performatives import (
     ATTACH,
     BEGIN,
     COORDINATOR,
     DECLARE,
+    DETACH,
     DISCHARGE,
     DISPOSITION,
+    END,
     FLOW,
     OPEN,
     SOURCE,
@@ -61,9 +74,17 @@ from sbpair.engine.performatives import (
     TRANSFER,
     accepted,
     perform,
+    read_performative,
     rejected,
     released,
 )
+from sbpair.gateway.door import DoorConnection
+from sbpair.gateway.heads import put_head, read_head
+from sbpair.gateway.keys import KeyRing
+from sbpair.gateway.passed import PassedLink
+from sbpair.gateway.primary import PrimaryWire
+from sbpair.gateway.server import GatewayView
+from sbpair.gateway.tokens import Proofs, Tokens
 from sbpair.operations.restore import read_archives
 from sbpair.pipeline.manifest import Commit
 from sbpair.runtime.replication.handlers import Delivery, environment_of
@@ -464,6 +485,125 @@ def websocket(random_: random.Random) -> None:
         connection.lost()
 
 
+_HEADS = (
+    transfer_head(1, 300, b"tag", 0x80013700, settled=False, more=True),
+    perform(TRANSFER, [Uint(0), Uint(0), b"t" * 32, Uint(0), False, False, None, accepted(), False, None, False]),
+)
+
+
+def gateway_head(random_: random.Random) -> None:
+    """A transfer on its way through: read in the quick way or the whole one, its other fields are what they were."""
+    body = damaged(random_, random_.choice(_HEADS))
+    try:
+        head = read_head(body)
+        if head is not None:
+            _, values, start = read_performative(put_head(head, 7, 9) + body[head.payload_start :])
+            _, before, payload_at = read_performative(body)
+            assert values[:2] == [7, 9]
+            assert values[2:] == before[2:]
+            assert body[payload_at:] == body[head.payload_start :]
+            assert start
+    except AmqpError:
+        return
+
+
+_PRIMARY = (
+    perform(ATTACH, ["s", Uint(5), True, None, None, Described(Ulong(SOURCE), ["s"]), Described(Ulong(TARGET), ["q"])]),
+    perform(ATTACH, ["r", Uint(6), False, None, None, Described(Ulong(SOURCE), ["q"]), None, None, None, Uint(0)]),
+    perform(FLOW, [Uint(0), Uint(2), Uint(0), Uint(9), Uint(5), Uint(0), Uint(5)]),
+    perform(DISPOSITION, [True, Uint(0), Uint(1), True, accepted()]),
+    perform(DISPOSITION, [True, Uint(1), None, True, rejected("amqp:internal-error", "x")]),
+    perform(TRANSFER, [Uint(6), Uint(0), b"t", Uint(0), False, False]) + _MESSAGE,
+    perform(DETACH, [Uint(5), True, None]),
+    perform(END, []),
+)
+_CLIENT = (
+    perform(TRANSFER, [Uint(0), Uint(0), b"t", Uint(0), False, True]) + b"\x00Sw\xa1\x02x",
+    perform(TRANSFER, [Uint(0), None, None, None, None, False]) + b"y",
+    perform(TRANSFER, [Uint(0), Uint(1), b"u", Uint(0), False, False]) + _MESSAGE,
+    perform(FLOW, [Uint(1), Uint(9), Uint(0), Uint(9), Uint(1), Uint(0), Uint(5)]),
+    perform(DISPOSITION, [True, Uint(1), Uint(9), True, accepted()]),
+    perform(DETACH, [Uint(0), True]),
+)
+
+
+def gateway(random_: random.Random) -> None:
+    """Frames of a client and of the primary, in any order and damaged; nothing is held for the client afterwards."""
+    house, memory = _House(), Memory()
+    connection = DoorConnection(house, house, _Nowhere(), memory=memory)
+    wire = PrimaryWire(connection, house.tokens, 65536)  # type: ignore[arg-type]
+    wire._sasl = wire._header_due = False
+    wire._opened.set_result(None)
+    wire._transport = _Wire()
+    wire.max_frame_bytes = random_.choice((512, 65536))
+    try:
+        connection.add_claims(Claims("", ALL_RIGHTS, 4e9))
+        connection.receive(_THROUGH)
+        connection.primary = wire
+        for link in connection.links():
+            passed = link.handler = PassedLink(link, None)
+            link.session.attach_passed(passed)  # type: ignore[attr-defined]
+            passed._attached = True
+        frames = [(True, perform(BEGIN, [Uint(1), Uint(0), Uint(2), Uint(9)]))]
+        frames += [(True, body) for body in _PRIMARY[:2]]
+        rest = [(True, body) for body in _PRIMARY[2:]] + [(False, body) for body in _CLIENT]
+        frames += random_.sample(rest, random_.randint(3, len(rest)))
+        for of_primary, body in frames:
+            data = damaged(random_, body) if random_.random() < 0.3 else body
+            if of_primary and connection.primary is wire:
+                wire.data_received((len(data) + 8).to_bytes(4) + b"\x02\x00\x00\x01" + data)
+            elif not of_primary:
+                connection.receive((len(data) + 8).to_bytes(4) + b"\x02\x00\x00\x00" + data)
+    finally:
+        connection.lost()
+        wire._end()
+    left = connection.budget.held_bytes, memory.used_bytes, connection.remembered_bytes
+    assert left == (0, 0, 0), left
+
+
+_THROUGH = b"AMQP\x00\x01\x00\x00" + _frames(
+    perform(OPEN, ["c", "h"]),
+    perform(BEGIN, [None, Uint(0), Uint(100), Uint(100)]),
+    perform(ATTACH, ["s", Uint(0), False, None, None, None, Described(Ulong(TARGET), ["q"]), None, None, Uint(0)]),
+    perform(ATTACH, ["r", Uint(1), True, None, None, Described(Ulong(SOURCE), ["q"]), None]),
+)
+
+
+class _Wire(_Nowhere):
+    """A transport to a primary that takes everything."""
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class _House(GatewayView):
+    """What stands behind a connection: a primary that is there, and a link for every address."""
+
+    passes_tokens = False
+    answer_seconds = 1.0
+
+    def __init__(self) -> None:
+        super().__init__("contoso", KeyRing(()))
+        self.proofs = Proofs()
+        text = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v;UseDevelopmentEmulator=true"
+        access = NamespaceAccess("contoso", "localhost", AuthMethod.CONNECTION_STRING, Secret(text))
+        self.tokens = Tokens(access)
+
+    def house_of(self, host: str) -> "_House":
+        return self
+
+    def joined(self, connection: DoorConnection) -> None:
+        """Nobody counts."""
+
+    left = joined
+
+    def attach(self, link: Link) -> LinkHandler:
+        return LinkHandler()
+
+    def spawn(self, work: Any) -> None:
+        work.close()
+
+
 _TOKENS = (
     make_bearer_token(4102444800, oid="me").encode(),
     make_sas_token("sb://h/orders", "root", "key", 4102444800).encode(),
@@ -472,10 +612,12 @@ _TOKENS = (
 
 def token(random_: random.Random) -> None:
     text = damaged(random_, random_.choice(_TOKENS)).decode("utf-8", "replace")
-    try:
-        authenticate((), text, "sb://h/orders", 0.0)
-    except AuthError:
-        return
+    for read_it in (
+        lambda: authenticate((), text, "sb://h/orders", 0.0),
+        lambda: read_token(text, "sb://h/orders", 0.0, host="h", audiences=(SERVICE_BUS_AUDIENCE,)),
+    ):
+        with suppress(AuthError):
+            read_it()
 
 
 _JSON = b'{"properties": {"sqlFilter": {"sqlExpression": "a = 1"}, "n": [1, 2.5e3, "\\u00e9", null, true]}}'
@@ -559,6 +701,8 @@ def targets_in(folder: Path) -> dict[str, Case]:
         "old_ledger_line": lambda random_: old_ledger_line(random_, folder / "replayed.jsonl"),
         "variables": variables,
         "dialogue": dialogue,
+        "gateway": gateway,
+        "gateway_head": gateway_head,
         "transactions": transactions,
         "websocket": websocket,
         "token": token,

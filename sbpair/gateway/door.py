@@ -467,7 +467,7 @@ class DoorSession(Session):
     def pass_back(self, body: bytes) -> None:
         """A frame of the primary goes to the client; the usual ones, transfers and answers to one message, are read in
         a quick way."""
-        code = body[2] if body[1] == 0x53 else 0
+        code = body[2] if body[:2] == b"\x00\x53" and len(body) > 2 else 0
         if code == TRANSFER and (head := read_head(body)) is not None:
             self._transfer_back(head, body[head.payload_start :])
             return

@@ -104,7 +104,7 @@ class Upward:
                     one.parts = None
         else:
             number, one = begun
-        if one is not None and one.parts is not None:
+        if one is not None and one.parts is not None and number in self.outstanding:  # it may be refused half-way
             self._remember(one, payload)
         if head.more and not head.aborted:
             self.sending[head.handle] = number, one
