@@ -106,7 +106,7 @@ class DoorConnection(Connection):
         found = None if self._settled else self._front.house_of(without_port(host))
         if found is not None:
             self._settled = True
-            self.house = self.namespace = found
+            self.house = self.namespace = self.tokens.namespace = found
             found.joined(self)
 
     def _on_sasl(self, code: int, init: Fields) -> None:
