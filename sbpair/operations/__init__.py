@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         WrittenPlan,
         evacuate,
     )
+    from sbpair.operations.explain import ExplainedMessage, ExplainRequest, explain_message
     from sbpair.operations.in_place import (
         DeadLetterRequest,
         RescheduleRequest,
@@ -84,6 +85,13 @@ if TYPE_CHECKING:
     from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
     from sbpair.operations.resubmit import Repair, ResubmitRequest, Steps, resubmit
     from sbpair.operations.send import SendRequest, send
+    from sbpair.operations.sessions import (
+        ListSessionsRequest,
+        SessionRequest,
+        list_sessions,
+        set_session_state,
+        show_session,
+    )
     from sbpair.operations.status import StatusRequest, status, watch_status
     from sbpair.operations.syphon import SyphonRequest, syphon
     from sbpair.operations.triage import Cause, Triage, TriageRequest, list_causes
@@ -120,7 +128,10 @@ __all__ = [
     "EvacuateRequest",
     "EvacuateResult",
     "EvacuationPlan",
+    "ExplainRequest",
+    "ExplainedMessage",
     "ListEntitiesRequest",
+    "ListSessionsRequest",
     "MovePlan",
     "MoveRequest",
     "MoveResult",
@@ -137,6 +148,7 @@ __all__ = [
     "Selection",
     "SendRequest",
     "SentMessages",
+    "SessionRequest",
     "SetStatusRequest",
     "ShowEntityRequest",
     "Sides",
@@ -170,10 +182,12 @@ __all__ = [
     "empty",
     "estimate_cost",
     "evacuate",
+    "explain_message",
     "find_message",
     "list_causes",
     "list_dead_letters",
     "list_entities",
+    "list_sessions",
     "move",
     "peek",
     "ping",
@@ -183,8 +197,10 @@ __all__ = [
     "restore",
     "resubmit",
     "send",
+    "set_session_state",
     "set_status",
     "show_entity",
+    "show_session",
     "status",
     "syphon",
     "undefer",
@@ -237,6 +253,8 @@ _MODULES = {
     "send": ("SendRequest", "SentMessages", "send"),
     "status": ("StatusReport", "StatusRequest", "status", "watch_status"),
     "syphon": ("SyphonRequest", "syphon"),
+    "explain": ("ExplainRequest", "ExplainedMessage", "explain_message"),
+    "sessions": ("ListSessionsRequest", "SessionRequest", "list_sessions", "set_session_state", "show_session"),
     "triage": ("Cause", "Triage", "TriageRequest", "list_causes"),
 }
 

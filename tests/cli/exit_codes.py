@@ -52,6 +52,7 @@ ENDS_BY_ITSELF = Never("has ended before anybody could send it a signal; what co
 NOTHING_TO_FIND = Never("neither looks for anything wrong nor shows what it would change")
 AS_ARCHIVE = Never("one session of Spark serves all these commands; proven for `pipeline archive`")
 IN_A_TASK = Never("comes home from a Spark task as it is raised there: tests/pipeline/source/test_datasource.py")
+OF_ITS_COMMANDS = Never("ends with the code of a command that it runs, for which it is proven")
 UNTIL_STOPPED = Never("goes on until a signal ends it, and says what it could not do in its report")
 
 
@@ -139,6 +140,8 @@ _ENTITY = "cli/inspection/test_entity.py::test_"
 _EVACUATE = "cli/transfer/test_evacuate.py::test_"
 _EDIT = "cli/transfer/test_edit.py::test_"
 _TRIAGE = "cli/transfer/test_triage.py::test_"
+_SESSIONS = "cli/transfer/test_sessions.py::test_"
+_INCIDENT = "cli/transfer/test_incident.py::test_"
 _MESSAGE = "cli/transfer/test_message.py::test_"
 _MOVE = "cli/transfer/test_move.py::test_"
 _SPARK = "pipeline/test_command_line.py::"
@@ -289,6 +292,45 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         usage=Run("undefer news/Subscriptions/audit --pair right --yes"),
         partial=Never("what cannot be had stays deferred and is left as a move leaves it, where that is proven"),
         findings=Proven(f"{_MESSAGE}deferred_messages_become_active_in_their_queue_and_nothing_else_is_received"),
+    ),
+    "explain": _of_entity(
+        "explain",
+        arguments="orders 1",
+        ok=Proven(f"{_SESSIONS}a_message_is_explained_with_what_stands_before_it"),
+        usage=Run("explain orders 999 --pair right"),
+    ),
+    "session list": _of_entity(
+        "session list",
+        ok=Proven(f"{_SESSIONS}sessions_are_listed_with_what_they_hold_and_who_is_locked"),
+    ),
+    "session show": _of_entity(
+        "session show",
+        arguments="orders s",
+        ok=Proven(f"{_SESSIONS}a_state_is_shown_set_and_cleared_and_messages_stay"),
+        partial=Proven(f"{_SESSIONS}a_session_that_a_receiver_holds_is_not_changed"),
+    ),
+    "session set-state": _of_entity(
+        "session set-state",
+        arguments="orders s x --yes",
+        ok=Proven(f"{_SESSIONS}a_state_is_shown_set_and_cleared_and_messages_stay"),
+        findings=Proven(f"{_SESSIONS}a_state_is_shown_set_and_cleared_and_messages_stay"),
+    ),
+    "session clear": _of_entity(
+        "session clear",
+        arguments="orders s --yes",
+        ok=Proven(f"{_SESSIONS}a_state_is_shown_set_and_cleared_and_messages_stay"),
+        usage=Proven(f"{_SESSIONS}a_session_that_a_receiver_holds_is_not_changed"),
+        findings=Proven(f"{_SESSIONS}a_dry_run_clears_nothing"),
+    ),
+    "incident": row(
+        "incident",
+        ok=Proven(f"{_INCIDENT}the_script_has_the_commands_and_runs_none"),
+        usage=Proven(f"{_INCIDENT}it_asks_before_it_drains_and_refuses_where_nobody_answers"),
+        partial=OF_ITS_COMMANDS,
+        denied=OF_ITS_COMMANDS,
+        findings=OF_ITS_COMMANDS,
+        unreachable=OF_ITS_COMMANDS,
+        signals=OF_ITS_COMMANDS,
     ),
     "dlq purge": _of_entity(
         "dlq purge",

@@ -1,0 +1,101 @@
+"""`sbpair incident`: the commands of a recovery one after another, each printed before it runs."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sbpair.cli.asking import YesOption, agreed, can_ask
+from sbpair.cli.context import load_settings
+from sbpair.cli.options import Options, PairArgument, command
+from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
+from sbpair.core.transfer.incident import Incident, Step
+from sbpair.files import make_private_folder
+from sbpair.render.console import say
+from sbpair.render.result import CommandResult, table_of
+
+ScriptOption = Annotated[bool, typer.Option("--script", help="Print the commands, and run none.")]
+FolderOption = Annotated[
+    Path, typer.Option("--into", metavar="DIR", help="Folder for the ledger and the report of this incident.")
+]
+_ENDS_IT = (Exit.FAILED, Exit.USAGE, Exit.DENIED, Exit.UNREACHABLE, Exit.INTERRUPTED, Exit.TERMINATED)
+
+
+@command(output="core.transfer.incident:Incident")
+def incident(
+    options: Options,
+    pair: PairArgument = None,
+    into: FolderOption = Path("incident"),
+    script: ScriptOption = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Guide through the recovery of a pair after an outage, one command after another.
+
+    Find what waits, examine what the drain needs, a dry run, the question, the drain with ledger and report, then what
+    is left and the dead letters of the primary. Each step is a command of its own, printed before it runs; each can be
+    run alone. Ends where a namespace cannot be reached or refuses, or the answer is no. Run again, it goes on: the
+    ledger keeps what was sent from being sent again. Exit code: that of the drain.
+
+    \b
+    Examples:
+      sbpair incident orders
+      sbpair incident orders --script > recover.sh
+    """
+    settings = load_settings(options)
+    chosen = settings.pair(pair)
+    if not (script or yes or can_ask(options)):
+        raise UsageError(
+            "An incident asks before it drains, and nobody is there to answer. Nothing was done.",
+            hint="--script prints the commands, --yes runs them without asking.",
+        )
+    steps = list(_steps(options, chosen.name, chosen.secondary.label, into))
+    if script:
+        text = "\n".join(line for what, words in steps for line in (f"# {what}", shlex.join(words))) + "\n"
+        return CommandResult("incident", Incident(chosen.name, ()), text=f"#!/bin/sh\n{text}")
+    make_private_folder(into)
+    done = tuple(_run(options, steps, yes=yes))
+    code = next((step.exit for step in done if step.drains), done[-1].exit if done else Exit.OK)
+    result = Incident(chosen.name, done)
+    return CommandResult(
+        "incident", result, (table_of(Step, done),), summary=result.closing(len(steps)), exit=code, closing=True
+    )
+
+
+def _steps(options: Options, pair: str, secondary: str, into: Path) -> Iterator[tuple[str, list[str]]]:
+    """What each step is for, and its command."""
+    common = [
+        *(["--config", str(options.config)] if options.config else []),
+        *(["--no-color"] if options.no_color else []),
+    ]
+    kept = ["--ledger", str(into / "ledger.jsonl")]
+    steps = (
+        ("What waits, and for whom", ["discover", secondary]),
+        ("What a drain needs", ["doctor", pair]),
+        ("What a drain would do", ["drain", pair, "--dry-run", *kept]),
+        ("The drain", ["drain", pair, *kept, "--report", str(into / "report.html"), "--yes"]),
+        ("What is left in the backlog", ["status", pair]),
+        ("Dead letters of the backlog", ["peek", pair, "--dlq", "--group-by", "reason,destination"]),
+        ("Dead letters of the primary", ["dlq", "list", "--pair", pair]),
+    )
+    for number, (what, words) in enumerate(steps, 1):
+        # With -o the result of this command is the list of its steps; theirs are kept beside the ledger.
+        shown = [] if options.output is None else ["--outfile", str(into / f"step-{number}.txt")]
+        yield what, ["sbpair", *words, *common, *shown]
+
+
+def _run(options: Options, steps: list[tuple[str, list[str]]], *, yes: bool) -> Iterator[Step]:
+    from sbpair.cli.running import run
+
+    for number, (what, words) in enumerate(steps, 1):
+        drains = "--yes" in words
+        for line in ("", f"Step {number} of {len(steps)}: {what}", f"$ {shlex.join(words)}"):
+            say(line)
+        if drains and not agreed(options, "Run it?", yes=yes):
+            return
+        code = Exit(run(words[1:]))
+        yield Step(number, what, shlex.join(words), code.label, code, drains)
+        if code in _ENDS_IT:
+            return

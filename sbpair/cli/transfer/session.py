@@ -1,0 +1,195 @@
+"""`sbpair session`: the sessions of any queue or subscription, and their states."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from sbpair.cli.asking import YesOption, go_ahead
+from sbpair.cli.context import load_settings
+from sbpair.cli.lazy_group import Entry, LazyGroup
+from sbpair.cli.options import ONCE, Options, before_the_command, command
+from sbpair.cli.transfer.dead_letters import call_verb
+from sbpair.cli.transfer.entity_ref import EntityArgument, EntityRef, NamespaceOptions, find_entity_ref, refuse_unnamed
+from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
+from sbpair.render.result import CommandResult, table_of
+
+if TYPE_CHECKING:
+    from sbpair.core.transfer.sessions import SessionState
+
+COMMANDS = {
+    "list": Entry("transfer.session", "list_all", "List sessions that hold messages or a state."),
+    "show": Entry("transfer.session", "show", "Show one session and its state."),
+    "set-state": Entry("transfer.session", "set_state", "Set the state of a session."),
+    "clear": Entry("transfer.session", "clear", "Clear the state of a session; its messages stay."),
+}
+
+
+class _Commands(LazyGroup):
+    GROUPS: ClassVar = {"Commands": COMMANDS}
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="""List the sessions of any queue or subscription, and show, set or clear their states.
+
+    An entity is a queue or TOPIC/Subscriptions/NAME that requires sessions.
+    """,
+    no_args_is_help=True,
+)
+app.callback()(before_the_command)
+
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would change."), ONCE]
+_STATE = "The session is as it was."
+
+
+@command(output="core.transfer.sessions:SessionList")
+def list_all(
+    options: Options,
+    entity: EntityArgument,
+    *,
+    on: NamespaceOptions,
+    lock: Annotated[
+        bool, typer.Option("--lock", help="Lock each for a moment, to see which receivers hold, and their states.")
+    ] = False,
+) -> CommandResult:
+    """List the sessions of a queue or subscription that hold messages or a state, with their counts and ages.
+
+    Browses; whether a session is locked can only be known by locking it, which --lock does. Needs Listen.
+
+    \b
+    Examples:
+      sbpair session list orders
+      sbpair session list contoso-weu:orders --lock -o json
+    """
+    from sbpair.core.transfer.sessions import SessionFacts
+    from sbpair.operations.sessions import ListSessionsRequest, list_sessions
+
+    place = find_entity_ref(load_settings(options), on, entity)
+    request = ListSessionsRequest(place.path, lock=lock, timeout_seconds=options.timeout_seconds(30.0))
+    found = call_verb(options, place, list_sessions, request)
+    columns = () if lock else ("session_id", "active", "deferred", "scheduled", "oldest")
+    return CommandResult(
+        "session list", found, (table_of(SessionFacts, found.sessions, show=columns),), summary=found.closing
+    )
+
+
+@command(output="core.transfer.sessions:SessionState")
+def show(options: Options, entity: EntityArgument, session: SessionArgument, *, on: NamespaceOptions) -> CommandResult:
+    """Show one session of a queue or subscription with its state, as text, or as hex if it is not text.
+
+    Locks it for a moment. Exit code 3: a receiver holds it, and its state cannot be read. Needs Listen.
+
+    \b
+    Examples:
+      sbpair session show orders customer-7
+      sbpair session show contoso-weu:orders customer-7 -o json
+    """
+    from sbpair.operations.sessions import SessionRequest, show_session
+
+    place = find_entity_ref(load_settings(options), on, entity)
+    request = SessionRequest(place.path, session, timeout_seconds=options.timeout_seconds(30.0))
+    found = call_verb(options, place, show_session, request)
+    locked = found.session.locked is True
+    said = "is locked by a receiver: its state cannot be read" if locked else f"has {_described(found)}"
+    return _result("session show", found, f"Session {session} of {place} {said}.", Exit.PARTIAL if locked else Exit.OK)
+
+
+@command(output="core.transfer.sessions:SessionState")
+def set_state(
+    options: Options,
+    entity: EntityArgument,
+    session: SessionArgument,
+    state: Annotated[str | None, typer.Argument(metavar="STATE", help="The new state, a text.")] = None,
+    *,
+    on: NamespaceOptions,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", metavar="FILE", help="Take the state from here, byte by byte; - for stdin."),
+    ] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Set the state of a session; its messages stay. The session is locked meanwhile. Needs Listen.
+
+    \b
+    Examples:
+      sbpair session set-state orders customer-7 '{"step": 3}'
+      sbpair session set-state orders customer-7 --from-file state.bin --yes
+    """
+    if (state is None) is (from_file is None):
+        raise UsageError(f"Give the STATE, or --from-file. {_STATE}")
+    wanted = state.encode() if state is not None else _read(from_file)
+    return _change(options, "session set-state", (entity, on), session, wanted, dry_run=dry_run, yes=yes)
+
+
+@command(output="core.transfer.sessions:SessionState")
+def clear(
+    options: Options,
+    entity: EntityArgument,
+    session: SessionArgument,
+    *,
+    on: NamespaceOptions,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> CommandResult:
+    """Clear the state of a session; its messages stay. The session is locked meanwhile. Needs Listen.
+
+    \b
+    Examples:
+      sbpair session clear orders customer-7
+      sbpair session clear orders customer-7 --dry-run
+    """
+    return _change(options, "session clear", (entity, on), session, None, dry_run=dry_run, yes=yes)
+
+
+def _read(path: Path | None) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else Path(str(path)).read_bytes()
+    except OSError as error:
+        raise UsageError(f"The state cannot be read from {path}: {error.strerror or error}. {_STATE}") from error
+
+
+def _change(
+    options: Options,
+    name: str,
+    at: tuple[str, NamespaceOptions],
+    session: str,
+    state: bytes | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> CommandResult:
+    from sbpair.operations.sessions import SessionRequest, set_session_state
+
+    entity, on = at
+    place: EntityRef = find_entity_ref(load_settings(options), on, entity)
+    if not dry_run:
+        refuse_unnamed(options, place, yes=yes)
+    request = SessionRequest(place.path, session, state, dry_run=True)
+    found = call_verb(options, place, set_session_state, request)
+    doing = f"{'Clear' if state is None else 'Set'} the state of session {session} of {place}"
+    if found.changed and not dry_run:
+        go_ahead(options, doing, yes=yes, state=_STATE)
+        found = call_verb(options, place, set_session_state, replace(request, dry_run=False))
+    what = "would be" if dry_run else "was"
+    said = f"{what} {'cleared' if state is None else 'set'}" if found.changed else "is that already"
+    code = Exit.FINDINGS if dry_run and found.changed else Exit.OK
+    return _result(name, found, f"The state of session {session} of {place} {said}.", code)
+
+
+def _described(found: "SessionState") -> str:
+    if found.state_text is None and found.state_hex is None:
+        return "no state"
+    return f"the state {found.state_text if found.state_text is not None else found.state_hex}"
+
+
+def _result(name: str, found: "SessionState", summary: str, code: Exit) -> CommandResult:
+    from sbpair.core.transfer.sessions import SessionFacts
+
+    table = table_of(SessionFacts, (found.session,))
+    return CommandResult(name, found, (table,), summary=summary, exit=code, closing=True)

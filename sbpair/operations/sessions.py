@@ -1,0 +1,173 @@
+"""The sessions of an entity: listed, shown, and their states set or cleared."""
+
+import asyncio
+from dataclasses import KW_ONLY, dataclass, replace
+
+from sbpair.concurrency import run_until, side_by_side
+from sbpair.core.access import shown_name
+from sbpair.core.errors import SessionUnavailableError, UsageError
+from sbpair.core.message import Received
+from sbpair.core.transfer.sessions import SessionFacts, SessionList, SessionState, sessions_of
+from sbpair.ports import Ends, Observer
+from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, pages_once
+from sbpair.runtime.links import close_quietly
+from sbpair.service import session_key
+
+__all__ = ["ListSessionsRequest", "SessionRequest", "list_sessions", "set_session_state", "show_session"]
+
+LOCKED_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ListSessionsRequest:
+    """Whose sessions are listed."""
+
+    source: str
+    """Path of a queue or subscription that requires sessions."""
+    _: KW_ONLY
+    lock: bool = False
+    """Lock each for a moment, to see which are locked by others, and their states."""
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    """Longest wait for a page of messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """Which session is shown, or gets another state."""
+
+    source: str
+    """Path of a queue or subscription that requires sessions."""
+    session_id: str
+    state: bytes | None = None
+    """Of `set_session_state`: the new state; None clears it."""
+    _: KW_ONLY
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    """Longest wait for a page of messages."""
+    dry_run: bool = False
+
+
+async def list_sessions(
+    ends: Ends, request: ListSessionsRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> SessionList:
+    """Browse the sessions of an entity that hold messages or a state. Needs Listen.
+
+    Args:
+        ends: the open namespace, as `source`.
+        request: which entity.
+        observer: gets nothing.
+        stop: ends the browse at once when it is set.
+
+    Returns:
+        The sessions by id.
+
+    Raises:
+        UsageError: the entity has no sessions.
+        ServiceError: the entity cannot be browsed.
+        InterruptedWorkError: `stop` was set.
+    """
+    return await run_until(stop or asyncio.Event(), _listed(ends, request))
+
+
+async def _listed(ends: Ends, request: ListSessionsRequest) -> SessionList:
+    receiver = ends.source.receiver(request.source)
+    received: list[Received] = []
+    try:
+        with_state = await receiver.session_ids()
+        async for page in pages_once(receiver, page_seconds=request.timeout_seconds):
+            received += page
+    finally:
+        await close_quietly(receiver)
+    found = list(sessions_of(received, with_state).values())
+    if request.lock:
+        found = await side_by_side(lambda one: _tried(ends, request.source, one), found, at_once=LOCKED_AT_ONCE)
+    name = shown_name(ends.source_access)
+    return SessionList(name, request.source, tuple(sorted(found, key=lambda one: one.session_id)))
+
+
+async def _tried(ends: Ends, source: str, session: SessionFacts) -> SessionFacts:
+    receiver = ends.source.receiver(source, session_id=session.session_id)
+    try:
+        state = await receiver.session_state()
+    except SessionUnavailableError:
+        return replace(session, locked=True)
+    finally:
+        await close_quietly(receiver)
+    return replace(session, locked=False, state_bytes=len(state or b""))
+
+
+async def show_session(
+    ends: Ends, request: SessionRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> SessionState:
+    """One session with its state. It is locked for a moment. Needs Listen.
+
+    Args, and errors, are those of `list_sessions`; where another receiver holds the session the result says so, without
+    its state.
+    """
+    return await run_until(stop or asyncio.Event(), _shown(ends, request))
+
+
+async def _shown(ends: Ends, request: SessionRequest) -> SessionState:
+    listed = await _listed(ends, ListSessionsRequest(request.source, timeout_seconds=request.timeout_seconds))
+    named = {session_key(one.session_id): one for one in listed.sessions}
+    session = named.get(session_key(request.session_id)) or SessionFacts(request.session_id, 0, 0, 0, None)
+    receiver = ends.source.receiver(request.source, session_id=request.session_id)
+    try:
+        state = await receiver.session_state()
+    except SessionUnavailableError:
+        return SessionState(listed.namespace, request.source, replace(session, locked=True), None, None)
+    finally:
+        await close_quietly(receiver)
+    session = replace(session, locked=False, state_bytes=len(state or b""))
+    return SessionState(listed.namespace, request.source, session, *_readable(state))
+
+
+def _readable(state: bytes | None) -> tuple[str | None, str | None]:
+    if state is None:
+        return None, None
+    try:
+        return state.decode(), None
+    except UnicodeDecodeError:
+        return None, state.hex()
+
+
+async def set_session_state(
+    ends: Ends, request: SessionRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> SessionState:
+    """Set the state of a session, or clear it. It is locked meanwhile. Needs Listen.
+
+    Args:
+        ends: the open namespace, as `source`.
+        request: which session, and its new state. With `dry_run` nothing is changed.
+        observer: gets nothing.
+        stop: ends the work before the state is set.
+
+    Returns:
+        The session with its new state, and what it was before.
+
+    Raises:
+        UsageError: another receiver holds the session, so that it cannot be changed.
+        ServiceError: the entity has no sessions, or cannot be reached.
+        InterruptedWorkError: `stop` was set.
+    """
+    return await run_until(stop or asyncio.Event(), _changed(ends, request))
+
+
+async def _changed(ends: Ends, request: SessionRequest) -> SessionState:
+    receiver = ends.source.receiver(request.source, session_id=request.session_id)
+    try:
+        before = await receiver.session_state()
+        changes = before != request.state
+        if changes and not request.dry_run:
+            await receiver.set_session_state(request.state)
+    except SessionUnavailableError as error:
+        raise UsageError(
+            f"The session {request.session_id!r} of {request.source} is locked by another receiver. Its state is as it "
+            "was.",
+            hint="Stop that receiver, or wait until its lock ends.",
+        ) from error
+    finally:
+        await close_quietly(receiver)
+    session = SessionFacts(request.session_id, 0, 0, 0, None, locked=False, state_bytes=len(request.state or b""))
+    text, in_hex = _readable(request.state)
+    name = shown_name(ends.source_access)
+    return SessionState(name, request.source, session, text, in_hex, changes, None if before is None else before.hex())
