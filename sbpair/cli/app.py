@@ -27,6 +27,7 @@ GROUPS = {
         "provision": Entry(
             "inspection.provision", "provision", "Create the backlog queues of a pair on its secondary."
         ),
+        "exporter": Entry("inspection.exporter", "exporter", "Serve figures of namespaces and pairs for Prometheus."),
         "export": Entry("export", "export", "Write alerts, dashboard, services, jobs and templates to install."),
     },
     "Any entity": {

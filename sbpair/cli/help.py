@@ -151,6 +151,7 @@ PERMISSIONS = (
     ("entity", "any namespace", "Manage; delete also Listen", "Azure Service Bus Data Owner"),
     ("gateway", "both", "Send; what its applications need on the primary", "Data Sender; Data Receiver, Data Owner"),
     ("send", "both", "Send", "Data Sender"),
+    ("exporter", "any namespace", "Manage, Listen for ages", "Azure Service Bus Data Owner"),
     ("ping", "both", "Send on entities, Listen on backlog queues", "Data Sender, Data Receiver"),
     ("ping --control-plane", "both", "Manage", "Azure Service Bus Data Owner"),
     ("status", "both", "Manage (for tiers and counts), Listen on backlog queues", "Data Owner; or Data Receiver alone"),

@@ -67,14 +67,14 @@ def rounded(digits: int) -> Mapping[str, Any]:
     return {"rounded": digits}
 
 
-def column(title: str, *, colours: bool = False, **more: bool) -> Mapping[str, Any]:
+def column(title: str, *, colours: bool = False, **more: bool) -> dict[str, Any]:
     """Metadata of a field that is a column in a table of such objects; `more` as for `sbpair.render.result.Column`,
     with numbers on the right where they are `counts`. `colours`: its value colours the row. A field without it is in
     the plain form only."""
     return {"column": {"title": title, "right": more.get("counts", False), **more}, "colours": colours}
 
 
-def metric(name: str, what: str, *, label: str = "") -> Mapping[str, Any]:
+def metric(name: str, what: str, *, label: str = "") -> dict[str, Any]:
     """Metadata of a number that monitoring formats show under `name`, which ends in its unit; None is not shown. Of a
     mapping each entry is a sample, with its key as the value of `label`."""
     return {"metric": name, "what": what, "label": label}

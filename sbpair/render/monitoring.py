@@ -60,13 +60,15 @@ def _perf_label(metric: Metric) -> str:
 
 def to_prometheus(result: CommandResult) -> str:
     """Textfile collector format, with a timestamp of this success so that a dead cron job can be seen."""
-    stamp = Metric(
-        "sbpair_last_success_timestamp_seconds",
-        "When this command last ran to its end.",
-        round(time.time(), 3),
-        (("command", result.command),),
+    return exposition((*result.metrics, success_stamp(result.command)))
+
+
+def success_stamp(command: str, *labels: tuple[str, str]) -> Metric:
+    """When a command last ran to its end: now."""
+    name = "sbpair_last_success_timestamp_seconds"
+    return Metric(
+        name, "When this command last ran to its end.", round(time.time(), 3), (("command", command), *labels)
     )
-    return exposition((*result.metrics, stamp))
 
 
 def exposition(metrics: Iterable[Metric]) -> str:

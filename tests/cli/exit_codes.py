@@ -434,6 +434,17 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
             ),
         ),
     ),
+    "exporter": row(
+        "exporter",
+        ok=Never("ends by a signal only, and the code is the signal's"),
+        failed=Never("what cannot be read has no samples, and is in /healthz"),
+        usage=Proven("cli/inspection/test_exporter.py::test_what_makes_no_sense_is_refused"),
+        partial=UNTIL_STOPPED,
+        denied=UNTIL_STOPPED,
+        findings=UNTIL_STOPPED,
+        unreachable=UNTIL_STOPPED,
+        signals=Proven("cli/inspection/test_exporter.py::test_it_serves_figures_of_what_can_be_read"),
+    ),
     "gateway": row(
         "gateway",
         ok=Proven("gateway/test_command.py::test_it_serves_tells_and_stops"),

@@ -20,6 +20,7 @@ from sbpair.render.dashboard import PANELS, dashboard
 from sbpair.render.export import Kind, dns_name, in_action, in_bicep, in_hcl, in_shell, in_yaml
 from sbpair.render.service import ServiceMetrics
 from sbpair.settings import load
+from tests.cli.inspection.test_exporter import exporting
 from tests.cli.process import Sbpair
 from tests.cli.test_contents import parse
 from tests.emulator.addresses import own_address
@@ -176,11 +177,21 @@ def samples(local: Sbpair) -> Mapping[str, set[str]]:
     texts = [metrics.text()]
     for line in ("status local --interval 10ms -o prometheus", "audit local --exit-zero -o prometheus"):
         texts.append(local(*line.split()).stdout)
+    with exporting(local, "--pair", "local", "local-secondary") as scrape:
+        texts.append(scrape())
     found: dict[str, set[str]] = {}
     for text in texts:
         for name, labels in re.findall(r"^(sbpair_\w+)(?:\{(.*)\})? ", text, re.MULTILINE):
             found.setdefault(name, {"instance", "job"}).update(re.findall(r'(\w+)="', labels))
     return found
+
+
+def test_a_quiet_year_of_a_pair_read_without_arm_has_no_skipped_check(
+    samples: Mapping[str, set[str]], local: Sbpair
+) -> None:
+    """What the data-plane API never tells is no reason to alarm for ever."""
+    text = local("audit", "local", "--exit-zero", "-o", "prometheus").stdout
+    assert re.search(r"^sbpair_audit_skipped_checks\{.*\} 0$", text, re.MULTILINE), text
 
 
 def alerts(files: Files) -> Iterator[dict[str, Any]]:
@@ -203,15 +214,17 @@ def test_every_alert_asks_for_samples_and_labels_that_there_are(files: Files, sa
     assert len({rule["alert"] for rule in rules}) == len(rules)
     for rule in rules:
         check_query(rule["expr"], samples)
-        grouped = set(re.search(r"by \((.*?)\)", rule["expr"])[1].split(", "))  # type: ignore[index]
+        found = re.search(r"by \((.*?)\)", rule["expr"])
+        assert found or rule["expr"].startswith("absent("), rule["alert"]
+        grouped = set(found[1].split(", ")) if found else set()
         used = {name for text in rule["annotations"].values() for name in re.findall(r"\$labels\.(\w+)", text)}
         assert used <= grouped, rule["alert"]
 
 
 def test_the_commands_that_alerts_advise_can_be_typed(files: Files) -> None:
     texts = [text for rule in alerts(files) for text in rule["annotations"].values()]
-    plain = [text.replace("{{ $labels.pair }}", "orders") for text in texts]
-    advised = [line for text in plain for line in re.findall(r"\bsbpair ([a-z][^.:`]*)", text)]
+    plain = [re.sub(r"\{\{ \$labels.(pair|entity|namespace) \}\}", "orders", text) for text in texts]
+    advised = [line for text in plain for line in re.findall(r"(?<!/)\bsbpair ([a-z][^.:`]*)", text)]
     assert len(advised) > 8
     for line in advised:
         parse(shlex.split(line))
@@ -264,6 +277,9 @@ def test_alerts_come_when_they_should(files: Files) -> None:
         f"sbpair_backlog_oldest_age_seconds{{{pair},{host}}}": "3500+60x60",
         f"sbpair_syphon_healthy_ratio{{{pair},{host}}}": "1x60",
         f'sbpair_last_success_timestamp_seconds{{{host},command="audit"}}': "0x300",
+        'sbpair_entity_dead_letter_messages{namespace="n",entity="orders"}': "5x60 9x200",
+        'sbpair_entities_up{namespace="n"}': "1x10 0x60",
+        f"sbpair_audit_skipped_checks{{{pair},{host}}}": "0x600",
     }
     expected = {  # alert, minute -> labels
         ("SbpairNamespaceDown", 3): [],
@@ -271,6 +287,15 @@ def test_alerts_come_when_they_should(files: Files) -> None:
         ("SbpairMessagesStranded", 20): [{"severity": "warning", "pair": "orders"}],
         ("SbpairMessagesStrandedLong", 20): [],
         ("SbpairSyphonUnhealthy", 20): [],
+        ("SbpairNoFigures", 60): [],
+        ("SbpairNoFigures", 100): [{"severity": "critical"}],
+        ("SbpairNoAudit", 100): [],
+        ("SbpairNoAudit", 200): [{"severity": "warning"}],
+        ("SbpairDeadLettersGrow", 50): [],
+        ("SbpairDeadLettersGrow", 90): [{"severity": "warning", "namespace": "n", "entity": "orders"}],
+        ("SbpairEntitiesUnread", 12): [],
+        ("SbpairEntitiesUnread", 40): [{"severity": "warning", "namespace": "n"}],
+        ("SbpairAuditChecksSkipped", 500): [],
         ("SbpairCheckOverdue", 100): [],
         ("SbpairCheckOverdue", 200): [{"severity": "warning", "instance": "a", "command": "audit"}],
     }
@@ -361,8 +386,8 @@ def test_the_action_runs_what_its_inputs_say(files: Files) -> None:
 def test_every_command_line_can_be_typed_and_names_the_pair(files: Files) -> None:
     lines = list(command_lines(files))
     assert sorted(line[0] for line in lines) == [
-        "audit", "audit", "audit", "drain", "gateway", "gateway", "gateway", "gateway", "provision", "status",
-        "syphon", "syphon",
+        "audit", "audit", "audit", "drain", "exporter", "gateway", "gateway", "gateway", "gateway", "provision",
+        "status", "syphon", "syphon",
     ]  # fmt: skip
     for line in lines:
         assert parse(line).params.get("pair") == PAIR or PAIR in parse(line).params["pairs"]
@@ -384,16 +409,18 @@ def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_the_manifests_hang_together(files: Files) -> None:
-    account, config, deployment, job = manifests(files)
+    account, config, deployment, exporter, job = manifests(files)
     name = account["metadata"]["name"]
-    assert [one["kind"] for one in (account, config, deployment, job)] == [
-        "ServiceAccount", "ConfigMap", "Deployment", "CronJob",
+    assert [one["kind"] for one in (account, config, deployment, exporter, job)] == [
+        "ServiceAccount", "ConfigMap", "Deployment", "Deployment", "CronJob",
     ]  # fmt: skip
     assert config["metadata"]["name"] == name == dns_name(f"sbpair-{PAIR}", 40)
     assert all(isinstance(value, str) for value in config["data"].values())
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    for document in (deployment, job):
+    for served in (deployment, exporter):
+        labels = served["spec"]["template"]["metadata"]["labels"]
+        assert served["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert deployment["spec"]["selector"] != exporter["spec"]["selector"]
+    for document in (deployment, exporter, job):
         assert pod(document)["serviceAccountName"] == name
         (container,) = containers(document)
         volumes = {one["name"] for one in pod(document)["volumes"]}
@@ -429,7 +456,7 @@ def test_the_variables_of_a_container_say_what_the_configuration_says(files: Fil
 @pytest.mark.parametrize("kind", ["Deployment", "CronJob"])
 def test_kubectl_knows_every_field(files: Files, kind: str) -> None:
     """kubectl reads the object into its own types and writes it again, without what it does not know."""
-    (document,) = (one for one in manifests(files) if one["kind"] == kind)
+    document, *_ = (one for one in manifests(files) if one["kind"] == kind)
     file = files.folder / f"{kind}.json"
     file.write_text(json.dumps(document), encoding="utf-8")
     command = ["kubectl", "set", "image", "--local", "-f", str(file), "*=another", "-o", "json"]

@@ -30,7 +30,7 @@ from sbpair.core.inspection.entity import (
 from sbpair.core.names import rule_of
 from sbpair.core.outcome import Exit
 from sbpair.core.words import counted
-from sbpair.render.result import CommandResult, table_of
+from sbpair.render.result import Check, CommandResult, Severity, metrics_of, table_of
 from sbpair.service import EntityStatus
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ EntityArgument = Annotated[
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
 
-@command(output="core.inspection.entity:ListedEntities")
+@command(output="core.inspection.entity:ListedEntities", checks=True)
 def list_entities(
     options: Options,
     pattern: Annotated[
@@ -81,6 +81,20 @@ def list_entities(
         found,
         (table_of(Listed, entities, show=LISTED_COLUMNS),),
         summary=f"{counted(len(entities), 'entity', 'entities')} on {found.namespace}, {holding} with messages.",
+        metrics=tuple(
+            metric
+            for entity in entities
+            for metric in metrics_of(entity, ("namespace", found.namespace), ("entity", entity.path))
+        ),
+        checks=tuple(
+            Check(
+                "entity",
+                entity.path,
+                Severity.OK if entity.status == EntityStatus.ACTIVE else Severity.WARNING,
+                entity.status,
+            )
+            for entity in entities
+        ),
     )
 
 

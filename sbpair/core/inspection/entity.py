@@ -7,7 +7,7 @@ from typing import Any
 
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import SETTINGS_OF, AccessRule, EntityFacts, EntityKind, EntitySettings, RuleFacts, Values
-from sbpair.core.serialization import HIDDEN, column, to_plain
+from sbpair.core.serialization import HIDDEN, column, metric, to_plain
 from sbpair.service import EntityStatus
 
 
@@ -18,13 +18,26 @@ class Listed:
     kind: EntityKind = field(metadata=column("Kind"))
     path: str = field(metadata=column("Entity"))
     status: str = field(metadata=column("Status"))
-    active: int = field(metadata=column("Active", counts=True))
+    active: int = field(
+        metadata=column("Active", counts=True)
+        | metric("sbpair_entity_active_messages", "Active messages of an entity, deferred ones included.")
+    )
     """With deferred ones."""
-    dead_letter: int = field(metadata=column("Dead", counts=True))
-    scheduled: int = field(metadata=column("Scheduled", counts=True))
-    transfer: int
+    dead_letter: int = field(
+        metadata=column("Dead", counts=True)
+        | metric("sbpair_entity_dead_letter_messages", "Dead letters of an entity.")
+    )
+    scheduled: int = field(
+        metadata=column("Scheduled", counts=True)
+        | metric("sbpair_entity_scheduled_messages", "Scheduled messages of an entity.")
+    )
+    transfer: int = field(
+        metadata=metric(
+            "sbpair_entity_transfer_messages", "Messages on their way to where an entity forwards, or stuck."
+        )
+    )
     """On their way to where the entity forwards, those that failed included."""
-    size_in_bytes: int
+    size_in_bytes: int = field(metadata=metric("sbpair_entity_size_bytes", "Size of an entity, dead letters included."))
 
 
 LISTED_COLUMNS = ("path", "kind", "status", "active", "dead_letter", "scheduled")
@@ -36,6 +49,38 @@ class ListedEntities:
 
     namespace: str
     entities: tuple[Listed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapedNamespace:
+    """What monitoring shows of a namespace's entities at a time."""
+
+    listed: ListedEntities
+    oldest_age_seconds: Mapping[str, float]
+    """By the path of an entity: age of its first message that is not scheduled, where it could be browsed."""
+    left_out: int
+    """Entities for which there was no room."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeFigures:
+    """The samples of a namespace that are not those of an entity."""
+
+    up: int = field(metadata=metric("sbpair_entities_up", "1 if the entities of a namespace were read, else 0."))
+    entities: int | None = field(metadata=metric("sbpair_entities", "Queues, topics and subscriptions of a namespace."))
+    left_out: int | None = field(
+        metadata=metric("sbpair_entities_left_out", "Entities beyond --most-entities, of which there are no samples.")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EntityFigures:
+    """The samples of an entity that are not in `Listed`."""
+
+    enabled: int = field(metadata=metric("sbpair_entity_enabled", "1 if an entity is Active, 0 if it is disabled."))
+    oldest_age_seconds: float | None = field(
+        metadata=metric("sbpair_entity_oldest_age_seconds", "Age of the first message of a queue or subscription.")
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,8 @@ class Skipped:
 
     code: str
     reason: str
+    arm_only: bool = False
+    """The API that was asked never tells the fact; the next audit by it is skipped as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,10 @@ class Thresholds:
 
 class CannotRun(Exception):
     """Raised by a check for want of a fact; what it found before stands."""
+
+
+class OnlyArmTells(CannotRun):
+    """The fact is one that the data-plane administration API does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +254,7 @@ class Check:
             for found in self.look(view):
                 findings.append(self._finding(found, view.pair.name))
         except CannotRun as stop:
-            return findings, Skipped(self.code, str(stop))
+            return findings, Skipped(self.code, str(stop), isinstance(stop, OnlyArmTells))
         return findings, None
 
     def _finding(self, found: Found, pair: str) -> Finding:

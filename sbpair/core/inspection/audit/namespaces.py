@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from sbpair.core.access import AuthMethod, ControlPlane
 from sbpair.core.durations import format_duration
-from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, Severity, Side, View
+from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, OnlyArmTells, Severity, Side, View
 from sbpair.core.names import BACKLOG_INFIX
 from sbpair.core.replication.settings import problems
 from sbpair.core.words import counted
@@ -25,14 +25,15 @@ def _on_each_side(look: Callable[[View, Side], Iterator[Found]]) -> Callable[[Vi
     """A check of one namespace, run on both: what cannot be told of one does not keep it from the other."""
 
     def run(view: View) -> Iterator[Found]:
-        reasons = []
+        stops = []
         for side in _sides(view):
             try:
                 yield from look(view, side)
             except CannotRun as stop:
-                reasons.append(str(stop))
-        if reasons:
-            raise CannotRun("; ".join(reasons))
+                stops.append(stop)
+        if stops:
+            kind = OnlyArmTells if all(isinstance(stop, OnlyArmTells) for stop in stops) else CannotRun
+            raise kind("; ".join(map(str, stops)))
 
     return run
 
@@ -75,7 +76,7 @@ def _independent(view: View) -> Iterator[Found]:
         yield Found(subject, message, Severity.ERROR)
         return
     if primary.location is None or secondary.location is None:
-        raise CannotRun("region unknown: it needs ARM access (`management: arm`)")
+        raise OnlyArmTells("region unknown: it needs ARM access (`management: arm`)")
     if _region(primary.location) == _region(secondary.location):
         yield Found(subject, f"Both namespaces are in {secondary.location}: an outage of that region takes both.")
 
@@ -184,7 +185,7 @@ def _more_rights(view: View) -> Iterator[Found]:
 def _state(view: View, side: Side) -> Iterator[Found]:
     facts = side.facts()
     if facts.status is None:
-        raise CannotRun(f"the {facts.control_plane} API does not tell the status of {side.name}")
+        raise OnlyArmTells(f"the {facts.control_plane} API does not tell the status of {side.name}")
     if facts.status.lower() not in _GOOD_STATES:
         yield Found(side.name, f"The {side.role}'s status is {facts.status}.")
 

@@ -257,7 +257,12 @@ class AuditFigures:
     check_findings: Mapping[str, int] = field(
         metadata=metric("sbpair_audit_check_findings", "Findings by check.", label="code")
     )
-    skipped_checks: int = field(metadata=metric("sbpair_audit_skipped_checks", "Checks that could not run."))
+    skipped_checks: int = field(
+        metadata=metric(
+            "sbpair_audit_skipped_checks",
+            "Checks that could not run, but for those whose facts the API in use never has.",
+        )
+    )
     management_calls: int = field(metadata=metric("sbpair_audit_management_calls", "Management calls of the audit."))
     throttling_credits: int = field(metadata=metric("sbpair_audit_throttling_credits", "Credits it used."))
     backlog_messages: Mapping[str, int] | None = field(
@@ -275,7 +280,7 @@ def figures(pair: AuditedPair) -> AuditFigures:
     return AuditFigures(
         {severity.value: by_severity[severity] for severity in Severity},
         dict(sorted(by_code.items())),
-        len(report.skipped),
+        sum(not skipped.arm_only for skipped in report.skipped),
         pair.management_calls,
         pair.throttling_credits,
         None if queues is None else _by_kind(queues),
