@@ -299,7 +299,7 @@ class _Run:
         if self._request.compact:
             self._report.compacted = compact(self._store, self._session, self._report.run)
             self._publish()
-        vacuum(self._store, now=time.time())
+        self._report.unnamed = vacuum(self._store, now=time.time())
 
     def _add(self, spans: Sequence[Span]) -> None:
         known = self._store.manifest()

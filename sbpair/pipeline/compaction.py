@@ -147,13 +147,17 @@ def _join_by_spark(store: Store, session: "Session", group: Group) -> ArchiveFil
 
 
 def vacuum(store: Store, *, now: float) -> int:
-    """Delete data files that the manifest does not name and that nobody has touched for a day; how many."""
+    """Delete data files that the manifest does not name and that nobody has touched for a day; how many there are still
+    that it does not name."""
     manifest = store.manifest()
     current = {one.path for one in manifest.files}
     replaced = {path: commit.at for commit in manifest.commits for path in commit.removed}
-    deleted = 0
+    unnamed = 0
     for path, _, changed_at in store.list_data():
-        if path not in current and max(changed_at, replaced.get(path, 0.0)) < now - KEEP_SECONDS:
+        if path in current:
+            continue
+        if max(changed_at, replaced.get(path, 0.0)) < now - KEEP_SECONDS:
             store.delete(path)
-            deleted += 1
-    return deleted
+        else:
+            unnamed += 1
+    return unnamed

@@ -26,6 +26,9 @@ class ArchiveReport:
     left: dict[str, int] = field(default_factory=dict)
     """Archived messages that could not be completed, by reason."""
     compacted: int = 0
+    unnamed: int = 0
+    """Files under `data/` that do not belong to the archive, or no longer: replaced ones, and those of a run that was
+    killed. They stay for a day; a glob over `data/` reads their messages too."""
     per_queue: dict[str, int] = field(default_factory=dict)
     total_rows: int = 0
     seconds: float = field(default=0.0, metadata=rounded(3))

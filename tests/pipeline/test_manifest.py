@@ -115,7 +115,7 @@ def test_small_files_of_one_day_and_queue_are_joined_in_order() -> None:
 def test_only_files_that_nobody_needs_and_that_are_old_are_deleted(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     (tmp_path / "data").mkdir()
-    for name in ("kept", "replaced", "replaced-lately", "crashed", "being-written"):
+    for name in ("kept", "replaced", "replaced-lately", "crashed", "crashed-too", "being-written"):
         (tmp_path / "data" / name).write_bytes(b"x")
         os.utime(tmp_path / "data" / name, (0, 0))
     os.utime(tmp_path / "data" / "being-written", (990_000, 990_000))
@@ -125,5 +125,5 @@ def test_only_files_that_nobody_needs_and_that_are_old_are_deleted(tmp_path: Pat
     )
     append(store, Commit(1.0, "run", removed=("data/replaced",)))
     append(store, Commit(990_000.0, "run", removed=("data/replaced-lately",)))
-    assert vacuum(store, now=1_000_000.0) == 2
+    assert vacuum(store, now=1_000_000.0) == 2  # that are still there and not in the archive
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["being-written", "kept", "replaced-lately"]

@@ -197,6 +197,12 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
             f"{_count(report.gone, 'archived message')} had left the queues before: removed by an interrupted run of "
             "this command, or sent back by a drain. Give the drain's ledger to `sbpair pipeline replay`."
         )
+    if report.unnamed:
+        notes.append(
+            f"{_count(report.unnamed, 'file')} under data/ {'is' if report.unnamed == 1 else 'are'} not part of the "
+            "archive and will go in a day. Do not read data/ by a glob: the commands of `sbpair pipeline` read what "
+            "the commits name, and so do readers of Delta tables with --format delta."
+        )
     taken = f"; {report.settled:,} removed from their queues" if request.take else ""
     return CommandResult(
         "pipeline archive",
