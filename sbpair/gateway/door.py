@@ -347,9 +347,10 @@ class DoorSession(Session):
         if code == FLOW:
             fields = Fields(values)
             handle = fields.number(4)
-            passed = None if handle is None else self._passed.get(handle)
-            if passed is not None:
-                passed.pass_flow(fields)
+            link = None if handle is None else self.links.get(handle)
+            # Also of a link whose attach waits for the primary: .NET's client gives credit before it is answered.
+            if link is not None and isinstance(link.handler, PassedLink):
+                link.handler.pass_flow(fields)
                 values = [*values[:9], False, *values[10:]]
         elif code == DETACH:
             passed = self._passed.get(Fields(values).required_number(0))

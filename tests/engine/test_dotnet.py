@@ -248,11 +248,10 @@ def make_entities(emulator: Emulator, lines: list[str]) -> None:
                     namespace.create_subscription(name, subscription)
 
 
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.txt")), ids=lambda file: file.stem)
-async def test_a_recorded_dialogue_of_dotnet_is_answered_as_it_was(emulator: Emulator, file: Path) -> None:
+async def dialogue(replay: Replay, file: Path, emulator: Emulator) -> None:
+    """Say and hear a recording's lines, with a namespace that has the entities."""
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     make_entities(emulator, lines)
-    replay = Replay(file.name, emulator)
     try:
         for line in lines:
             if "amqp:resource-deleted" in line or line.endswith(" cut"):
@@ -263,5 +262,11 @@ async def test_a_recorded_dialogue_of_dotnet_is_answered_as_it_was(emulator: Emu
             await (replay.say(line) if line.startswith("C>") else replay.hear(line))
     finally:
         replay.close()
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.txt")), ids=lambda file: file.stem)
+async def test_a_recorded_dialogue_of_dotnet_is_answered_as_it_was(emulator: Emulator, file: Path) -> None:
+    replay = Replay(file.name, emulator)
+    await dialogue(replay, file, emulator)
     assert replay.differing == []
     assert replay.answers > 1
