@@ -47,6 +47,7 @@ The words, one for each act and thing; a name or a sentence takes these:
     move, copy        from an entity to another, with or without taking it away
     resend, resubmit  to its destination again; dead letters
     restore           send what files hold
+    report            tell an incident from its ledgers
     purge, edit       delete messages; change them where they lie
     undefer           make deferred messages active again
     evacuate          move everything that a namespace holds

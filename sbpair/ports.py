@@ -7,7 +7,7 @@ bounded by the time it is given.
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import (
@@ -109,6 +109,17 @@ class MessageReceiver(Protocol):
 
     async def close(self) -> None:
         """Release what came and nobody asked for, without raising delivery counts, then close."""
+
+
+@runtime_checkable
+class DeletesInBatches(Protocol):
+    """A receiver whose service deletes messages without handing them out ("Batch delete messages in Azure Service
+    Bus")."""
+
+    async def delete_batch(self, most: int, *, before: float) -> int:
+        """Delete up to `most` active messages that came before a moment, UTC epoch seconds, the oldest first; their
+        number. Locked, deferred and scheduled ones stay. Raises ArgumentRefusedError where `most` is too large,
+        or the service does not do it for this entity (a partitioned one)."""
 
 
 class Moves(Protocol):

@@ -34,6 +34,7 @@ from sbpair.core.names import is_destination
 from sbpair.core.redact import defused, json_text, printable, scrub
 from sbpair.core.rewrite import compose, describe, for_backlog, for_primary, is_ping, strip_broker_annotations
 from sbpair.core.summary import plain
+from sbpair.core.transfer.ledger import Way
 from sbpair.core.transfer.restored import Unsendable
 from sbpair.core.transfer.verdict import Classifier
 from sbpair.emulator.admin.calls import Call
@@ -88,7 +89,7 @@ from sbpair.gateway.tokens import Proofs, Tokens
 from sbpair.operations.restore import read_archives
 from sbpair.pipeline.manifest import Commit
 from sbpair.runtime.replication.handlers import Delivery, environment_of
-from sbpair.runtime.transfer.ledger import Ledger, Way, outcomes_in
+from sbpair.runtime.transfer.ledger import Ledger, outcomes_in
 from sbpair.settings import parse_yaml_with_lines
 from sbpair.settings.documents import DocumentError, parse_json
 from sbpair.settings.files import read_file

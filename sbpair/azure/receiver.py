@@ -94,6 +94,7 @@ UPDATE = b"com.microsoft:update-disposition"
 _SESSIONS = b"com.microsoft:get-message-sessions"
 _GET_STATE = b"com.microsoft:get-session-state"
 _SET_STATE = b"com.microsoft:set-session-state"
+_DELETE_BATCH = b"com.microsoft:batch-delete-messages"
 _ALL_SESSIONS_MS = 253_402_300_800_000
 """The end of time, as a list's "state set since": all sessions with messages or state."""
 _SESSIONS_PAGE = 100
@@ -385,6 +386,14 @@ class AzureReceiver:
         answer = await self._request(wire, _RENEW_SESSION, {"session-id": holder.session_id})
         holder.session_renewed_until = int(answer.value[b"expiration"]) / 1000
         return holder.session_renewed_until
+
+    async def delete_batch(self, most: int, *, before: float) -> int:
+        with self._asking(f"delete messages of {self._source} on {self._host}"):
+            wire = await self._request_wire()
+            moment = wire.timestamp(round(before * 1000))
+            body = {"message-count": wire.integer(most, "int"), "enqueued-time-utc": moment}
+            answer = await self._request(wire, _DELETE_BATCH, body)
+            return int(answer.value[b"message-count"]) if answer.status == 200 else 0
 
     async def session_ids(self) -> list[str]:
         found: list[str] = []

@@ -18,6 +18,7 @@ GROUPS = {
         "drain": Entry("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),
         "syphon": Entry("transfer.syphon", "syphon", "Send waiting messages as they arrive, as a service."),
         "incident": Entry("transfer.incident", "incident", "Guide through a recovery, one command after another."),
+        "report": Entry("transfer.ledger_report", "report", "Tell an incident from its ledgers, and verify them."),
         "restore": Entry("transfer.restore", "restore", "Send archived messages to their destinations."),
         "cleanup": Entry("inspection.cleanup", "cleanup", "List and delete backlog queues that no pair needs."),
     },

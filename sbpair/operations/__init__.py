@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from sbpair.operations.ping import PingRequest, ping
     from sbpair.operations.provision import ProvisionRequest, provision
     from sbpair.operations.purge import PurgeRequest, purge
+    from sbpair.operations.report import IncidentReport, ReportRequest, report
     from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
     from sbpair.operations.resubmit import Repair, ResubmitRequest, Steps, resubmit
     from sbpair.operations.send import SendRequest, send
@@ -132,6 +133,7 @@ __all__ = [
     "EvacuationPlan",
     "ExplainRequest",
     "ExplainedMessage",
+    "IncidentReport",
     "ListEntitiesRequest",
     "ListSessionsRequest",
     "MovePlan",
@@ -143,6 +145,7 @@ __all__ = [
     "ProvisionRequest",
     "PurgeRequest",
     "Repair",
+    "ReportRequest",
     "RescheduleRequest",
     "RestoreRequest",
     "RestoreResult",
@@ -196,6 +199,7 @@ __all__ = [
     "ping",
     "provision",
     "purge",
+    "report",
     "reschedule_message",
     "restore",
     "resubmit",
@@ -255,6 +259,7 @@ _MODULES = {
     "ping": ("PingRequest", "Pinged", "ping"),
     "provision": ("AppliedPlan", "ProvisionRequest", "provision"),
     "purge": ("PurgeRequest", "purge"),
+    "report": ("IncidentReport", "ReportRequest", "report"),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
     "resubmit": ("Repair", "ResubmitRequest", "Steps", "resubmit"),
     "send": ("SendRequest", "SentMessages", "send"),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sbpair.core.access import namespace_name, shown_name
+from sbpair.core.access import shown_name
 from sbpair.core.backlog import Backlog, FoundBy
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import SbpairError, UsageError
@@ -12,11 +12,11 @@ from sbpair.core.pairing import Pair
 from sbpair.core.transfer.conclusion import Asked
 from sbpair.core.words import counted
 from sbpair.operations.ends import Sides
+from sbpair.operations.ledgers import LedgerRun
 from sbpair.ports import Messaging, NamespaceAdmin
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.backlog import FoundQueues, find_queues, read_backlog
 from sbpair.runtime.transfer.drain import ToArchive, ToQueue, TransferRequest
-from sbpair.runtime.transfer.ledger import Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,6 @@ def no_queue(pair: Pair) -> SbpairError:
     )
 
 
-def way_of(pair: Pair, request: BacklogRequest) -> Way:
-    """Between which namespaces the run moves messages."""
-    to = None if isinstance(request.to, ToArchive) else namespace_name(pair.primary)
-    return Way(namespace_name(pair.secondary), to)
+def ledger_run(command: str, pair: Pair, request: BacklogRequest) -> LedgerRun:
+    """The run as its ledger has it."""
+    return LedgerRun(command, pair.secondary, None if isinstance(request.to, ToArchive) else pair.primary)

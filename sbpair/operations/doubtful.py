@@ -12,6 +12,7 @@ from sbpair.core.errors import MalformedMessageError, ServiceError
 from sbpair.core.message import PARTITION_SHIFT, Received, State
 from sbpair.core.names import split_source
 from sbpair.core.rewrite import as_sent
+from sbpair.core.transfer.ledger import Entry
 from sbpair.core.transfer.state import Forward, Key, key_of
 from sbpair.core.transfer.verdict import Judge
 from sbpair.operations.backlog import BacklogRequest
@@ -19,7 +20,7 @@ from sbpair.ports import Clock, MessageReceiver, Messaging
 from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, page_from, pages
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.transfer.drain import ToArchive, make_classifier
-from sbpair.runtime.transfer.ledger import Entry, Ledger
+from sbpair.runtime.transfer.ledger import Ledger
 
 FOUND = "found at its destination"
 """Reason in the line of a message that an earlier run had sent."""

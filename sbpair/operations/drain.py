@@ -11,7 +11,7 @@ from sbpair.concurrency import run_until
 from sbpair.core.errors import UsageError
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import DrainReport
-from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, refuse_reversed, way_of, what_is_left
+from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, ledger_run, refuse_reversed, what_is_left
 from sbpair.operations.doubtful import looking_for
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import open_ledger
@@ -78,9 +78,9 @@ async def drain(
     seconds = min(request.patience_seconds, AFTER_SECONDS)
 
     only, facts = request.queues, None
-    way, told = way_of(pair, request), None if request.dry_run else observer
+    run, told = ledger_run("drain", pair, request), None if request.dry_run else observer
     looking = looking_for(request, source=secondary, target=sides.primary, clock=clock, stop=stop)
-    async with open_ledger(request.ledger, way, told, new=request.new_ledger, verify=looking) as ledger:
+    async with open_ledger(request.ledger, run, told, new=request.new_ledger, verify=looking) as ledger:
         # Queues of another primary were listed before they were named: no search under this pair's prefix finds them.
         if own := all(is_own(path, pair) for path in only):
             searching = find_queues(pair, messaging=secondary, admin=admin, timeout_seconds=seconds)
@@ -104,9 +104,10 @@ async def drain(
             report = await _drain_in_processes(job, reopen, ledger, usage)
         else:
             report = await drain_backlog(job)
-    backlog = None
-    if own:
-        backlog = await what_is_left(pair, only, messaging=secondary, admin=admin, timeout_seconds=seconds)
+        backlog = None
+        if own:
+            backlog = await what_is_left(pair, only, messaging=secondary, admin=admin, timeout_seconds=seconds)
+        await run.ended(ledger, report, backlog)
     before = {path: request.expected(known.counts) for path, known in (facts or {}).items()}
     return DrainResult.of(asked_of(pair, request), report, backlog, usage.forecast(), before)
 

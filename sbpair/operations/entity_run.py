@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sbpair.concurrency import abandon_after, run_until
-from sbpair.core.access import namespace_name, shown_name
+from sbpair.core.access import shown_name
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import (
     InterruptedWorkError,
@@ -23,14 +23,14 @@ from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport
 from sbpair.core.transfer.resend import Planned, refuse_destination, window_of
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult, guaranteed, with_unreached
 from sbpair.core.transfer.verdict import Judge
-from sbpair.operations.ledgers import open_ledger
+from sbpair.operations.ledgers import LedgerRun, open_ledger
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import pages
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.transfer.drain import TransferRequest, entity_facts
 from sbpair.runtime.transfer.dry_run import ask_destinations
-from sbpair.runtime.transfer.ledger import Ledger, Way
+from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.move import move as move_messages
 from sbpair.runtime.transfer.moving import MoveJob
 from sbpair.runtime.transfer.sinks import NamespaceSink
@@ -55,6 +55,7 @@ class EntityRun:
         asked_for: number of messages that are meant; once they are dealt with the result does not mention the others.
         ledger, new_ledger: the file that records each message, and whether a new one is begun.
         plan: of an earlier dry run, to do exactly that.
+        in_batches: all active messages are deleted, which their service may do without handing them out.
     """
 
     act: Act
@@ -68,6 +69,7 @@ class EntityRun:
     ledger: Path | None = None
     new_ledger: bool = False
     plan: MovePlan | None = None
+    in_batches: bool = False
 
     @property
     def path(self) -> str:
@@ -211,12 +213,13 @@ class _Started:
 
     async def _carried_out(self, plan: MovePlan) -> DrainReport:
         run, ends = self.run, self.ends
-        to = None if run.target is None else namespace_name(ends.target_access)
         queues = [dead_letter_path(run.path) if dead_letter else run.path for dead_letter in run.transfer.kinds]
         going = {} if run.target is None else dict.fromkeys(queues, run.target)
-        way = Way(namespace_name(ends.source_access), to)
-        async with open_ledger(run.ledger, way, self.observer, new=run.new_ledger, to=going) as ledger:
-            return await self._moved(plan, run.transfer, ledger)
+        recorded = LedgerRun(run.act.command, ends.source_access, None if run.target is None else ends.target_access)
+        async with open_ledger(run.ledger, recorded, self.observer, new=run.new_ledger, to=going) as ledger:
+            report = await self._moved(plan, run.transfer, ledger)
+            await recorded.ended(ledger, report)
+            return report
 
     async def _moved(self, plan: MovePlan, transfer: TransferRequest, ledger: Ledger | None) -> DrainReport:
         run, ends = self.run, self.ends
@@ -239,6 +242,7 @@ class _Started:
                 session_states=run.session_states,
                 topic=plan.topic,
                 undeliverable=DEAD_LETTERED if run.act.verb == DEAD_LETTERED else None,
+                delete_before=plan.until if run.in_batches else None,
             )
         )
 

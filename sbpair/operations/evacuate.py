@@ -324,7 +324,7 @@ class _Evacuation:
         )
         # Whether a queue may drop what it has got before was settled when the entities were compared.
         run = EntityRun(
-            Act("moved"),
+            Act("moved", command="evacuate"),
             transfer,
             resender(self.ends, move.entity, move.to, ALL_MESSAGES),
             move.to,

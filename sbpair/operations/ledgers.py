@@ -1,24 +1,33 @@
-"""Opens and closes the ledger that a request names."""
+"""Opens and closes the ledger that a request names, with a line about the run at its beginning and its end."""
 
 import json
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from sbpair.core.access import NamespaceAccess, credential_name, namespace_name
+from sbpair.core.backlog import Backlog
 from sbpair.core.errors import UsageError, unwritable
 from sbpair.core.events import Doubtful
 from sbpair.core.redact import json_text
+from sbpair.core.transfer.ledger import RUN_BEGAN, RUN_ENDED, Way, between, run_line
+from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.state import Key
 from sbpair.files import AppendedFile, claim
+from sbpair.operations.log import stated_reason, who
 from sbpair.ports import Observer
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.transfer.ledger import Ledger, Way
+from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.version import __version__
 
 
 @asynccontextmanager
 async def open_ledger(
     path: Path | None,
-    way: Way,
+    run: "LedgerRun",
     observer: Observer | None,
     *,
     new: bool = False,
@@ -28,7 +37,7 @@ async def open_ledger(
     """The ledger, continued if the file is there, and closed at the end. None without a path.
 
     Args:
-        way: between which namespaces the run moves messages.
+        run: which messages move between which namespaces, and by which command.
         observer: is told of messages that an earlier run may have sent, which this one sends again; their MessageIds
             are added to `FILE.doubtful`. None: a dry run, which writes no file.
         new: the old file is renamed to the first free FILE.N.
@@ -42,9 +51,10 @@ async def open_ledger(
     if path is None:
         yield None
         return
-    ledger = _opened(path, way, to or {}, new=new)
+    ledger = _opened(path, run.way, to or {}, new=new)
     try:
         if observer is not None:
+            ledger.begin_run(run.began())
             found = 0 if verify is None else await verify(ledger)
             _name_doubtful(ledger, observer, found)
         yield ledger
@@ -52,8 +62,56 @@ async def open_ledger(
         await ledger.close()
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerRun:
+    """A run as its ledger has it. `target` is None where messages go into an archive."""
+
+    command: str
+    source: NamespaceAccess
+    target: NamespaceAccess | None
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+    @property
+    def way(self) -> Way:
+        """Between which namespaces messages move."""
+        return Way(namespace_name(self.source), None if self.target is None else namespace_name(self.target))
+
+    def began(self) -> bytes:
+        """The line before all others."""
+        credentials = [credential_name(one) for one in (self.source, self.target) if one is not None]
+        said = {"who": who(), "command": self.command, "credentials": ", ".join(credentials), "version": __version__}
+        return self._line(RUN_BEGAN, {**said, "reason": stated_reason()})
+
+    async def ended(self, ledger: Ledger | None, report: DrainReport, backlog: Backlog | None = None) -> None:
+        """Write the line after all others. `backlog`: what it holds after the run.
+
+        Raises:
+            LedgerError: it cannot be written.
+        """
+        if ledger is None or report.dry_run:
+            return
+        waiting = None
+        if backlog is not None and backlog.whole:
+            kinds = ("active", "dead_letter", "deferred", "scheduled")
+            waiting = {kind: None if backlog.unread else backlog.known(kind) for kind in kinds}
+        left = {one.reason: one.count for one in report.left[:_MOST_REASONS]}
+        left |= {f"not read: {one.queue}": 0 for one in report.failures[:_MOST_REASONS]}
+        await ledger.append([self._line(RUN_ENDED, {"ended_by": report.ended_by, "left": left, "waiting": waiting})])
+
+    def _line(self, outcome: str, about: Mapping[str, Any]) -> bytes:
+        return run_line(self.run, outcome, SystemClock().now().isoformat(), between(self.way), about)
+
+
+_MOST_REASONS = 100
+"""For which a line says that messages were left: it has to stay shorter than the longest line."""
+
+
 def _opened(path: Path, way: Way, to: Mapping[str, str], *, new: bool) -> Ledger:
     try:
+        if new and path.is_dir():
+            raise UsageError(
+                f"{path} is a folder of ledgers, which is not renamed. Nothing was moved.", hint="Name another one."
+            )
         if new and path.is_file() and path.stat().st_size:
             _rename(path)
         return Ledger(path, resume=True, way=way, to=to)

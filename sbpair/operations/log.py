@@ -7,6 +7,7 @@ import getpass
 import os
 import socket
 from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,9 @@ from sbpair.core.redact import json_text
 from sbpair.files import make_private_folder, open_private
 
 FILE_NAME = "operations.jsonl"
+REASON: ContextVar[str] = ContextVar("reason", default="")
+"""Why what is done is done, in the words of who does it: it goes into this log, and into ledgers."""
+REASON_VARIABLE = "SBPAIR_REASON"
 
 
 class OperationsLog:
@@ -81,8 +85,16 @@ def change_line(command: str, access: NamespaceAccess, action: str, entity: str,
 
 
 def context_of(command: str, access: NamespaceAccess) -> dict[str, Any]:
-    """What every line of a run repeats: who runs it, which command, with which credential."""
-    return {"who": who(), "command": command, "credential": credential_name(access)}
+    """What every line of a run repeats: who runs it, which command, with which credential, and why if that was said."""
+    reason = stated_reason()
+    return {"who": who(), "command": command, "credential": credential_name(access)} | (
+        {"reason": reason} if reason else {}
+    )
+
+
+def stated_reason() -> str:
+    """Why, in the words of who runs it; empty if nobody said."""
+    return REASON.get() or os.environ.get(REASON_VARIABLE, "")
 
 
 def who() -> str:

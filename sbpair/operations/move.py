@@ -150,7 +150,7 @@ async def copy(
         raise same_entity(ends, request.to, "copied")
     noun = "dead letter" if request.dead_letter else "message"
     run = resending(
-        Act("copied", noun, keep=True),
+        Act("copied", noun, keep=True, command="copy"),
         ends,
         request,
         dead_letter=request.dead_letter,

@@ -46,8 +46,9 @@ async def purge(
 ) -> MoveResult:
     """Delete what an entity holds now: active, deferred and scheduled messages, or its dead letters.
 
-    An entity that requires sessions is emptied session by session; their states stay. Needs Listen, and Send for
-    scheduled messages.
+    Without an archive, a filter or a limit the service deletes active messages in batches, where it does so. An entity
+    that requires sessions is emptied session by session; their states stay. Needs Listen, and Send for scheduled
+    messages.
 
     Args:
         ends: the open namespace, as `source`.
@@ -86,5 +87,7 @@ async def purge(
     )
     act = Act("deleted", "dead letter" if request.dead_letter else "message")
     asked_for = None if request.number is None else 1
-    run = EntityRun(act, transfer, make_judge, asked_for=asked_for, plan=request.plan)
+    whole = request.archive is None and not request.selection.is_set and request.max_messages is None
+    in_batches = whole and request.number is None
+    run = EntityRun(act, transfer, make_judge, asked_for=asked_for, plan=request.plan, in_batches=in_batches)
     return await run_entity(run, ends, observer, stop)

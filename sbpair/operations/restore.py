@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from sbpair.concurrency import run_until
 from sbpair.core import system_properties
-from sbpair.core.access import namespace_name, shown_name
+from sbpair.core.access import shown_name
 from sbpair.core.errors import (
     InterruptedWorkError,
     InvalidDestinationError,
@@ -29,16 +29,17 @@ from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import as_sent, for_primary
 from sbpair.core.summary import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
+from sbpair.core.transfer.report import DrainReport, reasons
 from sbpair.core.transfer.restored import Restorable, Restored, RestorePlan, RestoreResult, Unsendable
 from sbpair.core.transfer.state import Forward, Limits, key_of
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted
 from sbpair.files import make_private_folder, write_private
 from sbpair.operations.ends import Ends, Sides
-from sbpair.operations.ledgers import open_ledger
+from sbpair.operations.ledgers import LedgerRun, open_ledger
 from sbpair.ports import Observer
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.transfer.ledger import Way, sent_in
+from sbpair.runtime.transfer.ledger import sent_in
 from sbpair.runtime.transfer.restore import not_known, still_queued
 from sbpair.runtime.transfer.restore import restore as send_back
 
@@ -130,7 +131,8 @@ async def restore(
             return way.result(plan, Restored(dict(would), plan.left, len(plan.messages) - len(todo)), True)
     kept_in = await asyncio.to_thread(keep_lines, plan.unsendable)
     observer = observer or Quiet()
-    async with open_ledger(request.ledger, way.of_ledger, observer, new=request.new_ledger) as ledger:
+    run = LedgerRun("restore", way.ends.source_access, way.ends.target_access)
+    async with open_ledger(request.ledger, run, observer, new=request.new_ledger) as ledger:
         restored = await send_back(
             plan.messages,
             primary=way.ends.target,
@@ -146,7 +148,9 @@ async def restore(
                 unreached_seconds=request.unreached_seconds,
             ),
         )
-    return replace(way.result(plan, replace(restored, left=restored.left | plan.left), False), kept_in=kept_in)
+        restored = replace(restored, left=restored.left | plan.left)
+        await run.ended(ledger, DrainReport(left=reasons(restored.left), ended_by="stop" if stop.is_set() else "empty"))
+    return replace(way.result(plan, restored, False), kept_in=kept_in)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +167,6 @@ class _Way:
         pair = ends.pair
         between = Ends(ends.secondary, ends.primary, source_access=pair.secondary, target_access=pair.primary)
         return cls(between, pair)
-
-    @property
-    def of_ledger(self) -> Way:
-        return Way(namespace_name(self.ends.source_access), namespace_name(self.ends.target_access))
 
     def result(self, plan: RestorePlan, restored: Restored, dry_run: bool) -> RestoreResult:
         pair = None if self.pair is None else self.pair.name

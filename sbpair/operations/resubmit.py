@@ -78,7 +78,8 @@ async def resubmit(
         InterruptedWorkError: `stop` was set before the first message was moved.
     """
     request = replace(request, to=request.to or own_destination(request.source))
-    run = resending(Act("sent", "dead letter", edited=request.repair is not None), ends, request, dead_letter=True)
+    act = Act("sent", "dead letter", edited=request.repair is not None, command="dlq resubmit")
+    run = resending(act, ends, request, dead_letter=True)
     if request.repair is not None:
         run = replace(run, make_judge=_repairing(ends, request, request.repair))
     if request.dry_run or (request.grow is None and request.archive is None):

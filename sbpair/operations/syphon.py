@@ -13,7 +13,7 @@ from sbpair.core.events import Event, Forwarded, Polled, SyphonBegan
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import Key
-from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, refuse_reversed, way_of, what_is_left
+from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, ledger_run, refuse_reversed, what_is_left
 from sbpair.operations.doubtful import looking_for
 from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import open_ledger
@@ -115,7 +115,8 @@ class _Service:
             secondary = CountedMessaging(sides.secondary, self._usage)
             admin = CountedAdmin(sides.secondary_admin, self._usage)
             looking = looking_for(request, source=secondary, target=sides.primary, clock=self._clock, stop=self._end)
-            opening = open_ledger(request.ledger, way_of(pair, request), self._observer, new=new, verify=looking)
+            recorded = ledger_run("syphon", pair, request)
+            opening = open_ledger(request.ledger, recorded, self._observer, new=new, verify=looking)
             ledger = await stack.enter_async_context(opening)
             try:
                 found = await run_until(self._end, find_queues(pair, messaging=secondary, admin=admin))
@@ -145,6 +146,7 @@ class _Service:
                 self._backlog = await what_is_left(
                     pair, request.queues, messaging=secondary, admin=admin, timeout_seconds=LEFT_SECONDS
                 )
+                await recorded.ended(ledger, done.report, self._backlog)
             return done
 
     @asynccontextmanager

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from sbpair.core.access import namespace_name
 from sbpair.core.errors import ConfigurationError, ServiceError
 from sbpair.core.message import Received
+from sbpair.core.transfer.ledger import Way
 from sbpair.core.transfer.pace import Pace
 from sbpair.pipeline.spans import Span
 from sbpair.runtime.browse import page_from, pages
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.backlog import FoundQueues, find_queues
-from sbpair.runtime.transfer.ledger import Way
 
 if TYPE_CHECKING:
     from sbpair.core.access import NamespaceAccess

@@ -23,6 +23,7 @@ from sbpair.core.names import is_destination
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.custody import REFUSED_OUTCOME
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
+from sbpair.core.transfer.ledger import Entry, Way
 from sbpair.core.transfer.verdict import MOST_NAMES, OTHERS
 from sbpair.core.words import merge_spellings
 from sbpair.pipeline.executors import PairByName
@@ -35,7 +36,7 @@ from sbpair.pipeline.source.writer import Tally, read_tally
 from sbpair.pipeline.spans import merged
 from sbpair.pipeline.tables import KEY, Tables, files_of, same
 from sbpair.pipeline.waiting import ENQUEUED_MS, refused_as_gone, refused_as_waiting
-from sbpair.runtime.transfer.ledger import Entry, Ledger, Way
+from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.restore import not_known
 
 if TYPE_CHECKING:

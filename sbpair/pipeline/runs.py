@@ -21,11 +21,12 @@ from typing import BinaryIO
 
 from sbpair.core.errors import UsageError
 from sbpair.core.transfer.custody import REFUSED_OUTCOME
+from sbpair.core.transfer.ledger import Line, Way
 from sbpair.core.transfer.state import Key
 from sbpair.files import claim, is_claimed, make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError
 from sbpair.pipeline.executors import Connection
-from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Line, Way, lines_in
+from sbpair.runtime.transfer.ledger import Ledger, LedgerError, lines_in
 
 RUN_FILE = "run"
 ANY_TASK = "*"

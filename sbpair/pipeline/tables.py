@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sbpair.core.errors import UsageError
 from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.core.transfer.filters import MessageFilter
+from sbpair.core.transfer.ledger import NO_MESSAGE_OUTCOMES
 from sbpair.pipeline.archive import open_store, read_files
 from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.manifest import ArchiveFile, LocalStore, Manifest, Store, check_archive, refuse_other_sides
@@ -29,7 +30,6 @@ from sbpair.pipeline.rows import FILTER_COLUMNS, wants_row
 from sbpair.pipeline.runs import ledger_files
 from sbpair.pipeline.schemas import KEY_COLUMNS, struct
 from sbpair.pipeline.spans import Span, overlapping
-from sbpair.runtime.transfer.ledger import BATCH_OUTCOMES
 
 if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
@@ -184,7 +184,7 @@ def _outcomes(lines: str, source: int, *, parquet: bool = False) -> str:
     of the path, or in older ones a field."""
     suffix = f"/{DEAD_LETTER_SUFFIX}"
     is_dead = f"lower(queue) like '%{suffix}'"
-    batches = ", ".join(f"'{one}'" for one in BATCH_OUTCOMES)
+    batches = ", ".join(f"'{one}'" for one in NO_MESSAGE_OUTCOMES)
     return (
         f"select case when {is_dead} then substring(lower(queue), 1, length(queue) - {len(suffix)}) "
         f"else lower(queue) end as place, coalesce(dead_letter, false) or {is_dead} as dead_letter, sequence_number, "

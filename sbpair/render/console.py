@@ -131,6 +131,10 @@ def render(result: "CommandResult", chosen: Format) -> str:
         from sbpair.render.html import to_html
 
         return to_html(result.page)
+    if chosen is Format.MARKDOWN and result.page is not None and result.page_only:
+        from sbpair.render.markdown import page_to_markdown
+
+        return page_to_markdown(result.page)
     if chosen is Format.TABLE:
         from sbpair.render.tables import as_text
 

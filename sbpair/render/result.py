@@ -144,6 +144,8 @@ class CommandResult:
     """What people see instead of `tables`, where one table of everything is too wide for them."""
     page: "Page | None" = None
     """The report that `-o html` writes."""
+    page_only: bool = False
+    """`-o markdown` writes it too: the first table is only a part of the report."""
     closing: bool = False
     """`summary` and `notes` go to stderr wherever stdout does not show them, unless the command runs quietly."""
     streamed: bool = False

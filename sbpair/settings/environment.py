@@ -38,6 +38,7 @@ _CONNECTION_STRING = "The connection string itself; one with EntityPath serves t
 _OF_COMMANDS = {
     CONNECTION_STRINGS: "Connection strings of namespaces, one a line, as --connection-string-file reads them",
     "SBPAIR_TIMEOUT": "Time-out of one request, for commands that are given no --timeout",
+    "SBPAIR_REASON": "Why something is done, for ledgers and the operations log, without --reason",
     "SBPAIR_JAVA": "Java that Spark runs on: its home folder or program",
     "SBPAIR_JOURNAL": "Journal of active/active consumers, as `replicate consume --journal` takes it",
     "SBPAIR_COSMOS_KEY": "Key of the Cosmos DB account of a journal, unless --journal-key names another variable",

@@ -405,6 +405,13 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         partial=Never("what another receiver has locked is left as a drain leaves it, where that is proven"),
         findings=Proven(f"{_MOVE}a_purged_queue_is_empty_and_its_archive_brings_all_back"),
     ),
+    "report": row(
+        "report",
+        arguments="line",
+        ok=Proven("cli/transfer/test_report.py::test_several_runs_of_one_ledger_are_one_incident"),
+        usage=Run("report absent.jsonl"),
+        findings=Proven("cli/transfer/test_report.py::test_a_changed_ledger_is_found"),
+    ),
     "restore": row(
         "restore",
         ok=Proven("stories/test_restore.py::test_an_archive_goes_back_to_each_destination_in_order_and_once"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from sbpair.core.message import Disposition
+from sbpair.core.transfer.ledger import Entry
 from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import done_by, drop_locks, ledger_of, the_only_attempt
@@ -13,7 +14,6 @@ from sbpair.pipeline.schemas import message_schema
 from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
 from sbpair.pipeline.spans import Span
 from sbpair.pipeline.units import Archiving
-from sbpair.runtime.transfer.ledger import Entry
 from tests.pipeline.stage import Stage, backlog, messages
 
 EACH = 300

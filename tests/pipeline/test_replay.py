@@ -17,13 +17,13 @@ from sbpair.core.errors import UnauthorizedError, UsageError
 from sbpair.core.message import PING_CONTENT_TYPE
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog
 from sbpair.core.transfer.filters import MessageFilter, parse_where
+from sbpair.core.transfer.ledger import Entry
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.importing import import_drained
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.replay import RANKED, Dedupe
 from sbpair.pipeline.spark.session import Session
 from sbpair.pipeline.tables import FOLDED, LocalTables, SparkTables
-from sbpair.runtime.transfer.ledger import Entry
 from tests.pipeline.stage import Stage, backlog, messages
 from tests.pipeline.test_reconcile import drain_to
 

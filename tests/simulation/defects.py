@@ -20,7 +20,7 @@ from sbpair.azure.receiver import AzureReceiver
 from sbpair.core.errors import JournalConflictError, ServiceError
 from sbpair.core.message import Disposition
 from sbpair.core.replication import ownership
-from sbpair.core.transfer import custody, delivery, holding, lanes, order, queues, window
+from sbpair.core.transfer import custody, delivery, lanes, machine, order, queues, window
 from sbpair.core.transfer.report import Accepted, Moment
 from sbpair.emulator.store import Store
 from sbpair.files import AppendedFile
@@ -361,7 +361,7 @@ def _gap_closed_by_timer() -> None:
 
         return timed
 
-    replace(holding.Holding, "keep", make)
+    replace(machine.Holding, "keep", make)
 
 
 @defect("what a receive skipped is not browsed")
@@ -393,7 +393,7 @@ def _window_filled_by_held() -> None:
 
         return stingy
 
-    put(holding.Holding, "_hold_or_release", hold)
+    put(machine.Holding, "_hold_or_release", hold)
     replace(window.Window, "grant", counted)
 
 

@@ -26,6 +26,7 @@ from sbpair.cli.inspection.plans import (
 )
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, PairsArgument, command
+from sbpair.cli.transfer.options import StatedReasonOption
 from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.cleanup import (
@@ -63,6 +64,7 @@ def cleanup(
     archive: Annotated[
         Path | None, typer.Option(metavar="DIR", help="First move the messages to a file in this folder.")
     ] = None,
+    stated_reason: StatedReasonOption = None,
     drain: Annotated[bool, typer.Option(help="First return the messages to the primary.")] = False,
     plan_out: PlanOutOption = None,
     plan: PlanOption = None,

@@ -80,7 +80,7 @@ def drain(
         result = report_result("drain", chosen, drained, verbose=options.verbose)
         if options.output is not Format.HTML and moves.report is None:
             return result
-        result = _as_page(chosen, drained, result, began_at, moves.ledger)
+        result = _as_page(options, chosen, drained, result, began_at, moves.ledger)
         if moves.report is not None:
             write_report(moves.report, result)
         return result
@@ -215,17 +215,17 @@ _REPORTS = _MARKDOWN | {".html", ".htm"}
 
 
 def _as_page(
-    pair: Pair, drained: "DrainResult", result: CommandResult, began_at: float, ledger: Path | None
+    options: Options, pair: Pair, drained: "DrainResult", result: CommandResult, began_at: float, ledger: Path | None
 ) -> CommandResult:
-    from sbpair.cli.transfer.report_page import LedgerFile, page_of
+    from sbpair.cli.transfer.report_page import page_of
+    from sbpair.operations.report import ReportRequest
+    from sbpair.operations.report import report as read_ledgers
 
-    file = None
-    if ledger is not None and ledger.is_file():
-        try:
-            file = LedgerFile.of(ledger)
-        except OSError as error:
-            raise SbpairError(f"Cannot read the ledger {ledger}: {error.strerror or error}.") from error
-    return replace(result, page=page_of(pair, drained, result, began_at, file))
+    told = None
+    if ledger is not None and ledger.exists():
+        request = ReportRequest((ledger,))
+        told = run_async(options, lambda stop: read_ledgers(request, stop=stop))
+    return replace(result, page=page_of(pair, drained, result, began_at, told))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,14 @@ from sbpair.cli.context import load_settings
 from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.inspection.saved import read_saved
 from sbpair.cli.options import Options, command
-from sbpair.cli.transfer.options import DESPITE, ConcurrencyOption, RateOption, ReserveOption, budget_of
+from sbpair.cli.transfer.options import (
+    DESPITE,
+    ConcurrencyOption,
+    RateOption,
+    ReserveOption,
+    StatedReasonOption,
+    budget_of,
+)
 from sbpair.cli.transfer.planned import PlannedRun
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
 from sbpair.core.errors import UsageError
@@ -90,6 +97,7 @@ def evacuate(
         Path | None,
         typer.Option("--plan", help="Do what this plan says; refused if an entity has changed since it was made."),
     ] = None,
+    stated_reason: StatedReasonOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, count, and say what would be done.")] = False,
     yes: YesOption = False,
 ) -> CommandResult:
@@ -161,6 +169,7 @@ def evacuate(
     given += [] if rate is None else ["--rate", f"{rate:g}"]
     given += [] if reserve is None else ["--reserve", str(reserve)]
     given += [] if ledger is None else ["--ledger", str(ledger)]
+    given += [] if stated_reason is None else ["--reason", stated_reason]
     go_on = shlex.join(["sbpair", "evacuate", source, to, *(["--auth", auth.value] if auth else []), *given])
 
     def agree(planned: EvacuateResult) -> None:

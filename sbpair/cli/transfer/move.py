@@ -9,7 +9,7 @@ from sbpair.cli.asking import go_ahead
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref, refuse_unnamed
-from sbpair.cli.transfer.options import ResendOptions, UntilIdleOption
+from sbpair.cli.transfer.options import ResendOptions, StatedReasonOption, UntilIdleOption
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.durations import format_duration
@@ -44,6 +44,7 @@ def move(
     on: NamespaceOptions,
     with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Move the dead letters as well.")] = False,
     until_idle: UntilIdleOption = None,
+    stated_reason: StatedReasonOption = None,
     chosen: ResendOptions,
 ) -> CommandResult:
     """Send the messages of a queue or subscription to another entity, each as its application sent it.
@@ -97,6 +98,7 @@ def copy(
     on: NamespaceOptions,
     dlq: Annotated[bool, typer.Option("--dlq", help="Copy the dead letters instead.")] = False,
     with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Copy the dead letters as well.")] = False,
+    stated_reason: StatedReasonOption = None,
     chosen: ResendOptions,
 ) -> CommandResult:
     """Send copies of the messages of a queue or subscription to another entity; FROM is browsed and keeps all of them.

@@ -83,6 +83,26 @@ OnlyEntitiesOption = Annotated[
     bool,
     typer.Option("--only-entities", help="Send only to the pair's configured entities; leave and name all others."),
 ]
+
+
+def _state_reason(text: str | None) -> str | None:
+    if text:
+        from sbpair.operations.log import REASON
+
+        REASON.set(text)
+    return text
+
+
+StatedReasonOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reason",
+        metavar="TEXT",
+        help="Why, for the ledger, the operations log and the report; also SBPAIR_REASON, for any command.",
+        show_default=False,
+        callback=_state_reason,
+    ),
+]
 ForOption = Annotated[
     str | None,
     typer.Option("--for", metavar="DURATION", help="Stop after this time, e.g. 15m.", show_default=False),
@@ -239,6 +259,7 @@ class MoveOptions(OptionSet):
     ledger: LedgerOption = None
     new_ledger: NewLedgerOption = False
     verify_doubtful: VerifyDoubtfulOption = True
+    stated_reason: StatedReasonOption = None
     yes: YesOption = False
 
     def go_on(self, pair: Pair) -> str:

@@ -1,11 +1,10 @@
 """A drain as a page, for later readers of the incident: what waited, where it went, what is left and why."""
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
+from sbpair.cli.transfer.ledger_report import incident_sections
 from sbpair.core.access import shown_name
 from sbpair.core.durations import format_duration
 from sbpair.core.names import parse_backlog_queue_path
@@ -13,6 +12,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import spoken_time
 from sbpair.core.transfer.conclusion import ARCHIVED, LEFT, MOVED, TO_THE_PRIMARY, DrainResult, headline
+from sbpair.core.transfer.ledger_report import IncidentReport
 from sbpair.core.transfer.report import DEAD_LETTERED
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone, number
@@ -22,57 +22,39 @@ _BAD = (Exit.FAILED, Exit.DENIED, Exit.UNREACHABLE)
 _MOST_BARS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerFile:
-    """The ledger as it was after the run, so that it can be told later whether it is still the same."""
-
-    path: Path
-    lines: int
-    sha256: str
-
-    @classmethod
-    def of(cls, path: Path) -> "LedgerFile":
-        """Read the file once.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        digest, lines = hashlib.sha256(), 0
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-                lines += block.count(b"\n")
-        return cls(path, lines, digest.hexdigest())
-
-
 def page_of(
-    pair: Pair, drained: DrainResult, result: CommandResult, began_at: float, ledger: LedgerFile | None = None
+    pair: Pair, drained: DrainResult, result: CommandResult, began_at: float, incident: IncidentReport | None = None
 ) -> Page:
-    """The page of a drain that has ended, well or not. `began_at` in UTC epoch seconds."""
+    """The page of a drain that has ended, well or not. `began_at` in UTC epoch seconds; `incident`: of all runs of its
+    ledger."""
+    of_all = () if incident is None else incident_sections(incident)
     return Page(
         f"{'Dry run of a drain' if drained.report.dry_run else 'Drain'} of {pair.name}",
-        tuple(_sections(drained, result)),
+        (*_sections(drained, result, last=incident is not None and len(incident.runs) > 1), *of_all),
         lead=headline(drained.report, drained.backlog, drained.asked),
-        facts=tuple(_facts(pair, drained, began_at, ledger)),
+        facts=tuple(_facts(pair, drained, began_at, incident)),
         tone=Tone.GOOD if result.exit is Exit.OK else Tone.BAD if result.exit in _BAD else Tone.WARN,
     )
 
 
-def _facts(pair: Pair, drained: DrainResult, began_at: float, ledger: LedgerFile | None) -> Iterator[tuple[str, str]]:
+def _facts(
+    pair: Pair, drained: DrainResult, began_at: float, incident: IncidentReport | None
+) -> Iterator[tuple[str, str]]:
     yield "From", shown_name(pair.secondary)
     yield "To", shown_name(pair.primary)
     if pair.environment:
         yield "Environment", pair.environment
     yield "Began", spoken_time(began_at)
     yield "Took", format_duration(drained.report.seconds)
-    if ledger is not None:
+    for ledger in () if incident is None else incident.ledgers:
         yield "Ledger", f"{ledger.path}, {counted(ledger.lines, 'line')}"
         yield "SHA-256 of the ledger", ledger.sha256
+    yield from () if incident is None else incident.figures
 
 
-def _sections(drained: DrainResult, result: CommandResult) -> Iterator[Section]:
+def _sections(drained: DrainResult, result: CommandResult, *, last: bool) -> Iterator[Section]:
     report = drained.report
-    yield Cards(tuple(_cards(drained)))
+    yield Cards(tuple(_cards(drained)), "Last run" if last else "")
     if result.notes:
         steps = [{"next": note} for note in result.notes]
         yield Table("What is left to do", (Column("next", "Next", advice=True),), steps)

@@ -23,6 +23,7 @@ from sbpair.cli.transfer.options import (
     Patience,
     RateOption,
     ReserveOption,
+    StatedReasonOption,
     budget_of,
 )
 from sbpair.cli.transfer.planned import PlannedRun
@@ -72,6 +73,7 @@ def restore(
     give_up_after: GiveUpAfterOption = None,
     ledger: LedgerOption = None,
     new_ledger: NewLedgerOption = False,
+    stated_reason: StatedReasonOption = None,
     although_in_the_queues: AlthoughInTheQueuesOption = False,
     although_gone: Annotated[
         bool,

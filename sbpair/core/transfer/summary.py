@@ -30,6 +30,8 @@ class Act:
     """The messages also stay where they are."""
     edited: bool = False
     """They are changed on the way."""
+    command: str = "move"
+    """Of the command line, for a ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,13 @@ class MovePlan:
             return None
         changed = self.judge.repairs.changed
         return Repaired(len(changed), tuple(Difference(key[1], diff) for key, diff in changed.items() if diff))
+
+    @property
+    def until(self) -> float | None:
+        """When all came that was not seen, or later, UTC epoch seconds: the browse went on behind the last message that
+        it saw. None: it saw none."""
+        last_ms = max((key[3] for key in self.judge.keys), default=-1)
+        return (last_ms + 1) / 1000 if last_ms > 0 else None
 
     def remarks(self, path: str) -> tuple[str, ...]:
         """What is not to be expected of the entity and its messages. `path`: of the source."""

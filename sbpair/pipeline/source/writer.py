@@ -64,6 +64,7 @@ from sbpair.core.redact import quoted
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, PATIENCE_SECONDS, credits_beside
 from sbpair.core.rewrite import TtlMode, as_sent
 from sbpair.core.transfer.custody import REFUSED_OUTCOME
+from sbpair.core.transfer.ledger import Entry, Line, Way
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.report import Tally as Counters
 from sbpair.core.transfer.state import Finish, Forward, Item, Key, Limits, Verdict, key_of
@@ -92,7 +93,7 @@ from sbpair.pipeline.runs import (
 from sbpair.pipeline.source.new_messages import ROWS, BadRow, check_new_messages, new_messages
 from sbpair.pipeline.source.options import ENTITY_OPTIONS, known_options, namespace_in, truth
 from sbpair.runtime.clock import Quiet
-from sbpair.runtime.transfer.ledger import Entry, Ledger, Line, Way
+from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.restore import NOT_TO_BE_WAITED_FOR, send_stored
 from sbpair.runtime.transfer.sinks import NamespaceSink, archive_line
 from sbpair.runtime.transfer.stored import StoredMessages

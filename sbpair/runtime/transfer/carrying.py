@@ -9,10 +9,11 @@ from datetime import UTC
 from sbpair.core.errors import LocksLostError, SbpairError, SendIncompleteError, ServiceError, UnknownServiceError
 from sbpair.core.events import DeadLettered, Forwarded
 from sbpair.core.message import Disposition
+from sbpair.core.transfer.ledger import Entry
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.state import Batch, Item, Renew, Settle
 from sbpair.ports import Clock, Observer
-from sbpair.runtime.transfer.ledger import Begun, Entry, LedgerError, Recorder
+from sbpair.runtime.transfer.ledger import Begun, LedgerError, Recorder
 from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.sinks import Sink
 

@@ -2,88 +2,48 @@
 
 Compared with the queues afterwards it proves that nothing was lost, and which messages may have arrived
 twice. Lines are written at once, so they outlive a killed process, and fsynced in groups: all that wait while one sync
-is under way make the next group.
+is under way make the next group. What stands in them: `core.transfer.ledger`.
 
 Room before record. Before a batch is sent, the disk space of its lines is allocated and a line (`sending`) names its
 messages. Without space nothing is sent. What was refused for certain is named by a line `not-sent`. So after a kill
 `doubtful` has exactly the messages that may have arrived without a line of their own. A power cut may take the last
 lines `sending` along.
-
-It is the only format: drain, syphon and restore write a file, the tasks of a replay and of `archive --take` one file
-each in a folder. Ledgers of replays before that named the dead-letter queue in a field of its own; they are read too.
 """
 
 import asyncio
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from sbpair.core.errors import SbpairError, UsageError
-from sbpair.core.names import DEAD_LETTER_SUFFIX
-from sbpair.core.redact import json_text, quoted
+from sbpair.core.redact import quoted
+from sbpair.core.transfer.ledger import (
+    BEGINNING,
+    CHAINED_BYTES,
+    EMPTY_MARK,
+    NO_MESSAGE_OUTCOMES,
+    NOT_SENT,
+    SENDING,
+    SENT_OUTCOMES,
+    STATE_MOVED,
+    Entry,
+    InDoubt,
+    Line,
+    Way,
+    batch_lines,
+    between,
+    chain_of,
+    chained,
+    mark_of,
+)
 from sbpair.core.transfer.state import Key
-from sbpair.core.values import value_class
-from sbpair.files import AppendedFile, open_private
+from sbpair.files import AppendedFile, is_claimed, open_private
 
-STATE_MOVED = "session-state"
-"""Outcome of a line that tells of the state of a session, not of a message: sequence number 0, the session's id."""
-SENT_OUTCOMES = frozenset({"forwarded", "already-forwarded"})
-SENDING, NOT_SENT = "sending", "not-sent"
-"""Outcomes of lines about a batch, whose messages they name together: it may be on its way; it was refused."""
-BATCH_OUTCOMES = frozenset({SENDING, NOT_SENT})
-_MOST_NAMED = 500
-"""Messages in one such line, which keeps it under the length of the longest line."""
-
-_BEGINNING = b'{"queue": '
-"""Of every line, cut off or not; a file that does not begin with it is no ledger, and is not cut."""
 _MOST_LINE_BYTES = 1024 * 1024
-_KINDS: tuple[Any, ...] = (str, int, str | None, int, str)
-"""Types of queue, sequence number, message id, time and outcome in a line."""
-
-
-@value_class
-class Entry:
-    """One line. `time` is UTC, ISO 8601.
-
-    `outcome`: forwarded; already-forwarded (by an earlier run); dead-lettered; refused (by its destination, and still
-    in its archive); taken (out of its queue into an archive); duplicate (of another archived message, so not sent);
-    purged (deleted on request); ping; session-state (of a session, set at the destination).
-    """
-
-    queue: str
-    sequence_number: int
-    message_id: str | None
-    enqueued_at_ms: int
-    destination: str
-    session_id: str | None
-    outcome: str
-    time: str
-    attempts: int = 1
-    """How often it was sent; above 1 an earlier attempt may have arrived too."""
-    reason: str = ""
-    digest: str | None = None
-    """Of the archived message's content, in base64, where an archive keeps one."""
-
-    def line(self, way: Mapping[str, Any] = {}) -> bytes:
-        """As JSON, with its end."""
-        line = {name: getattr(self, name) for name in _FIELDS if name != "digest" or self.digest is not None}
-        return json_text({**line, **(way or {})}).encode() + b"\n"
-
-
-_FIELDS = tuple(one.name for one in fields(Entry))
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """Hosts between which messages move. They stand in every line: the same queue names and numbers mean other messages
-    on other namespaces, and what a ledger has is completed without being sent."""
-
-    from_namespace: str
-    to_namespace: str | None
-    """None: into an archive."""
+COMMANDS_FILE = "commands.jsonl"
+"""Where commands write that are given a folder of ledgers, as the tasks of a Spark job write it."""
 
 
 class LedgerError(SbpairError):
@@ -113,7 +73,7 @@ class Recorder(ABC):
         self.forwarded = forwarded
 
     @abstractmethod
-    async def append(self, lines: bytes, room_bytes: int = 0, *, synced: bool = True) -> None:
+    async def append(self, lines: Sequence[bytes], room_bytes: int = 0, *, synced: bool = True) -> None:
         """Write lines; `synced`: and return when they are on disk.
 
         Args:
@@ -126,7 +86,7 @@ class Recorder(ABC):
     async def record(self, entries: Sequence[Entry]) -> None:
         """Returns when the entries are on disk; raises as `append`."""
         if entries:
-            await self.append(lines_of(entries, self._between))
+            await self.append([entry.line(self._between) for entry in entries])
 
     async def begin(self, entries: Sequence[Entry], *, in_doubt: bool = True) -> Begun:
         """Have room for the entries, and name their messages as on their way, before they are sent.
@@ -139,9 +99,8 @@ class Recorder(ABC):
         """
         lines = tuple(entry.line(self._between) for entry in entries)
         named = tuple(entries) if in_doubt else ()
-        sending = _batch_lines(named, SENDING, self._between)
-        to_take_back = len(sending) + sending.count(b"\n") * (len(NOT_SENT) - len(SENDING))
-        room_bytes = sum(map(len, lines)) + to_take_back
+        sending = batch_lines(named, SENDING, self._between)
+        room_bytes = _size_bytes(lines) + _size_bytes(sending) + len(sending) * (len(NOT_SENT) - len(SENDING))
         await self.append(sending, room_bytes, synced=False)
         return Begun(lines, named, room_bytes)
 
@@ -152,41 +111,22 @@ class Recorder(ABC):
             sent: places in the batch of what was accepted.
             certain: the others were refused; False: an answer was lost, so they stay in doubt.
         """
-        accepted = b"".join(begun.lines[place] for place in sent)
+        accepted = [begun.lines[place] for place in sent]
         others = [one for place, one in enumerate(begun.entries) if place not in sent] if certain else []
-        taken_back = _batch_lines(others, NOT_SENT, self._between)
-        await self.append(accepted + taken_back, -begun.room_bytes, synced=bool(accepted))
+        taken_back = batch_lines(others, NOT_SENT, self._between)
+        await self.append([*accepted, *taken_back], -begun.room_bytes, synced=bool(accepted))
 
 
-def _batch_lines(entries: Sequence[Entry], outcome: str, way: Mapping[str, Any]) -> bytes:
-    of_queues: dict[str, list[Entry]] = {}
-    for one in entries:
-        of_queues.setdefault(one.queue, []).append(one)
-    lines = []
-    for queue, named in of_queues.items():
-        for begin in range(0, len(named), _MOST_NAMED):
-            some = named[begin : begin + _MOST_NAMED]
-            first = some[0]
-            about = Entry(queue, first.sequence_number, None, 0, first.destination, None, outcome, first.time)
-            keys = [(one.sequence_number, one.message_id, one.enqueued_at_ms) for one in some]
-            lines.append(about.line({**way, "messages": keys}))
-    return b"".join(lines)
-
-
-def between(way: Way | None) -> dict[str, Any]:
-    """What each line says of the way of its message."""
-    return {} if way is None else asdict(way)
-
-
-def lines_of(entries: Sequence[Entry], way: Mapping[str, Any]) -> bytes:
-    """The entries as they are written; `way` as `between` gives it."""
-    return b"".join(entry.line(way) for entry in entries)
+def _size_bytes(lines: Collection[bytes]) -> int:
+    """Of the lines once they are chained."""
+    return sum(map(len, lines)) + len(lines) * CHAINED_BYTES
 
 
 class Ledger(Recorder):
     """Appends entries to a file; `forwarded` is what earlier runs have already sent. One process at a time.
 
     Args:
+        path: the file; or the folder of a Spark job's ledgers, all of which are read: a file there is written.
         way: written into every line, and compared with the lines that are there.
         opened: opens the file to append to it.
         to: where all messages of some queues go, by path: what was sent elsewhere would be completed, and not be there.
@@ -206,10 +146,12 @@ class Ledger(Recorder):
         to: Mapping[str, str] = {},
     ) -> None:
         super().__init__(way, frozenset())
+        folder, path = (path, path / COMMANDS_FILE) if path.is_dir() else (None, path)
         self.path = path
         self.way = way
         self.doubtful: Mapping[Key, str] = {}
         """Destinations of what earlier runs may have sent: they ended before they knew, or an answer was lost."""
+        self._mark = EMPTY_MARK
         self._file = opened(path)
         try:
             if not self._file.claim():  # its lines would end up in the middle of ours
@@ -220,19 +162,31 @@ class Ledger(Recorder):
             if path.stat().st_size:
                 if not resume:
                     raise UsageError(f"The ledger {path} exists already.", hint="Continue it, or name another file.")
-                self.forwarded, self.doubtful = _cut_and_read(path, self._between, to)
+                self.forwarded, self.doubtful, self._mark = _cut_and_read(path, self._between, to)
+            for other in () if folder is None else _written_by_others(folder, path):
+                with other.open("rb") as file:
+                    found = _read(file, other, self._between, to)
+                self.forwarded |= found.sent
+                self.doubtful = {**found.doubtful, **self.doubtful}
         except BaseException:
             self._file.close()
             raise
         self._room_bytes = 0
         """Promised to batches that are on their way."""
+        self._first: tuple[bytes, ...] = ()
+        """Lines to be written before all others."""
         self._unsynced: list[asyncio.Future[None]] = []
         self._syncing: asyncio.Task[None] | None = None
 
-    async def append(self, lines: bytes, room_bytes: int = 0, *, synced: bool = True) -> None:
+    def begin_run(self, line: bytes) -> None:
+        """Have a line about this run written before its first one."""
+        self._first = (line,)
+
+    async def append(self, lines: Sequence[bytes], room_bytes: int = 0, *, synced: bool = True) -> None:
         room = self._room_bytes + room_bytes
+        data, mark = chained([*self._first, *lines], self._mark) if lines else (b"", self._mark)
         try:
-            self._file.reserve(len(lines) + room)
+            self._file.reserve(len(data) + room)
         except OSError as error:
             raise LedgerError(
                 f"There is no room for the ledger {self.path}: {error.strerror or error}. All that was sent is "
@@ -241,9 +195,10 @@ class Ledger(Recorder):
             ) from error
         if lines:
             try:
-                self._file.write(lines)
+                self._file.write(data)
             except OSError as error:
                 raise self._not_written(error, sent=self._room_bytes > 0) from error
+            self._mark, self._first = mark, ()
         self._room_bytes = room
         if lines and synced:
             await self._on_disk()
@@ -290,65 +245,75 @@ class Ledger(Recorder):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What one line of a ledger says."""
+class _Read:
+    """What a ledger has."""
 
-    number: int
-    end_bytes: int
-    """Where in the file it ends."""
-    key: Key
-    outcome: str
-    way: Mapping[str, Any]
-    """Between which namespaces, if the line says so."""
-    destination: Any
-    messages: Sequence[Key] = field(default=())
-    """What a line about a batch names."""
+    sent: frozenset[Key]
+    doubtful: Mapping[Key, str]
+    """With its destination."""
+    complete_bytes: int
+    """What is behind that was cut off by a crash."""
+    mark: bytes | None
+    """The chain's end; None: the last line has none."""
 
 
 def _cut_and_read(
     path: Path, way: Mapping[str, Any], to: Mapping[str, str]
-) -> tuple[frozenset[Key], Mapping[Key, str]]:
-    """The keys of what was sent, and of what is in doubt, with its destination. A last line cut off by a crash, and
-    the NULs that a file system puts there, are removed: a receipt is settled after its line is on disk."""
-    wanted = {queue.lower(): destination for queue, destination in to.items()}
-    forwarded: set[Key] = set()
-    sending: dict[Key, list[str]] = {}
-    complete = 0
+) -> tuple[frozenset[Key], Mapping[Key, str], bytes]:
+    """The keys of what was sent, what is in doubt, with its destination, and what the next line is chained to. A last
+    line cut off by a crash, and the NULs that a file system puts there, are removed: a receipt is settled after its
+    line is on disk."""
     with open_private(path, "r+b") as file:
-        for line in _lines(file, path):
-            complete = line.end_bytes
-            _check_way(line.way, way, path, line.number)
-            if line.outcome in BATCH_OUTCOMES:
-                for key in line.messages:
-                    _count(sending, key, line)
-                continue
-            sending.pop(line.key, None)
-            if line.outcome in SENT_OUTCOMES or line.outcome == STATE_MOVED:
-                _check_destination(line.key[0], line.destination, wanted, path, line.number)
-                forwarded.add(line.key)
-        file.truncate(complete)
-    return frozenset(forwarded), {key: to[-1] for key, to in sending.items()}
+        found = _read(file, path, way, to)
+        file.truncate(found.complete_bytes)
+        mark = found.mark
+        if mark is None:
+            file.seek(0)
+            mark = mark_of(file.read())
+    return found.sent, found.doubtful, mark
 
 
-def _count(sending: dict[Key, list[str]], key: Key, line: Line) -> None:
-    """A message is in doubt as often as it was sent without an answer."""
-    if line.outcome == SENDING:
-        sending.setdefault(key, []).append(str(line.destination or ""))
-    elif (tries := sending.get(key)) is not None:
-        tries.pop()
-        if not tries:
-            del sending[key]
+def _read(file: BinaryIO, path: Path, way: Mapping[str, Any], to: Mapping[str, str]) -> _Read:
+    """Raises UsageError: it is no ledger, that of other namespaces, or has a message as sent elsewhere than `to`."""
+    wanted = {queue.lower(): destination for queue, destination in to.items()}
+    sent: set[Key] = set()
+    doubtful, complete, last = InDoubt(), 0, b""
+    for number, (text, line) in enumerate(_lines(file, path), 1):
+        complete += len(text)
+        last = text
+        _check_way(line.way, way, path, number)
+        doubtful.note(line)
+        if line.outcome in SENT_OUTCOMES or line.outcome == STATE_MOVED:
+            _check_destination(line.key[0], line.destination, wanted, path, number)
+            sent.add(line.key)
+    chain = chain_of(last) if last else (b"", EMPTY_MARK)
+    return _Read(frozenset(sent), doubtful.destinations(), complete, None if chain is None else chain[1])
+
+
+def _written_by_others(folder: Path, own: Path) -> list[Path]:
+    """The ledgers of a folder beside our own.
+
+    Raises:
+        UsageError: a Spark job writes one of them.
+    """
+    others = [path for path in ledgers_in(folder) if path != own]
+    if any(is_claimed(path) for path in others):
+        raise UsageError(f"A Spark job is writing the ledger {folder}. Nothing was moved.", hint="Wait for its end.")
+    return others
+
+
+def ledgers_in(path: Path) -> list[Path]:
+    """The files of a ledger: itself, or those of a folder; none if there is nothing."""
+    return sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
 
 
 def sent_in(path: Path) -> frozenset[Key]:
-    """What a ledger has as sent; nothing if there is no such file.
+    """What a ledger has as sent, by any command: a file, or all of a folder. Nothing if there is none.
 
     Raises:
         UsageError: it is not a ledger.
     """
-    if not path.is_file():
-        return frozenset()
-    return frozenset(key for key, outcome in outcomes_in(path) if outcome in SENT_OUTCOMES)
+    return frozenset(key for file in ledgers_in(path) for key, outcome in outcomes_in(file) if outcome in SENT_OUTCOMES)
 
 
 def outcomes_in(path: Path) -> Iterator[tuple[Key, str]]:
@@ -363,38 +328,23 @@ def lines_in(path: Path) -> Iterator[Line]:
         UsageError: it is not a ledger.
     """
     with path.open("rb") as file:
-        yield from (line for line in _lines(file, path) if line.outcome not in BATCH_OUTCOMES)
+        yield from (line for _, line in _lines(file, path) if line.outcome not in NO_MESSAGE_OUTCOMES)
 
 
-def _lines(file: BinaryIO, path: Path) -> Iterator[Line]:
+def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, Line]]:
     """The whole lines of a ledger. Its last line may be cut off, and end in NULs."""
-    end_bytes = 0
-    for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
-        if not line.endswith(b"\n"):
-            rest = line.rstrip(b"\0")
-            cut_off = rest.startswith(_BEGINNING[: len(rest)]) and (rest or end_bytes)
+    begun = False
+    for number, text in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
+        if not text.endswith(b"\n"):
+            rest = text.rstrip(b"\0")
+            cut_off = rest.startswith(BEGINNING[: len(rest)]) and (rest or begun)
             if not cut_off or any(block.strip(b"\0") for block in iter(lambda: file.read(_MOST_LINE_BYTES), b"")):
                 raise _no_ledger(path, number)
             return
-        end_bytes += len(line)
-        yield _read(line, path, number, end_bytes)
-
-
-def _read(line: bytes, path: Path, number: int, end_bytes: int) -> Line:
-    try:
-        read = json.loads(line)
-        queue = read["queue"] + (f"/{DEAD_LETTER_SUFFIX}" if read.get("dead_letter") is True else "")
-        key = (queue, read["sequence_number"], read["message_id"], read["enqueued_at_ms"])
-        outcome = read["outcome"]
-        named = read["messages"] if outcome in BATCH_OUTCOMES else ()
-        messages = [(queue, sequence_number, message_id, at) for sequence_number, message_id, at in named]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _no_ledger(path, number) from error
-    for one in (key, *messages):
-        if not all(isinstance(value, kinds) for value, kinds in zip((*one, outcome), _KINDS, strict=True)):
+        begun = True
+        if (line := Line.parse(text)) is None:
             raise _no_ledger(path, number)
-    way = {name: read[name] for name in ("from_namespace", "to_namespace") if name in read}
-    return Line(number, end_bytes, key, outcome, way, read.get("destination"), messages)
+        yield text, line
 
 
 def _check_way(there: Mapping[str, Any], way: Mapping[str, Any], path: Path, number: int) -> None:

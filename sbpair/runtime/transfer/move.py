@@ -13,7 +13,7 @@ rest by ways of its own.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from sbpair.concurrency import end
@@ -21,11 +21,15 @@ from sbpair.core.errors import Category, ServiceError
 from sbpair.core.message import State
 from sbpair.core.names import subscription_of
 from sbpair.core.transfer.report import DrainReport, QueueFailure, parts_together
+from sbpair.ports import DeletesInBatches
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.transfer.drain import ToArchive, TransferRequest, halt_in_time, make_archive
 from sbpair.runtime.transfer.move_browsed import BrowsedMove
 from sbpair.runtime.transfer.move_sessions import SessionMove, reported_later
 from sbpair.runtime.transfer.moving import MoveJob
+
+MOST_DELETED_AT_ONCE = (4_000, 500)
+"""Messages that a request deletes at most in the Premium tier, and in the others."""
 
 
 async def move(job: MoveJob) -> DrainReport:
@@ -79,6 +83,8 @@ async def _moved(job: MoveJob) -> DrainReport:
     scheduled = job.request.scheduled and of_the_queue and subscription_of(job.path) is None
     if scheduled:
         parts.append(await BrowsedMove(job).scheduled(job.request))
+    if job.delete_before is not None:
+        parts.append(await _deleted_in_batches(job, job.delete_before))
     rest = None if job.topic else job.less(job.request, parts)
     if rest is not None and of_the_queue and await _by_session(job):
         parts += await SessionMove(job).moved_until_idle(rest)
@@ -101,6 +107,25 @@ async def _moved(job: MoveJob) -> DrainReport:
             parts[0] = reported_later(parts[0])
             parts.append(await BrowsedMove(job).scheduled(request))  # what was scheduled meanwhile
     return parts_together(parts, seconds=job.clock.monotonic() - began)
+
+
+async def _deleted_in_batches(job: MoveJob, before: float) -> DrainReport:
+    """Let the service delete what is active. What it does not delete so is left to the ways below: sessions, and the
+    entities and namespaces for which it refuses."""
+    began, deleted = job.clock.monotonic(), 0
+    dead_letter = job.request.dead_letter
+    receiver = job.ends.source.receiver(job.path, dead_letter=dead_letter)
+    try:
+        if not isinstance(receiver, DeletesInBatches) or (not dead_letter and await _by_session(job)):
+            return DrainReport(confirmed_empty=True)
+        for most in MOST_DELETED_AT_ONCE:
+            with suppress(ServiceError):  # the next ones are fewer, and then come one after another
+                while not job.stop.is_set() and (some := await receiver.delete_batch(most, before=before)):
+                    deleted += some
+                break
+    finally:
+        await close_quietly(receiver)
+    return DrainReport(purged=deleted, confirmed_empty=True, seconds=job.clock.monotonic() - began)
 
 
 async def _by_session(job: MoveJob) -> bool:

@@ -14,6 +14,7 @@ from sbpair.concurrency import cancel_on, end, side_by_side, waiting
 from sbpair.core.errors import Category, ServiceError, SessionUnavailableError
 from sbpair.core.message import State
 from sbpair.core.transfer.conclusion import waits_for_more
+from sbpair.core.transfer.ledger import STATE_MOVED, Entry
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, reasons
 from sbpair.core.transfer.resend import HELD, NOT_REACHED, OTHER_STATE, STATE_STAYS
 from sbpair.core.transfer.state import LEAST_LOCK_SECONDS, Key, Leave, LockClock, key_of
@@ -21,7 +22,6 @@ from sbpair.ports import MessageMover, MessageReceiver
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly, keep_session
 from sbpair.runtime.transfer.drain import TransferRequest
-from sbpair.runtime.transfer.ledger import STATE_MOVED, Entry
 from sbpair.runtime.transfer.moving import MoveJob
 from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.sinks import LeftOpen

@@ -34,6 +34,8 @@ class MoveJob:
         session_states: take the states of sessions along. Not where only some messages are meant.
         topic: the source is one: what is scheduled is all that can be seen and taken there.
         undeliverable: as for `Settlement`.
+        delete_before: all active messages that came before this moment, UTC epoch seconds, are to be deleted, and their
+            service may do it without handing them out.
         archive: where all parts put their messages, instead of sending them; left open.
     """
 
@@ -52,6 +54,7 @@ class MoveJob:
     topic: bool = False
     undeliverable: str | None = None
     archive: ArchiveSink | None = None
+    delete_before: float | None = None
 
     @property
     def path(self) -> str:

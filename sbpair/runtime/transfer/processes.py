@@ -26,12 +26,13 @@ from sbpair.core.errors import SbpairError, UnknownServiceError
 from sbpair.core.events import Event, Forwarded, ProcessLost
 from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.core.transfer.filters import FilterError
+from sbpair.core.transfer.ledger import Way
 from sbpair.core.transfer.report import DrainReport, QueueFailure, in_order, parts_together
 from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Observer
 from sbpair.runtime.inspection.usage import Usage
 from sbpair.runtime.transfer.drain import NONE_READABLE, TransferRequest
-from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Recorder, Way
+from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Recorder
 
 STOP_SECONDS = 30.0
 """A process that has been told to stop is ended after this time: a drain stops within ten."""
@@ -257,7 +258,9 @@ class _Worker:
             case "failed":
                 self._fail(value)
 
-    async def _record(self, connection: Connection, number: int, lines: bytes, room_bytes: int, synced: bool) -> None:
+    async def _record(
+        self, connection: Connection, number: int, lines: Sequence[bytes], room_bytes: int, synced: bool
+    ) -> None:
         error = None
         try:
             if self._ledger is None:
@@ -364,7 +367,7 @@ class _There(Recorder):
     def notify(self, event: Event) -> None:
         self._send("event", event)
 
-    async def append(self, lines: bytes, room_bytes: int = 0, *, synced: bool = True) -> None:
+    async def append(self, lines: Sequence[bytes], room_bytes: int = 0, *, synced: bool = True) -> None:
         if self._gone:
             raise _nobody_writes()
         number = next(self._numbers)

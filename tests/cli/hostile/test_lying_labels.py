@@ -13,7 +13,8 @@ from sbpair import NamespaceAccess, Secret, ServiceBusClient
 from sbpair.connect import open_namespace
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import ConfigurationError, UsageError
-from sbpair.runtime.transfer.ledger import Ledger, Way
+from sbpair.core.transfer.ledger import Way
+from sbpair.runtime.transfer.ledger import Ledger
 from tests.cli.exit_codes import ASKS_NOBODY, TABLE
 from tests.cli.process import Sbpair
 

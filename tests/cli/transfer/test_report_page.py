@@ -1,5 +1,6 @@
 """A drain as a page: before, after, destinations, dead letters, the ledger's digest, and what is left to do."""
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Mapping
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from sbpair.cli.transfer.report import report_result
-from sbpair.cli.transfer.report_page import LedgerFile, page_of
+from sbpair.cli.transfer.report_page import page_of
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.transfer.conclusion import Asked, DrainResult
+from sbpair.core.transfer.ledger import Entry
+from sbpair.core.transfer.ledger_report import IncidentReport
 from sbpair.core.transfer.report import DrainReport, Left
+from sbpair.operations.report import ReportRequest, report
 from sbpair.render.html import to_html
 from sbpair.render.markdown import page_to_markdown
 from sbpair.render.page import Bars, Cards, Finding, Findings, Line, Lines, Page, Text, Tone
@@ -41,10 +45,10 @@ def page(
     report: DrainReport,
     backlog: Backlog | None,
     before: Mapping[str, int] | None = None,
-    ledger: LedgerFile | None = None,
+    incident: IncidentReport | None = None,
 ) -> Page:
     drained = DrainResult.of(ASKED, report, backlog, None, before)
-    return page_of(a_pair(), drained, report_result("drain", a_pair(), drained), 0.0, ledger)
+    return page_of(a_pair(), drained, report_result("drain", a_pair(), drained), 0.0, incident)
 
 
 def tables(made: Page) -> dict[str, list[dict[str, object]]]:
@@ -127,10 +131,12 @@ def test_many_destinations_are_told_once_each_and_few_of_them_drawn() -> None:
 @pytest.mark.parametrize("lines", [0, 1, 50_000])
 def test_the_ledger_is_told_by_its_digest(tmp_path: Path, lines: int) -> None:
     path = tmp_path / "ledger.jsonl"
-    path.write_bytes(b'{"a": "line of the ledger"}\n' * lines)
-    file = LedgerFile.of(path)
+    one = Entry(QUEUE.queue, 1, "m1", 0, "orders", None, "forwarded", "2026-11-24T08:00:00+00:00").line()
+    path.write_bytes(one * lines)
+    told = asyncio.run(report(ReportRequest((path,))))
+    (file,) = told.ledgers
     assert (file.lines, file.sha256) == (lines, hashlib.sha256(path.read_bytes()).hexdigest())
-    made = page(DrainReport(), EMPTY, ledger=file)
+    made = page(DrainReport(), EMPTY, incident=told)
     assert ("SHA-256 of the ledger", file.sha256) in made.facts
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from sbpair.core.message import Disposition, Received
-from sbpair.core.transfer.holding import CHECK_SECONDS
-from sbpair.core.transfer.machine import Settlement
+from sbpair.core.transfer.machine import CHECK_SECONDS, Settlement
 from sbpair.core.transfer.order import PARKED_MESSAGES, WAITS_BEHIND, Gap, Mode
 from sbpair.core.transfer.state import Forward, Limits, PollAgain, Sample, Settle, Stage, key_of
 

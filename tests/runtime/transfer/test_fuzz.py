@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpair.core.errors import UsageError
-from sbpair.runtime.transfer.ledger import Entry, Ledger
+from sbpair.core.transfer.ledger import Entry
+from sbpair.runtime.transfer.ledger import Ledger
 from tests.hostile import bounded, damaged, json_bytes, mutated, tame, within
 
 LINE = asdict(Entry("q", 7, "order-1", 1_790_000_000_000, "orders", "s", "forwarded", "2026-11-01T00:00:00Z"))

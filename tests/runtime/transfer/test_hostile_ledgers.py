@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from sbpair.core.errors import UsageError
-from sbpair.runtime.transfer.ledger import Entry, Ledger, Way
+from sbpair.core.transfer.ledger import Entry, Way
+from sbpair.runtime.transfer.ledger import Ledger
 from tests.runtime.transfer.test_drain_emulator import browse, compose, stage
 
 WAY = Way("contoso-neu.servicebus.windows.net", "contoso-weu.servicebus.windows.net")

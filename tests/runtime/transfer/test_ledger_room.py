@@ -24,17 +24,20 @@ from sbpair.core.errors import (
 from sbpair.core.events import Doubtful
 from sbpair.core.message import PARTITION_SHIFT
 from sbpair.core.rewrite import compose, for_backlog
+from sbpair.core.transfer.ledger import Entry
 from sbpair.core.transfer.report import DrainReport
 from sbpair.files import AppendedFile
 from sbpair.operations.backlog import BacklogRequest
 from sbpair.operations.doubtful import VERIFY_SECONDS, looking_for
-from sbpair.operations.ledgers import doubtful_file, open_ledger
+from sbpair.operations.ledgers import LedgerRun, doubtful_file, open_ledger
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
-from sbpair.runtime.transfer.ledger import Entry, Ledger, LedgerError, Way, outcomes_in
+from sbpair.runtime.transfer.ledger import Ledger, LedgerError, outcomes_in
+from tests.core.snapshots import a_pair
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
 QUEUE = "primary/x-servicebus-transfer/0"
-WAY = Way("secondary", "primary")
+RUN = LedgerRun("drain", a_pair().secondary, a_pair().primary)
+WAY = RUN.way
 
 
 def entry(number: int, outcome: str = "forwarded") -> Entry:
@@ -264,7 +267,7 @@ async def test_the_next_run_names_each_message_in_doubt_once(tmp_path_factory: p
     await ledger.close()
     observer = RecordingObserver()
     for _ in range(2):
-        async with open_ledger(path, WAY, observer) as again:
+        async with open_ledger(path, RUN, observer) as again:
             assert again is not None
             assert {key(1), key(2)} <= set(again.doubtful)
             begun = await again.begin([entry(3)])
@@ -288,7 +291,7 @@ async def test_what_lies_at_its_destination_is_recorded_and_the_rest_is_sent(
     taken = next(iter(world.orders.messages))
     del world.orders.messages[taken]  # a consumer was faster
     observer = RecordingObserver()
-    async with open_ledger(path, WAY, observer, verify=world.looking()) as again:
+    async with open_ledger(path, RUN, observer, verify=world.looking()) as again:
         assert again is not None
         assert len(again.doubtful) == 6
         report = await world.drain(again)
@@ -296,7 +299,7 @@ async def test_what_lies_at_its_destination_is_recorded_and_the_rest_is_sent(
     assert (report.already_forwarded, report.forwarded, report.confirmed_empty) == (5, 7, True)
     assert len(world.orders.messages) == 5 + 7
     observer = RecordingObserver()
-    async with open_ledger(path, WAY, observer, verify=world.looking()):
+    async with open_ledger(path, RUN, observer, verify=world.looking()):
         assert not observer.of(Doubtful)
 
 
@@ -311,7 +314,7 @@ async def test_where_nobody_may_browse_what_is_in_doubt_is_sent_again(
     side = world.primary if unreadable == "destination" else world.secondary
     side.fail("peek", UnauthorizedError("no Listen"))
     observer = RecordingObserver()
-    async with open_ledger(path, WAY, observer, verify=world.looking()) as again:
+    async with open_ledger(path, RUN, observer, verify=world.looking()) as again:
         assert [(one.messages, one.found) for one in observer.of(Doubtful)] == [(6, 0)]
         side.heal()
         assert again is not None
@@ -331,7 +334,7 @@ async def test_a_destination_that_does_not_answer_is_not_waited_for_for_long(
         if stop_seconds < VERIFY_SECONDS:
             asyncio.get_running_loop().call_later(stop_seconds, stop.set)
         world.primary.delays["peek"] = 3600.0
-        async with open_ledger(path, WAY, RecordingObserver(), verify=world.looking(stop)):
+        async with open_ledger(path, RUN, RecordingObserver(), verify=world.looking(stop)):
             assert world.clock.monotonic() - began == pytest.approx(most_seconds, abs=0.1)
 
 
@@ -343,7 +346,7 @@ async def test_what_was_there_long_before_is_passed_over(tmp_path_factory: pytes
     await asyncio.sleep(600)
     world.fill(10)
     await world.killed(path)
-    async with open_ledger(path, WAY, RecordingObserver(), verify=world.looking()) as again:
+    async with open_ledger(path, RUN, RecordingObserver(), verify=world.looking()) as again:
         assert again is not None
         assert len(again.forwarded) == 6
     assert world.primary.calls["peek", "orders"] < 50
@@ -363,7 +366,7 @@ async def test_each_partition_of_a_destination_is_looked_at(tmp_path_factory: py
         for number, stored in enumerate(there[partition::3], 1):
             stored.sequence_number = (partition << PARTITION_SHIFT) + number
             world.orders.messages[stored.sequence_number] = stored
-    async with open_ledger(path, WAY, RecordingObserver(), verify=world.looking()) as again:
+    async with open_ledger(path, RUN, RecordingObserver(), verify=world.looking()) as again:
         assert again is not None
         assert len(again.forwarded) == 6
     assert world.primary.calls["peek", "orders"] < 150
@@ -375,7 +378,7 @@ async def test_a_dry_run_writes_no_file_of_doubtful_messages(tmp_path_factory: p
     ledger = Ledger(path, way=WAY)
     await ledger.begin([entry(1)])
     await ledger.close()
-    async with open_ledger(path, WAY, None):
+    async with open_ledger(path, RUN, None):
         assert not doubtful_file(path).exists()
 
 
@@ -387,11 +390,11 @@ async def test_a_new_ledger_does_not_rename_one_that_a_process_writes(
     running = Ledger(path, way=WAY)
     await running.record([entry(1)])
     with pytest.raises(UsageError, match="being written by another process"):
-        async with open_ledger(path, WAY, None, new=True):
+        async with open_ledger(path, RUN, None, new=True):
             raise AssertionError("it was opened")
     assert [one.name for one in path.parent.iterdir()] == [path.name]
     await running.close()
-    async with open_ledger(path, WAY, None, new=True) as fresh:
+    async with open_ledger(path, RUN, None, new=True) as fresh:
         assert fresh is not None
         assert not fresh.forwarded
     assert path.with_name("ledger.jsonl.1").exists()

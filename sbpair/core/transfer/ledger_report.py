@@ -1,0 +1,385 @@
+"""What ledgers tell of an incident over all of their runs, and whether their lines stand as they were written."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+from sbpair.core.durations import format_duration
+from sbpair.core.outcome import Exit
+from sbpair.core.serialization import AS_OBJECT, AS_TIME, HIDDEN, Time, column, rounded, spoken_time
+from sbpair.core.transfer.custody import DEAD_LETTERED, REFUSED_OUTCOME
+from sbpair.core.transfer.ledger import (
+    BATCH_OUTCOMES,
+    EMPTY_MARK,
+    RUN_BEGAN,
+    RUN_ENDED,
+    STATE_MOVED,
+    InDoubt,
+    Line,
+    chain_of,
+    mark_of,
+)
+from sbpair.core.transfer.report import Named, in_order
+from sbpair.core.transfer.state import Key
+from sbpair.core.words import counted, listed, ranges
+
+NOT_RECORDED = "not recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSeen:
+    """A file of a ledger, and what its chain says of it."""
+
+    path: str = field(metadata=column("Ledger"))
+    lines: int = field(metadata=column("Lines", counts=True))
+    sha256: str = field(metadata=column("SHA-256"))
+    """Of the file, in hexadecimal."""
+    not_chained: int = field(metadata=column("Not chained", counts=True))
+    """Lines of an earlier release, before the first one that is chained."""
+    parts: int
+    """Ledgers that were put together in it, where it is that of a stream. Whether one of them lacks its end, or stands
+    there twice, cannot be seen."""
+    cut_off: bool
+    """The last line is not whole: its process was killed, or the disk was full. It is left out."""
+    ended: bool
+    """The last run wrote that it had ended; otherwise it was killed, or lines were removed at the end."""
+    faults: tuple[str, ...]
+    """What was changed, dropped, moved or added since it was written."""
+    signature: str | None = None
+    """What stands in the file's `.sig`, as `ssh-keygen -Y sign` writes it."""
+
+
+class Chain:
+    """Follows the lines of one ledger. A user who can write the file can also chain it again: a digest or a
+    signature that is kept elsewhere shows that.
+
+    Args:
+        put_together: the file was made of several ledgers, as that of a stream is.
+    """
+
+    def __init__(self, *, put_together: bool = False) -> None:
+        self._put_together = put_together
+        self.lines = self.not_chained = 0
+        self.parts = 1
+        self.cut_off = False
+        self._all = sha256()
+        self._mark: bytes | None = EMPTY_MARK
+        self._broken: list[int] = []
+        self._unchained: list[int] = []
+        self._unreadable: list[int] = []
+
+    def add(self, text: bytes) -> Line | None:
+        """The next line, with its end, and what it says; None: nothing that counts."""
+        line, found, before = Line.parse(text), chain_of(text), self._before()
+        self._all.update(text)
+        # A crash leaves the beginning of a line; a whole one with another byte in place of its end was changed.
+        if not text.endswith(b"\n") and not self.cut_off and Line.parse(text.rstrip(b"\0")[:-1]) is None:
+            self.cut_off = True
+            return None
+        self.lines = number = self.lines + 1
+        if line is None or self.cut_off or not text.endswith(b"\n"):
+            self._unreadable.append(number)
+        if found is None:
+            if self.not_chained < number - 1:
+                self._unchained.append(number)
+            else:
+                self.not_chained = number
+            self._mark = None
+            return line
+        body, self._mark = found
+        if self._put_together and number > 1 and mark_of(EMPTY_MARK, body) == self._mark:
+            self.parts += 1
+        elif mark_of(before, body) != self._mark:
+            self._broken.append(number)
+        return line
+
+    def _before(self) -> bytes:
+        return self._mark if self._mark is not None else self._all.hexdigest()[: len(EMPTY_MARK)].encode()
+
+    def seen(self, path: str, *, ended: bool, signature: str | None) -> LedgerSeen:
+        """The whole file."""
+        broken = f"{_lines(self._broken)} not as written, or lines before it were dropped, moved or added"
+        faults = (
+            (self._broken, broken),
+            (self._unchained, f"{_lines(self._unchained)} not chained: an earlier release wrote that, or it was added"),
+            (self._unreadable, f"{_lines(self._unreadable)} no line of a ledger"),
+        )
+        said = tuple(f"{path}: {fault}" for numbers, fault in faults if numbers)
+        digest, left_out = self._all.hexdigest(), self.cut_off
+        return LedgerSeen(path, self.lines, digest, self.not_chained, self.parts, left_out, ended, said, signature)
+
+
+def _lines(numbers: list[int]) -> str:
+    return f"line {numbers[0]} is" if len(numbers) == 1 else f"lines {ranges(numbers)} are"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSeen:
+    """One run of a command, as its ledger has it. Of a ledger's lines before the first run that is recorded nobody
+    knows who wrote them."""
+
+    began: Time | None = field(metadata=column("Began"))
+    ended: Time | None = field(default=None, metadata=column("Ended"))
+    """None: it was killed, or goes on."""
+    who: str = field(default=NOT_RECORDED, metadata=column("Who"))
+    command: str = field(default=NOT_RECORDED, metadata=column("Command"))
+    credentials: str = field(default=NOT_RECORDED, metadata=column("Credentials"))
+    """On the namespace that messages were taken from, and on the one they went to."""
+    between: str = field(default="", metadata=column("Between"))
+    version: str = ""
+    reason: str = field(default="", metadata=column("Reason"))
+    sent: int = field(default=0, metadata=column("Sent", counts=True))
+    dead_lettered: int = field(default=0, metadata=column("Dead-lettered", counts=True))
+    ended_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PossibleDouble:
+    """A message that may be at its destination more than once, always with the same MessageId."""
+
+    message_id: str | None = field(metadata=column("MessageId"))
+    destination: str = field(metadata=column("Destination"))
+    queue: str = field(metadata=column("From"))
+    sequence_number: int = field(metadata=column("Number"))
+    why: str = field(metadata=column("Why"))
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentReport:
+    """An incident over all runs of its ledgers. Messages are told apart by queue, number, MessageId and time."""
+
+    ledgers: tuple[LedgerSeen, ...]
+    runs: tuple[RunSeen, ...]
+    messages: int
+    """Different messages that were dealt with."""
+    sent: int
+    """Messages that their destinations accepted; `forwarded_lines` of them with those that were sent more than once."""
+    first_enqueued_at: float | None = field(metadata=AS_TIME)
+    """When the first message was put into the queue that it was taken from: of a backlog, the first one diverted."""
+    last_enqueued_at: float | None = field(metadata=AS_TIME)
+    first_sent_at: Time | None
+    last_sent_at: Time | None
+    longest_wait_seconds: float | None = field(metadata=rounded(3))
+    """From there until a message was sent."""
+    outcomes: Named = field(metadata=AS_OBJECT)
+    """Lines by outcome."""
+    destinations: Named = field(metadata=AS_OBJECT)
+    """Messages sent, by destination."""
+    dead_letter_reasons: Named = field(metadata=AS_OBJECT)
+    possible_doubles: tuple[PossibleDouble, ...]
+    left: Named | None = field(metadata=HIDDEN)
+    """What the last run left, by reason. None: no run has said."""
+    waiting: Mapping[str, int | None] | None
+    """What the backlog held after the last run, by kind. None: no run has counted it."""
+    verified: bool = field(default=False, metadata=HIDDEN)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        return tuple(fault for ledger in self.ledgers for fault in ledger.faults)
+
+    @property
+    def exit(self) -> Exit:
+        """Findings where the ledgers are to be verified, and are not as they were written."""
+        return Exit.FINDINGS if self.verified and self.faults else Exit.OK
+
+    @property
+    def closing(self) -> str:
+        """The last sentence."""
+        runs = counted(len(self.runs), "run")
+        if self.verified and self.faults:
+            return f"The ledgers are not as they were written: {counted(len(self.faults), 'fault')}."
+        dead = sum(number for _, number in self.dead_letter_reasons)
+        said = f"{counted(self.messages, 'message')} in {runs}: {self.sent:,} sent, {dead:,} dead-lettered"
+        if self.possible_doubles:
+            said += f", {len(self.possible_doubles):,} possibly twice at the destination"
+        return f"{said}.{self._proven()}"
+
+    def _proven(self) -> str:
+        if not self.verified:
+            return ""
+        lines = sum(ledger.lines for ledger in self.ledgers)
+        chained = lines - sum(ledger.not_chained for ledger in self.ledgers)
+        if not chained:
+            return " Not chained: an earlier release wrote the ledger."
+        return f" No line of {chained:,} was changed, dropped, moved or added."
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left, and what the numbers cannot tell."""
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        yield from (f"{fault}." for fault in self.faults)
+        for ledger in self.ledgers:
+            if ledger.not_chained and ledger.not_chained < ledger.lines:
+                yield f"{ledger.path}: lines 1-{ledger.not_chained} are of an earlier release, chained as a whole."
+            if ledger.parts > 1:
+                yield f"{ledger.path}: put together of {ledger.parts:,} ledgers."
+            if ledger.cut_off:
+                yield f"{ledger.path}: the last line was cut off by a crash or a full disk, and is left out."
+            if ledger.lines > ledger.not_chained and not ledger.ended:
+                yield f"{ledger.path}: the last run has no end: it goes on, was killed, or its last lines were removed."
+        for reason, number in self.left or ():
+            yield f"{number:,} {'was' if number == 1 else 'were'} left: {reason}."
+
+    @property
+    def figures(self) -> tuple[tuple[str, str], ...]:
+        """What a reader asks first, with the answer."""
+        return tuple(self._figures())
+
+    def _figures(self) -> Iterator[tuple[str, str]]:
+        if self.first_enqueued_at is not None and self.last_enqueued_at is not None:
+            yield "First message waited since", spoken_time(self.first_enqueued_at)
+            yield "Last message waited since", spoken_time(self.last_enqueued_at)
+        if self.first_sent_at is not None and self.last_sent_at is not None:
+            yield "First sent", _spoken(self.first_sent_at)
+            yield "Last sent", _spoken(self.last_sent_at)
+        if self.longest_wait_seconds is not None:
+            yield "Longest wait", format_duration(round(self.longest_wait_seconds))
+        if self.waiting is not None:
+            kinds = [
+                f"{'unknown' if number is None else f'{number:,}'} {kind}" for kind, number in self.waiting.items()
+            ]
+            yield "Left in the backlog", listed(kinds, most=len(kinds)) or "nothing"
+
+
+def _spoken(time: str) -> str:
+    return time if (at := _epoch_seconds(time)) is None else spoken_time(at)
+
+
+class IncidentCounter:
+    """Adds up the lines of ledgers, one ledger after the other."""
+
+    def __init__(self) -> None:
+        self._runs: list[RunSeen] = []
+        self._messages: set[tuple[str, Key]] = set()
+        self._sent: Counter[tuple[str, Key]] = Counter()
+        self._lines: set[tuple[Key, str, str]] = set()
+        """What a line says that stands in two files of a folder: a stream's is folded into another one."""
+        self._outcomes: Counter[str] = Counter()
+        self._destinations: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+        self._doubles: dict[Key, PossibleDouble] = {}
+        self._waits: list[float] = []
+        self._enqueued: list[float] = []
+        self._times: list[str] = []
+        self._last: Mapping[str, Any] = {}
+        self._doubt = InDoubt()
+        self._run: RunSeen | None = None
+        self._of_run: Counter[str] = Counter()
+
+    def add(self, line: Line) -> None:
+        """The next line of the ledger."""
+        said = line.fields
+        if line.outcome in BATCH_OUTCOMES:
+            self._doubt.note(line)
+        elif line.outcome == RUN_BEGAN:
+            self._close()
+            who, command, credentials = (
+                str(said.get(name, NOT_RECORDED)) for name in ("who", "command", "credentials")
+            )
+            version, reason = str(said.get("version", "")), str(said.get("reason", ""))
+            way = _between(line.way)
+            self._run = RunSeen(str(said.get("time")), None, who, command, credentials, way, version, reason)
+        elif line.outcome == RUN_ENDED:
+            self._last = said
+            run = self._run or RunSeen(None, between=_between(line.way))
+            self._run = replace(run, ended=str(said.get("time")), ended_by=str(said.get("ended_by")))
+            self._close()
+        elif line.outcome != STATE_MOVED:
+            self._message(line)
+
+    def over(self) -> bool:
+        """The ledger has no more lines. Whether its last run, if it is known, wrote that it had ended."""
+        for key, destination in self._doubt.destinations().items():
+            self._may_be_double(key, destination, "an answer was lost, and no later line tells of the message")
+        ended = self._run is None or self._run.who == NOT_RECORDED
+        self._close()
+        self._doubt = InDoubt()
+        return ended
+
+    def _close(self) -> None:
+        if self._run is not None:
+            sent, dead_lettered = (sum(self._of_run[name] for name in names) for names in (_SENT, _UNDELIVERED))
+            self._runs.append(replace(self._run, sent=sent, dead_lettered=dead_lettered))
+        self._run, self._of_run = None, Counter()
+
+    def _message(self, line: Line) -> None:
+        key, outcome, said = line.key, line.outcome, line.fields
+        time, destination = str(said.get("time")), str(said.get("destination") or "")
+        if (key, outcome, time) in self._lines:
+            return
+        self._lines.add((key, outcome, time))
+        between = _between(line.way)
+        message, enqueued = (between, key), key[3] / 1000
+        unanswered = self._doubt.note(line)
+        self._messages.add(message)
+        if self._run is None:
+            self._run = RunSeen(time, between=between)
+        for counter in (self._outcomes, self._of_run):
+            counter[outcome] += 1
+        if enqueued > 0:
+            self._enqueued.append(enqueued)
+        if outcome in _SENT:
+            self._times.append(time)
+            self._sent[message] += 1
+            self._destinations[destination] += 1
+            if enqueued > 0 and (at := _epoch_seconds(time)) is not None:
+                self._waits.append(at - enqueued)
+            if self._sent[message] > 1:
+                self._may_be_double(key, destination, "it was sent more than once")
+        elif outcome in _UNDELIVERED:
+            self._reasons[str(said.get("reason"))] += 1
+        attempts = said.get("attempts")
+        if unanswered or (isinstance(attempts, int) and attempts > 1):
+            self._may_be_double(key, destination, "an earlier send of it was not answered")
+
+    def _may_be_double(self, key: Key, destination: str, why: str) -> None:
+        self._doubles.setdefault(key, PossibleDouble(key[2], destination, key[0], key[1], why))
+
+    def report(self, ledgers: tuple[LedgerSeen, ...], *, verified: bool) -> IncidentReport:
+        """All of them."""
+        left, waiting = _numbers(self._last.get("left")), _numbers(self._last.get("waiting"))
+        return IncidentReport(
+            ledgers,
+            tuple(sorted(self._runs, key=lambda run: run.began or "")),
+            len(self._messages),
+            len(self._sent),
+            min(self._enqueued, default=None),
+            max(self._enqueued, default=None),
+            min(self._times, default=None),
+            max(self._times, default=None),
+            max(self._waits, default=None),
+            in_order(self._outcomes),
+            in_order(self._destinations),
+            in_order(self._reasons),
+            tuple(self._doubles.values()),
+            None if left is None else tuple((reason, number or 0) for reason, number in left.items()),
+            waiting,
+            verified,
+        )
+
+
+_SENT, _UNDELIVERED = ("forwarded",), (DEAD_LETTERED, REFUSED_OUTCOME)
+
+
+def _numbers(said: Any) -> dict[str, int | None] | None:
+    if not isinstance(said, dict):
+        return None
+    return {str(name): number for name, number in said.items() if isinstance(number, int | None)}
+
+
+def _epoch_seconds(time: str) -> float | None:
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        return None
+
+
+def _between(way: Mapping[str, Any]) -> str:
+    if not way:
+        return NOT_RECORDED
+    return f"{way.get('from_namespace')} to {way.get('to_namespace') or 'an archive'}"
