@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +75,11 @@ class Running:
             return function()
 
         return asyncio.run_coroutine_threadsafe(run(), self.loop).result()
+
+    def warm(self) -> None:
+        """Have it answer over HTTP once: a WebSocket of the SDK's gives up after a second."""
+        with urllib.request.urlopen(f"http://{self.gateway.endpoint()}/health") as answer:
+            assert answer.status == 200
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self._stop.set)

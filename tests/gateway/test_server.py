@@ -36,6 +36,7 @@ def both(world: World, tmp_path: Path) -> Iterator[Running]:
     world.emulator.namespace("fabrikam").create_queue("orders")
     only = Key("only", "a-key-for-one-of-the-two-pairs", frozenset({"Send", "Listen"}), pairs=("invoicing",))
     with gateway_of(world.pair(), other_pair(world), folder=tmp_path, keys=(*KEYS, only)) as running:
+        running.warm()
         yield running
 
 

@@ -25,6 +25,7 @@ def passing(world: World, tmp_path: Path) -> Iterator[Running]:
     """A gateway with no keys of its own."""
     settings = GatewaySettings(send_seconds=SEND_SECONDS, pass_tokens=True)
     with gateway_of(world.pair(), folder=tmp_path, keys=(), settings=settings) as running:
+        running.warm()
         yield running
 
 
