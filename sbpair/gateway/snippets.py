@@ -24,7 +24,11 @@ def _dotnet(text: str) -> str:
 
 
 def _java(text: str) -> str:
-    return f'ServiceBusSenderClient sender = new ServiceBusClientBuilder()\n    .connectionString("{text}")'
+    return (
+        "ServiceBusSenderClient sender = new ServiceBusClientBuilder()\n"
+        f'    .connectionString("{text}")\n'
+        '    .sender().queueName("orders").buildClient();'
+    )
 
 
 def _go(text: str) -> str:
