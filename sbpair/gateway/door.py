@@ -336,6 +336,8 @@ class DoorSession(Session):
         self._passed: dict[int, PassedLink] = {}
         self._by_primary: dict[int, PassedLink] = {}
         self._began = False
+        self._refused: dict[int, int] = {}
+        """Delivery-ids of messages that were refused half-way, by handle: their other frames are nothing to anybody."""
         self._seen_transfers = 0
         self._theirs: dict[int, int] = {}
         """The primary's delivery-id by ours, of what the client has to settle."""
@@ -425,6 +427,7 @@ class DoorSession(Session):
         """A message of which not all has come yet: its rest is awaited here."""
         if begun.parts is None:
             link.partial = None
+            self._refused[link.handle] = begun.delivery.delivery_id
             link.disposition(begun.delivery, refusal(forgotten(link.address)))
             return
         partial = self._begun_message(
@@ -442,11 +445,25 @@ class DoorSession(Session):
         head = read_head(body)
         if head is None:
             return False
+        if self._refused and self._drops(head):
+            return True
         passed = self._passed.get(head.handle)
         if passed is None or not passed.takes(head.handle in self.up.sending):
             return False
         self._next_incoming = (self._next_incoming + 1) & _MASK
         self.up.take(passed, head, body[head.payload_start :])
+        return True
+
+    def _drops(self, head: Head) -> bool:
+        """Whether a transfer is of a message that was refused half-way."""
+        refused, link = self._refused.get(head.handle), self.links.get(head.handle)
+        if refused is None or link is None or head.delivery_id not in (None, refused):
+            self._refused.pop(head.handle, None)
+            return False
+        self._next_incoming = (self._next_incoming + 1) & _MASK
+        if head.aborted or not head.more:
+            del self._refused[head.handle]
+            link.count_transfer()
         return True
 
     def settle_at_primary(self, delivery_id: int, state: Described | None, settled: bool) -> None:

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 import azure.servicebus as sdk
 import pytest
 
+from sbpair.amqp.sections import build
 from sbpair.amqp.types import Described, Symbol, Ubyte, Uint, Ulong
+from sbpair.core.failover.machine import State
 from sbpair.engine.performatives import ATTACH, BEGIN, OPEN, SASL_INIT, SOURCE, TARGET, TRANSFER, perform
-from tests.clients.conftest import World
+from sbpair.gateway.door import DoorConnection
+from sbpair.gateway.upward import REMEMBERED_BYTES
+from tests.clients.conftest import World, wait_until
 from tests.gateway.conftest import KEYS, Running
+from tests.gateway.test_diverting import state_of
 from tests.gateway.test_passing import client_of
 
 SASL, AMQP = b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x01\x00\x00"
@@ -126,3 +131,46 @@ def test_a_message_without_end_has_a_bound(gateway: Running) -> None:
         except (ConnectionError, TimeoutError):
             return
     assert gateway.gateway.port.memory.used_bytes < 64 * 1024 * 1024
+
+
+def test_a_message_too_large_to_be_remembered_is_refused_when_the_primary_goes(world: World, gateway: Running) -> None:
+    """Half-way, and once; its other frames are dropped, and the link goes on. The rest of one that is remembered is
+    awaited."""
+    with signed_in(gateway) as client:
+        client.sendall(frame(attach("orders")))
+        found = b""
+        while b"link0" not in found:
+            found += client.recv(65536)
+
+        def send(number: int | None, payload: bytes, *, more: bool) -> None:
+            tag = None if number is None else b"tag"
+            part = [Uint(0), None if number is None else Uint(number), tag, Uint(0), False, more]
+            client.sendall(frame(perform(TRANSFER, part), payload))
+
+        def answered() -> bytes:
+            found = b""
+            while b"\x00\x53\x15" not in found:
+                data = client.recv(65536)
+                assert data
+                found += data
+            return found
+
+        for number in range(REMEMBERED_BYTES // 60_000 + 2):
+            send(None if number else 0, b"\0" * 60_000, more=True)
+        wait_until(lambda: gateway.call(lambda: not remembered(gateway)))
+        world.dark()
+        assert b"too large to be kept" in answered()
+        send(None, b"\0" * 60_000, more=True)
+        send(None, b"end", more=False)
+        send(1, build(data=[b"small"]), more=False)
+        assert b"too large" not in answered()
+    assert world.backlog() == ["small"]
+    world.light()
+    wait_until(lambda: state_of(gateway) is State.HEALTHY)
+
+
+def remembered(gateway: Running) -> int:
+    """What is remembered of the connections; more than nothing until there is too much."""
+    doors = gateway.gateway.port.connections
+    sizes = [door.remembered_bytes for door in doors if isinstance(door, DoorConnection) and not door.is_settled]
+    return sum(sizes) if sizes else 1

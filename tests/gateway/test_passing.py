@@ -37,6 +37,13 @@ def test_messages_pass_both_ways(world: World, gateway: Running) -> None:
     assert world.backlog() == []
 
 
+def test_a_message_with_a_property_of_the_backlogs_passes(world: World, gateway: Running) -> None:
+    """Only a diverted message has no room for it."""
+    with client_of(gateway) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(sdk.ServiceBusMessage("x", application_properties={"x-ms-path": "elsewhere"}))
+    assert world.bodies("orders") == ["x"]
+
+
 def test_requests_pass(world: World, gateway: Running) -> None:
     """Peek, schedule, cancel, renew, defer: all of them go to `$management`."""
     with client_of(gateway) as client:
