@@ -6,9 +6,9 @@ Two embedded namespaces in a process of their own, the gateway in another, and a
 bodies of 1 KB directly and through the gateway, turn by turn. CPU is read from /proc of the gateway and of the
 namespaces.
 
-To compare: a router in C (Apache Qpid Dispatch 1.19, link-routing to the same namespace, on such a machine in 2026) took
-300 us a message for single sends over 1 connection, 115 over 10, 90 over 50, and 35 pipelined; the gateway 145, 104, 105,
-22, and 4 a message in batches of 100 (November 2026, two cores with much other work beside).
+To compare: a router in C (Apache Qpid Dispatch 1.19, link-routing to the same namespace, on such a machine in 2026)
+took 300 us a message for single sends over 1 connection, 115 over 10, 90 over 50, and 35 pipelined; the gateway 145,
+104, 105, 22, and 4 a message in batches of 100 (November 2026, two cores with much other work beside).
 """
 
 import argparse
