@@ -2,7 +2,7 @@
 
 import pytest
 
-from sbpair.azure.credentials import NamedCredential, token_credential
+from sbpair.azure.credentials import NamedCredential, _said, token_credential
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.errors import ConfigurationError, CredentialError
 from tests.azure.support import FixedTokens
@@ -68,3 +68,18 @@ async def test_a_credential_that_cannot_be_made_says_what_it_needs(monkeypatch: 
         token_credential(NamespaceAccess("contoso", "host", auth=AuthMethod.WORKLOAD_IDENTITY))
     assert "`workload-identity`" in caught.value.message
     assert "AZURE_FEDERATED_TOKEN_FILE" in caught.value.hint
+
+
+def test_of_many_credentials_that_failed_each_is_named_and_the_cli_first() -> None:
+    text = (
+        "DefaultAzureCredential failed to retrieve a token from the included credentials.\nAttempted credentials:\n"
+        "\tEnvironmentCredential: EnvironmentCredential authentication unavailable. Environment variables are not "
+        "set.\nVisit https://aka.ms/azsdk to troubleshoot this issue.\n"
+        f"\tWorkloadIdentityCredential: WorkloadIdentityCredential authentication unavailable. {'x' * 500}\n"
+        "\tAzureCliCredential: Please run 'az login' to set up an account\n"
+    )
+    said = _said(text)
+    assert said.startswith("AzureCliCredential: Please run 'az login' to set up an account; EnvironmentCredential: Env")
+    assert "WorkloadIdentityCredential: xxx" in said
+    assert len(said) < 400
+    assert _said("  one\n error  ") == "one error"

@@ -79,7 +79,7 @@ def complete(runner: Sbpair, *words: str) -> list[str]:
         ("sbpair -o j", ["json", "jsonl", "junit"]),
         ("sbpair audit --output = pro", ["prometheus"]),
         ("sbpair audit --fail-on c", ["critical"]),
-        ("sbpair help ex", ["exit-codes", "export"]),
+        ("sbpair help exi", ["exit-codes"]),
         ("sbpair completion z", ["zsh"]),
         ("sbpair schema config", ["config"]),
         ("sbpair schema config s", ["schema", "show"]),

@@ -116,3 +116,19 @@ def test_a_connection_string_is_read_from_stdin_a_file_or_the_environment_and_ne
     for bad in ("nonsense", f"fabrikam Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKey={key}"):
         ran = nobody("dlq", "list", queue, "--connection-string-file", "-", stdin=bad)
         assert (ran.code, key in ran.stderr) == (2, False), ran
+
+
+def test_yes_asks_nothing_for_the_pair_that_the_environment_names(sbpair: Sbpair) -> None:
+    key = "SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
+    sides = {f"SBPAIR_{side}_CONNECTION_STRING": f"Endpoint=sb://127.0.0.1:{port};{key}" for side, port in SIDES}
+    names = {f"SBPAIR_{side}_NAMESPACE": f"contoso-{side.lower()}" for side, _ in SIDES}
+    hosts = {f"SBPAIR_{side}_HOST": f"127.0.0.1:{port}" for side, port in SIDES}
+    environment = sides | names | hosts
+    ran = sbpair("drain", "--yes", "--timeout", "1s", "--give-up-after", "1s", env=environment)
+    assert ("No pair was named" in ran.stderr, ran.code) == (False, 6), ran
+    refused = sbpair("drain", env=environment)
+    assert ("No pair was named" in refused.stderr, refused.code) == (True, 2), refused
+
+
+SIDES = (("PRIMARY", 9), ("SECONDARY", 10))
+"""Ports of this machine where nobody listens."""
