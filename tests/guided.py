@@ -5,6 +5,7 @@ what reaches something new. It begins with `tests/corpus/TARGET`, if there is on
 """
 
 import argparse
+import asyncio
 import sys
 import tempfile
 from pathlib import Path
@@ -28,8 +29,13 @@ def main() -> int:
     found.mkdir()
     case = fuzz.targets_in(folder)[options.target]
 
-    def one_input(data: bytes) -> None:
+    loop = asyncio.new_event_loop()
+
+    async def one_case(data: bytes) -> None:
         case(fuzz.Decisions(data))
+
+    def one_input(data: bytes) -> None:
+        loop.run_until_complete(one_case(data))  # a connection wants a running loop, as `fuzz.run` has one
 
     flags = [f"-max_total_time={max(1, round(options.minutes * 60))}", "-timeout=10", f"-artifact_prefix={folder}/"]
     # What is new goes to the first folder; the other, which few targets have, is read.

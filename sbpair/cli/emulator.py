@@ -170,7 +170,8 @@ def emulator(
 ) -> CommandResult:
     """Run embedded Service Bus namespaces until Ctrl-C. The pair `local` is the first two of them.
 
-    Each namespace has one port for AMQP, AMQP over TLS, AMQP over WebSocket, and administration over HTTPS.
+    Each namespace has one port for AMQP, AMQP over TLS, AMQP over WebSocket, and administration over HTTPS. Connection
+    strings for .NET and other languages, fixtures of tests, containers: `sbpair help testing`
 
     \b
     Examples:

@@ -78,7 +78,8 @@ def bent(lax: Sequence[str], *, strict: bool) -> dict[str, str]:
 
     if strict:
         raise UsageError("--strict keeps every law of the service, and takes no --lax. Nothing was started.")
-    forms = {name: form or "lax" for name, _, form in (text.partition("=") for text in lax)}
+    parted = {text: text.partition("=") for text in lax}
+    forms = {name if form else text: form or "lax" for text, (name, _, form) in parted.items()}
     try:
         return {name: form.value for name, form in Laws(bent=forms).bent.items()}
     except EmulatorError as error:

@@ -12,6 +12,7 @@ from sbpair.cli.options import OptionSet
 from sbpair.core.durations import parse_duration
 from sbpair.core.entities import CORRELATION_FIELDS, SETTINGS_OF, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.errors import UsageError
+from sbpair.core.redact import quoted
 
 _NEVER = "never"
 
@@ -198,7 +199,7 @@ def rule_of_options(name: str, sql: str | None, correlation: Sequence[str], acti
             own[key.lower()] = value
         else:
             raise UsageError(
-                f"--correlation: there is no {key!r} of a message. Nothing was changed.",
+                f"--correlation: there is no {quoted(key if value else text)} of a message. Nothing was changed.",
                 hint=f"There is {', '.join(CORRELATION_FIELDS)}; an application property is user.NAME.",
             )
     return RuleFacts(

@@ -16,6 +16,7 @@ from sbpair.cli.options import Options, OptionSet
 from sbpair.cli.transfer.options import QueuesOption, ReserveOption, budget_of
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
+from sbpair.core.redact import quoted
 from sbpair.files import make_private_folder, try_folder
 from sbpair.render.console import say
 from sbpair.render.progress import Shown
@@ -203,7 +204,7 @@ def _properties(conf: list[str] | None) -> dict[str, str]:
     for text in conf or ():
         key, equals, value = text.partition("=")
         if not equals or not key.startswith("spark."):
-            raise UsageError(f"--conf is spark.KEY=VALUE, not {text.partition('=')[0]!r}.")
+            raise UsageError(f"--conf is spark.KEY=VALUE, not {quoted(key if value else text)}.")
         properties[key] = value
     return properties
 

@@ -280,11 +280,21 @@ print(b"PLANTED" in open_before.stdout, b"PLANTED" in after.stdout, after.return
     assert ran.stdout.split() == ["True", "False", "True"], ran
 
 
-@pytest.mark.parametrize("arguments", [("drain", CANARY_KEY, "--dry-run"), (CANARY_KEY,), ("help", CANARY_KEY)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("drain", CANARY_KEY, "--dry-run"),
+        (CANARY_KEY,),
+        ("help", CANARY_KEY),
+        ("emulator", "--lax", CANARY_KEY),
+        ("pipeline", "archive", "local", "--archive", "there", "--engine", "spark", "--conf", CANARY_KEY),
+        ("entity", "create", "local-primary:t/Subscriptions/s/Rules/r", "--correlation", CANARY_KEY, "--yes"),
+    ],
+)
 def test_a_bare_key_in_the_place_of_a_name_is_not_repeated(planted: Sbpair, arguments: tuple[str, ...]) -> None:
     ran = planted(*arguments)
     assert ran.code == 2, ran
-    assert CANARY_KEY not in ran.stdout + ran.stderr
+    assert CANARY_KEY.removesuffix("=") not in ran.stdout + ran.stderr, "nor without the sign that separates a value"
 
 
 def test_a_dry_run_without_a_name_writes_nothing_and_does_not_say_so(local: Sbpair) -> None:
