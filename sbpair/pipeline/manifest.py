@@ -246,7 +246,12 @@ class LocalStore:
         return str(self.root)
 
     def manifest(self) -> Manifest:
-        folder = self.root / COMMITS
+        folder, data = self.root / COMMITS, self.root / "data"
+        if data.is_symlink():  # links below it are not followed, and what is deleted of a linked file is the link
+            raise ArchiveError(
+                f"{data} is a link; what nobody needs in that folder would be deleted. Nothing was changed.",
+                hint="Move an archive with its whole folder, and name the place where that is.",
+            )
         try:
             numbers = sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal())
             commits = [_commit_at(folder / _name(number), number) for number in numbers]

@@ -1,6 +1,7 @@
 """Archives, ledgers of replays and drained files that come from elsewhere, read without Spark."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.message import Received
+from sbpair.pipeline.compaction import vacuum
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.importing import import_drained
-from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore
+from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore, append
 from sbpair.pipeline.rows import message_row, record_batch
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.core.test_fuzz import BACKLOG, ODD
@@ -45,6 +47,27 @@ def test_an_archive_names_no_file_outside_of_it(tmp_path: Path, path: Any, place
     (folder / "00000001.json").write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(ArchiveError, match="not a commit of an archive"):
         LocalStore(tmp_path).manifest()
+
+
+@pytest.mark.parametrize("link", ["data", "data/below", "data/below/precious"])
+def test_what_an_archive_links_to_is_never_deleted(tmp_path: Path, link: str) -> None:
+    """A manifest that names none of them, in a folder whose links lead to old files of its reader."""
+    elsewhere, archive = tmp_path / "documents", tmp_path / "archive"
+    (elsewhere / "year").mkdir(parents=True)
+    precious = [elsewhere / "precious", elsewhere / "year" / "precious"]
+    for one in precious:
+        one.write_text("mine", encoding="utf-8")
+        os.utime(one, (0, 0))
+    store = LocalStore(archive)
+    append(store, Commit(0.0, "run", added=(FILE,), removed=("data/year/precious", "data/below/precious")))
+    (archive / link).parent.mkdir(parents=True, exist_ok=True)
+    (archive / link).symlink_to(precious[0] if link.endswith("precious") else elsewhere)
+    if link == "data":
+        with pytest.raises(ArchiveError, match="is a link"):
+            vacuum(store, now=4e9)
+    else:
+        vacuum(store, now=4e9)
+    assert [one.read_text(encoding="utf-8") for one in precious] == ["mine", "mine"]
 
 
 SENT = {
