@@ -74,19 +74,22 @@ def done_by(folder: Path, run: str, task: str) -> dict[Key, Line]:
     return {line.key: line for path in files for line in lines_in(path) if line.outcome != REFUSED_OUTCOME}
 
 
-@lru_cache(maxsize=2)
-def done_before(files: tuple[tuple[Path, int], ...], way: Way, destination: str | None) -> frozenset[bytes]:
-    """The `mark` of each message that ledgers have as done between these namespaces. A worker of Spark reads them once,
-    not for each of its tasks.
+def done_before(files: Iterable[tuple[Path, int]], way: Way, destination: str | None) -> frozenset[bytes]:
+    """The `mark` of each message that ledgers have as done between these namespaces.
 
     Args:
         files: paths and sizes of ledgers, as `ledgers_before` finds them.
         destination: only what went there counts; None: its destination is in the message.
     """
     wanted = None if destination is None else destination.lower()
+    return frozenset().union(*(_done_in(path, size_bytes, way, wanted) for path, size_bytes in files))
+
+
+@lru_cache(maxsize=4_096)
+def _done_in(path: Path, _size_bytes: int, way: Way, wanted: str | None) -> frozenset[bytes]:
+    """A worker of Spark reads a ledger once for all of its tasks, as long as nobody writes to it."""
     return frozenset(
         mark(line.key)
-        for path, _ in files
         for line in lines_in(path)
         if line.outcome in DONE_OUTCOMES
         and line.way.get("from_namespace", way.from_namespace) == way.from_namespace

@@ -314,7 +314,9 @@ class LocalTables(Tables):
                 f"{store.uri} has more than {MOST_LOCAL_ROWS:,} messages.", hint="Leave --engine out: Spark reads them."
             )
         if not files:
-            raise UsageError(f"{store.uri} has no messages.")
+            from sbpair.pipeline.schemas import arrow_schema
+
+            self._base.register(f"{name}_read", arrow_schema().empty_table())
         self._scan(name, [str(Path(store.uri) / one.path) for one in files])
 
     def _lines(self, name: str, files: Sequence[Path]) -> None:
@@ -331,7 +333,8 @@ class LocalTables(Tables):
         """As a dataset, which takes a path as it is; DuckDB's own reader would take a bracket for a pattern."""
         from pyarrow import dataset
 
-        self._base.register(f"{name}_read", dataset.dataset(list(files), format="parquet"))
+        if files:
+            self._base.register(f"{name}_read", dataset.dataset(list(files), format="parquet"))
         schema = self._base.execute(f"describe {name}_read").fetchall()
         more = ["to_base64(digest) as content"]
         if "enqueued_at" in {row[0] for row in schema}:

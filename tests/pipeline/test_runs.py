@@ -13,13 +13,18 @@ from sbpair.pipeline.errors import ReplayError
 from sbpair.pipeline.runs import (
     FOLDED_RUNS,
     check_run,
+    done_before,
     fold_stream,
     ledger_files,
+    ledgers_before,
+    mark,
     query_of,
     refuse_folded,
     stream_run,
+    the_only_job,
     the_only_run,
 )
+from sbpair.runtime.transfer.ledger import Entry, Way, between
 
 
 def task_of(folder: Path, run: str) -> AppendedFile:
@@ -126,3 +131,33 @@ def test_what_a_task_still_writes_is_not_folded(tmp_path: Path) -> None:
         assert len(ledger_files(tmp_path)) == 2 * (FOLDED_RUNS + 20)
     fold_stream(tmp_path, QUERY, FOLDED_RUNS + 20)
     assert len(ledger_files(tmp_path)) == 1
+
+
+def test_what_a_job_leaves_out_went_the_same_way_to_the_same_destination(tmp_path: Path) -> None:
+    way = Way("rows", "shop-weu@localhost")
+    entries = [
+        Entry("rows", 0, message_id, -1, destination, None, outcome, "2026-11-21T00:00:00+00:00")
+        for message_id, destination, outcome in (
+            ("sent", "Orders", "forwarded"),
+            ("elsewhere", "news", "forwarded"),
+            ("refused", "orders", "refused"),
+        )
+    ]
+    path = tmp_path / "to-x-00000000-00000-abcdef.jsonl"
+    path.write_bytes(b"".join(entry.line(between(way)) for entry in entries))
+    files = ledgers_before(tmp_path, of_run=None, without="to-x-11111111")
+    assert done_before(files, way, "orders") == {mark(("rows", 0, "sent", -1))}
+    assert len(done_before(files, way, None)) == 2
+    assert done_before(files, Way("rows", "other"), None) == frozenset()
+    assert ledgers_before(tmp_path, of_run=None, without="to-x-00000000") == ()
+    assert [one.name for one, _ in ledgers_before(tmp_path, of_run="to-x", without="none")] == [path.name]
+    assert ledgers_before(tmp_path, of_run="to", without="none") == ()
+
+
+def test_a_job_does_not_begin_beside_another_one_to_the_same_destination(tmp_path: Path) -> None:
+    with closing(AppendedFile(tmp_path / "to-x-00000000-00000-abcdef.jsonl")) as file:
+        assert file.claim()
+        with pytest.raises(UsageError, match="Another job sends to the same destination"):
+            the_only_job(tmp_path, "to-x", "11111111", tasks_seconds=0.2)
+        the_only_job(tmp_path, "to-x", "00000000", tasks_seconds=0.2)
+    the_only_job(tmp_path, "to-x", "11111111", tasks_seconds=0.2)

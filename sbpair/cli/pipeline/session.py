@@ -156,7 +156,9 @@ def check_engine(engine: str, *, installed: bool = False) -> None:
     if engine not in ("spark", "local"):
         raise UsageError(f"--engine is spark or local, not {engine!r}.")
     if installed:
-        (check_installed if engine == "spark" else check_columnar)()
+        check_installed()  # the package, not a JVM: both engines use its types
+        if engine == "local":
+            check_columnar()
 
 
 @contextmanager

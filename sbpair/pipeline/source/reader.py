@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ROWS = 2_000
+CLOCKS_DIFFER_MS = 60_000
+LATEST_MS = 2**62
 
 
 @dataclass
@@ -95,11 +97,11 @@ class FilteringReader(BacklogReader):
                 if down:
                     options = replace(options, last=min(options.last, value - below))
             elif column == "enqueued_at" and isinstance(value, datetime):
-                at_ms = math.floor(_utc(value).timestamp() * 1000)
+                at_ms = math.floor(_utc(value).timestamp() * 1000)  # times rise with numbers but for brokers' clocks
                 if up:
-                    options = replace(options, since_ms=max(options.since_ms or at_ms, at_ms))
+                    options = replace(options, since_ms=max(options.since_ms or 0, at_ms - CLOCKS_DIFFER_MS))
                 if down:
-                    options = replace(options, until_ms=min(options.until_ms or at_ms + 1, at_ms + 1))
+                    options = replace(options, until_ms=min(options.until_ms or LATEST_MS, at_ms + CLOCKS_DIFFER_MS))
             elif column == "queue" and isinstance(condition, spark.EqualTo | spark.In):
                 wanted = frozenset(
                     str(path).lower() for path in (condition.value if isinstance(condition, spark.In) else [value])
