@@ -11,6 +11,7 @@ from sbpair.concurrency import run_until
 from sbpair.core.errors import UsageError
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import DrainReport
+from sbpair.core.transfer.resend import Planned
 from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, ledger_run, refuse_reversed, what_is_left
 from sbpair.operations.doubtful import looking_for
 from sbpair.operations.ends import Sides
@@ -19,7 +20,7 @@ from sbpair.ports import Observer
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.inspection.backlog import find_queues, is_own
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
-from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue
+from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue, make_classifier
 from sbpair.runtime.transfer.drain import drain as drain_backlog
 from sbpair.runtime.transfer.ledger import Ledger, Recorder
 
@@ -36,12 +37,14 @@ AFTER_SECONDS = 10.0
 class DrainRequest(BacklogRequest):
     """What to drain, where to, and how hard. Durations in seconds."""
 
+    plan: Planned | None = None
+    """What a dry run has decided: these messages are moved, and none that came since. By one process."""
     processes: int = 1
     """Share the queues among this many processes, where one core is too slow. A dry run takes one."""
 
     def of_one_process(self) -> tuple[str, ...]:
         """Fields with a value that several processes cannot keep together."""
-        bounds = ("max_messages", "rate_per_second", "budget_per_second", "idle_seconds")
+        bounds = ("plan", "max_messages", "rate_per_second", "budget_per_second", "idle_seconds")
         return tuple(name for name in bounds if getattr(self, name)) + ("to",) * isinstance(self.to, ToArchive)
 
 
@@ -88,10 +91,12 @@ async def drain(
             await run_until(stop, refuse_reversed(sides, found, seconds))
             paths, facts = chosen_queues(pair, found, only)
             request = replace(request, queues=paths)
+        planned = Planned(make_classifier(request, clock)) if request.dry_run else request.plan
         job = DrainJob(
             request,
             secondary=secondary,
             primary=sides.primary,
+            judge=planned,
             admin=admin,
             primary_admin=CountedAdmin(sides.primary_admin, usage),
             clock=clock,
@@ -109,7 +114,9 @@ async def drain(
             backlog = await what_is_left(pair, only, messaging=secondary, admin=admin, timeout_seconds=seconds)
         await run.ended(ledger, report, backlog)
     before = {path: request.expected(known.counts) for path, known in (facts or {}).items()}
-    return DrainResult.of(asked_of(pair, request), report, backlog, usage.forecast(), before)
+    if planned is not None:
+        planned.settle()
+    return DrainResult.of(asked_of(pair, request), report, backlog, usage.forecast(), before, plan=planned)
 
 
 # Several processes.

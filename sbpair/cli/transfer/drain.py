@@ -17,10 +17,13 @@ from sbpair.cli.context import (
 )
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.transfer.options import DrainOptions, Patience, Undelivered
+from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.report import doing, make_request, report_result
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError, unwritable
+from sbpair.core.forecast import in_words
 from sbpair.core.pairing import Pair
+from sbpair.core.transfer.conclusion import operations_of
 from sbpair.render.console import check_writable, say, write_file
 from sbpair.render.output import Format
 from sbpair.render.result import CommandResult
@@ -41,6 +44,7 @@ def drain(
     pair: PairArgument = None,
     *,
     moves: DrainOptions,
+    files: PlanFiles,
 ) -> CommandResult:
     """Return the messages in a pair's backlog queues to the primary, exactly as they were sent.
 
@@ -58,9 +62,13 @@ def drain(
     if moves.report is not None:
         check_report(moves.report)
     settings = load_settings(options)
+    moves = replace(moves, dry_run=moves.dry_run or files.only_plans)
     chosen = settings.pair(pair) if moves.dry_run else pair_to_write(options, settings, pair, "Drain")
     check_processes(chosen, moves)
+    file = files.opened(options, chosen.secondary, chosen.primary)
     request = _request(options, chosen, moves)
+    if file is not None and moves.processes > 1:
+        raise UsageError("A plan is carried out by one process; --processes starts several. Nothing was moved.")
     if not (moves.dry_run or moves.yes) and can_ask(options):
         say(_foreseen(options, chosen, request))
     asked_first = moves.dry_run or go_ahead(
@@ -70,14 +78,21 @@ def drain(
     async def work(stop: "asyncio.Event") -> "DrainResult":
         if not asked_first:
             _log.info(f"{doing('drain', chosen, moves)}.")
-        reopen = Reopening(options, chosen.name, hosts_of(chosen))
-        result = await drain_showing(options, chosen, request, stop, reopen=reopen)
+        reopen, asked = Reopening(options, chosen.name, hosts_of(chosen)), request
+        if file is not None and file.written is not None:
+            found = await drain_showing(options, chosen, replace(request, dry_run=True, ledger=None), stop)
+            asked = request if found.plan is None else replace(request, plan=file.held(found.plan))
+        result = await drain_showing(options, chosen, asked, stop, reopen=reopen)
         return replace(result, asked=replace(result.asked, go_on=moves.go_on(chosen)))
 
     began_at = system_clock().now().timestamp()
 
     def shown(drained: "DrainResult") -> CommandResult:
         result = report_result("drain", chosen, drained, verbose=options.verbose)
+        if file is not None and file.written is None and drained.plan is not None:
+            back = in_words(operations_of(drained.report))
+            undo = f"What is back is its consumers' at once: to take it away again takes {back}."
+            result = file.write(drained.plan.keys[: moves.limit], drained.report, undo, result)
         if options.output is not Format.HTML and moves.report is None:
             return result
         result = _as_page(options, chosen, drained, result, began_at, moves.ledger)

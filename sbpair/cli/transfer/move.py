@@ -10,6 +10,7 @@ from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref, refuse_unnamed
 from sbpair.cli.transfer.options import ResendOptions, StatedReasonOption, UntilIdleOption
+from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.durations import format_duration
@@ -45,6 +46,7 @@ def move(
     with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Move the dead letters as well.")] = False,
     until_idle: UntilIdleOption = None,
     stated_reason: StatedReasonOption = None,
+    files: PlanFiles,
     chosen: ResendOptions,
 ) -> CommandResult:
     """Send the messages of a queue or subscription to another entity, each as its application sent it.
@@ -70,8 +72,10 @@ def move(
     from sbpair.operations.move import MoveRequest
     from sbpair.operations.move import move as move_messages
 
-    start, target = _between(options, source, to, on, chosen, "moved")
+    start, target = _between(options, source, to, on, chosen, "moved", only_reads=files.only_plans)
     idle_seconds = duration_option(until_idle) or 0.0
+    if idle_seconds and (files.plan or files.plan_out):
+        raise UsageError("A plan is for messages that are there; --until-idle waits for others.")
     request = MoveRequest(
         start.path,
         target.path,
@@ -86,7 +90,7 @@ def move(
             question += f", and what comes until nothing has come for {format_duration(idle_seconds)}"
         go_ahead(options, question, yes=chosen.yes, state="Nothing was moved.")
 
-    return carry_out("move", options, move_messages, request, (start, target), ask, yes=chosen.yes)
+    return carry_out("move", options, move_messages, request, (start, target), ask, yes=chosen.yes, files=files)
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -142,6 +146,7 @@ def _between(
     verb: str,
     *,
     to_itself: bool = False,
+    only_reads: bool = False,
 ) -> tuple[EntityRef, EntityRef]:
     """Where messages come from and where they go.
 
@@ -150,7 +155,7 @@ def _between(
     """
     settings = load_settings(options)
     start = find_entity_ref(settings, on, source)
-    if not chosen.dry_run:
+    if not (chosen.dry_run or only_reads):
         refuse_unnamed(options, start, yes=chosen.yes)
     target = find_entity_ref(settings, on, to, start)
     if target.same_as(start) and not to_itself:

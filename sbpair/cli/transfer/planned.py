@@ -10,14 +10,18 @@ from sbpair.cli.asking import can_ask
 from sbpair.cli.context import EventLog, Interrupted, run_and_show, run_async
 from sbpair.cli.options import Options
 from sbpair.cli.transfer.entity_ref import EntityRef, open_places
+from sbpair.cli.transfer.plan_files import PlanFiles
+from sbpair.core.forecast import in_words
+from sbpair.core.transfer.conclusion import operations_of
 from sbpair.core.transfer.report import OutcomeRow
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     import asyncio
+    from pathlib import Path
 
-    from sbpair.core.transfer.summary import EditResult, MoveResult
+    from sbpair.core.transfer.summary import EditResult, MovePlan, MoveResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class PlannedRun:
     shown: Callable[[Any], CommandResult]
     title: str
     nothing: str
+    hold: Callable[[Any], Any] = lambda plan: plan
+    """Given the plan of the dry run, says which part of it is to be done."""
 
     def carry_out(self, *, yes: bool) -> CommandResult:
         """Plan, ask, and do what was planned. The connections stay open in between, unless somebody is asked: an answer
@@ -82,7 +88,8 @@ class PlannedRun:
         options = self.options
         log = None if options.quiet else EventLog(verbose=options.verbose).notify
         with MoveProgress(self.title, quiet=options.quiet, color=not options.no_color, log=log) as progress:
-            return await self.verb(ends, replace(self.request, plan=planned.plan), observer=progress, stop=stop)
+            request = replace(self.request, plan=self.hold(planned.plan))
+            return await self.verb(ends, request, observer=progress, stop=stop)
 
 
 def carry_out(
@@ -94,11 +101,19 @@ def carry_out(
     ask: Callable[[str], object],
     *,
     yes: bool,
+    files: PlanFiles | None = None,
 ) -> CommandResult:
     """The whole of a command on one entity. `between`: it, and where its messages go, if anywhere. `ask` puts the
     question, given what it is about, such as "3 dead letters", and raises where the answer is no."""
     source, target = between
     said: list[str] = []
+    files = files or PlanFiles()
+    file = files.opened(options, source.access, None if target is None else target.access)
+    if files.only_plans:
+        request = replace(request, dry_run=True)
+
+    def hold(plan: "MovePlan") -> "MovePlan":
+        return plan if file is None else replace(plan, judge=file.held(plan.judge))
 
     def connect() -> AbstractAsyncContextManager[Any]:
         return open_places(source, target)
@@ -111,14 +126,15 @@ def carry_out(
             said.extend((*moved.differences, *moved.notes))
         for line in said:
             logging.getLogger("sbpair").info(line)
-        ask(counted(moved.planned_messages, moved.act.noun))
+        number = moved.planned_messages if file is None else hold(moved.plan).judge.meant
+        ask(counted(number, moved.act.noun))
 
     def shown(done: "MoveResult | EditResult") -> CommandResult:
         moved = _moved(done)
         chosen = getattr(request, "selection", None)
         advice = () if chosen is None or moved.planned_messages else chosen.advice
         differences = moved.differences if moved.report.dry_run else ()
-        return CommandResult(
+        result = CommandResult(
             command,
             done,
             (table_of(OutcomeRow, moved.rows),),
@@ -127,9 +143,21 @@ def carry_out(
             exit=moved.exit,
             closing=True,
         )
+        if file is None or not files.only_plans:
+            return result
+        keys = moved.plan.judge.keys[: getattr(request, "max_messages", None)]
+        return file.write(keys, moved.report, _undo(moved, getattr(request, "archive", None)), result)
 
-    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, "Nothing was moved.")
+    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, "Nothing was moved.", hold)
     return run.carry_out(yes=yes)
+
+
+def _undo(moved: "MoveResult", archive: "Path | None") -> str:
+    """What it takes to take it back."""
+    if moved.to is None:
+        return "It cannot be undone." if archive is None else f"Undo it with: sbpair restore {archive}"
+    back = in_words(operations_of(moved.report))
+    return f"To undo it, move them back from {moved.to}, if nobody has taken them by then, with {back}."
 
 
 def _moved(done: "MoveResult | EditResult") -> "MoveResult":

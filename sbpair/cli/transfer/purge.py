@@ -10,6 +10,7 @@ from sbpair.cli.context import load_settings
 from sbpair.cli.options import ONCE, Options, command
 from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, find_entity_ref, refuse_unnamed
 from sbpair.cli.transfer.options import Filters, LimitOption, ReasonOption
+from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.core.errors import UsageError
 from sbpair.core.retry import PATIENCE_SECONDS
@@ -36,6 +37,7 @@ def purge_dead_letters(
     limit: LimitOption = None,
     archive: ArchiveOption = None,
     no_archive: NoArchiveOption = False,
+    files: PlanFiles,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
@@ -58,6 +60,7 @@ def purge_dead_letters(
         limit=limit,
         archive=archive,
         no_archive=no_archive,
+        files=files,
         dry_run=dry_run,
         yes=yes,
     )
@@ -73,6 +76,7 @@ def purge(
     limit: LimitOption = None,
     archive: ArchiveOption = None,
     no_archive: NoArchiveOption = False,
+    files: PlanFiles,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
@@ -97,6 +101,7 @@ def purge(
         limit=limit,
         archive=archive,
         no_archive=no_archive,
+        files=files,
         dry_run=dry_run,
         yes=yes,
     )
@@ -112,6 +117,7 @@ def _purge(
     limit: int | None,
     archive: Path | None,
     no_archive: bool,
+    files: PlanFiles,
     dry_run: bool,
     yes: bool,
 ) -> CommandResult:
@@ -125,7 +131,7 @@ def _purge(
     entity, on = at
     filters, reasons = chosen
     source = find_entity_ref(load_settings(options), on, entity)
-    if not dry_run:
+    if not (dry_run or files.only_plans):
         refuse_unnamed(options, source, yes=yes)
     request = PurgeRequest(
         source.path,
@@ -142,4 +148,4 @@ def _purge(
         question = f"Delete {messages} of {source} {kept}"
         go_ahead_by_name(options, question, source.path, yes=yes, state="Nothing was deleted.")
 
-    return carry_out(name, options, delete_messages, request, (source, None), ask, yes=yes)
+    return carry_out(name, options, delete_messages, request, (source, None), ask, yes=yes, files=files)

@@ -17,6 +17,7 @@ from sbpair.cli.transfer.entity_ref import (
     target_of,
 )
 from sbpair.cli.transfer.options import AgainToOption, ReasonOption, ResendOptions
+from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.errors import UsageError
@@ -101,6 +102,7 @@ def resubmit(
     repairs: RepairOptions,
     grow: GrowOption = None,
     watch: WatchOption = None,
+    files: PlanFiles,
     chosen: ResendOptions,
 ) -> CommandResult:
     """Send dead letters again, each exactly as its application sent it, and complete them.
@@ -131,7 +133,7 @@ def resubmit(
 
     settings = load_settings(options)
     source = find_entity_ref(settings, on, entity)
-    if not chosen.dry_run:
+    if not (chosen.dry_run or files.only_plans):
         refuse_unnamed(options, source, yes=chosen.yes)
     target = target_of(settings, on, source, to)
     check_new_ledger(chosen.ledger, new=chosen.new_ledger)
@@ -152,4 +154,4 @@ def resubmit(
     def ask(messages: str) -> None:
         go_ahead(options, f"Send {messages} of {source} to {target}", yes=chosen.yes, state="Nothing was sent.")
 
-    return carry_out("dlq resubmit", options, send_again, request, (source, target), ask, yes=chosen.yes)
+    return carry_out("dlq resubmit", options, send_again, request, (source, target), ask, yes=chosen.yes, files=files)

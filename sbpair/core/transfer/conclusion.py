@@ -26,6 +26,7 @@ from sbpair.core.transfer.report import (
     fields_of,
     numbers,
 )
+from sbpair.core.transfer.resend import Planned
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted, listed
 
@@ -87,6 +88,8 @@ class DrainResult:
     backlog: Backlog | None = field(default=None, metadata=OMITTED_IF_NONE)
     before: Mapping[str, int] = field(default_factory=dict, metadata=HIDDEN)
     """Messages that the run was to move, by queue, where they could be counted at its beginning."""
+    plan: Planned | None = field(default=None, metadata=HIDDEN)
+    """What a second call is given to move exactly what a dry run has found."""
 
     @classmethod
     def of(
@@ -96,11 +99,12 @@ class DrainResult:
         backlog: Backlog | None = None,
         used: Forecast | None = None,
         before: Mapping[str, int] | None = None,
+        plan: Planned | None = None,
     ) -> "DrainResult":
         """`used`: what the run asked of the namespaces besides moving messages."""
         operations = operations_of(report)
         if report.dry_run:  # what it used itself is over; what is still to come is its forecast
-            return cls(asked.pair, report, asked, operations, None, backlog, before or {})
+            return cls(asked.pair, report, asked, operations, None, backlog, before or {}, plan)
         return cls(asked.pair, report, asked, None, operations + (used or Forecast()), backlog, before or {})
 
     @published

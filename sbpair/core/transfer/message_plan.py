@@ -1,0 +1,154 @@
+"""A plan for messages as a file keeps it, so that one user plans and another applies it: these messages, no others."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from sbpair.core.errors import StalePlanError, UsageError
+from sbpair.core.serialization import Document, from_plain, spoken_time
+from sbpair.core.transfer.report import Left
+from sbpair.core.transfer.state import Key
+from sbpair.core.words import counted, ranges
+
+FORMAT_VERSION = 1
+VALID_SECONDS = 24 * 3600.0
+"""After this time a plan is refused: what was decided on may long be another situation."""
+FIRST_MESSAGES = 5
+_STATE = "Nothing was changed."
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMessage:
+    """One of the messages, for those who read the file."""
+
+    queue: str
+    sequence_number: int
+    message_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedQueue:
+    """Messages of one queue, by the runs of their sequence numbers: first and last."""
+
+    queue: str
+    numbers: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlan(Document):
+    """What a command is going to do with which messages. Times in UTC epoch seconds."""
+
+    format_version: int
+    command: str
+    """The command line that the plan is for, without what concerns one run only."""
+    hosts: tuple[str, ...]
+    made_by: str
+    made_at: float
+    expires_at: float
+    messages: int
+    left: tuple[Left, ...]
+    undo: str
+    """What it takes to take it back."""
+    first: tuple[PlannedMessage, ...]
+    queues: tuple[PlannedQueue, ...]
+    keys_sha256: str
+    """Of all messages: queue, number, MessageId and time of each."""
+    sha256: str = ""
+    """Of all the rest: a plan that was changed is refused."""
+
+    @classmethod
+    def of(
+        cls,
+        keys: Sequence[Key],
+        *,
+        command: str,
+        hosts: Sequence[str],
+        made_by: str,
+        made_at: float,
+        left: Sequence[Left],
+        undo: str,
+    ) -> "MessagePlan":
+        """The plan for these messages."""
+        numbers: dict[str, list[int]] = {}
+        for queue, number, _, _ in keys:
+            numbers.setdefault(queue, []).append(number)
+        plan = cls(
+            FORMAT_VERSION,
+            command,
+            tuple(hosts),
+            made_by,
+            made_at,
+            made_at + VALID_SECONDS,
+            len(keys),
+            tuple(left),
+            undo,
+            tuple(PlannedMessage(*key[:3]) for key in keys[:FIRST_MESSAGES]),
+            tuple(PlannedQueue(queue, _runs(found)) for queue, found in sorted(numbers.items())),
+            _digest(keys),
+        )
+        return replace(plan, sha256=plan._own_digest())
+
+    def _own_digest(self) -> str:
+        return sha256(json.dumps(replace(self, sha256="").to_dict(), sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def parse(
+        cls, name: str, plans: Sequence[object], *, command: str, hosts: Sequence[str], now: float
+    ) -> "MessagePlan":
+        """The only plan of a file called `name`, if it is one for this command line, and still valid.
+
+        Raises:
+            UsageError: it is none, or for something else.
+            StalePlanError: it was changed by hand, or has expired.
+        """
+        if len(plans) != 1:
+            raise UsageError(f"{name} holds {counted(len(plans), 'plan')}, not one. {_STATE}")
+        (data,) = plans
+        if not isinstance(data, dict) or data.get("format_version") != FORMAT_VERSION or "keys_sha256" not in data:
+            raise UsageError(f"{name} is not a plan for messages of this release. {_STATE}", hint=StalePlanError.hint)
+        plan = from_plain(cls, data, "plan")
+        if plan.sha256 != plan._own_digest():
+            raise StalePlanError(f"{name} was changed after it had been written. {_STATE}")
+        if plan.command != command:
+            raise UsageError(
+                f"{name} is a plan for another command line. {_STATE}", hint=f"It is for: {plan.command} --plan {name}"
+            )
+        if plan.hosts != tuple(hosts):
+            raise UsageError(f"{name} is a plan for {', '.join(plan.hosts)}, not {', '.join(hosts)}. {_STATE}")
+        if now > plan.expires_at:
+            raise StalePlanError(f"{name} has expired at {spoken_time(plan.expires_at)}. {_STATE}")
+        return plan
+
+    def chosen(self, name: str, found: Sequence[Key]) -> tuple[Key, ...]:
+        """Those of the messages that a dry run has found now which are the plan's.
+
+        Raises:
+            StalePlanError: they are not all there any more; says which.
+        """
+        runs = [(one.queue, run) for one in self.queues for run in one.numbers]
+        wanted = {(queue, number) for queue, run in runs for number in range(run[0], run[-1] + 1)}
+        keys = tuple(key for key in found if key[:2] in wanted)
+        if _digest(keys) == self.keys_sha256:
+            return keys
+        missing: dict[str, list[int]] = {}
+        for queue, number in wanted - {key[:2] for key in keys}:
+            missing.setdefault(queue, []).append(number)
+        gone = sum(map(len, missing.values()))
+        where = "; ".join(f"{ranges(numbers)} of {queue}" for queue, numbers in sorted(missing.items()))
+        changed = f"{gone:,} of {counted(self.messages, 'message')} are gone, or would be left now: {where}"
+        raise StalePlanError(f"{name} is stale: {changed if gone else 'its numbers mean other messages now'}. {_STATE}")
+
+
+def _runs(numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    runs: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], number
+        else:
+            runs.append((number, number))
+    return tuple(runs)
+
+
+def _digest(keys: Sequence[Key]) -> str:
+    return sha256(json.dumps(sorted(keys, key=str)).encode()).hexdigest()
