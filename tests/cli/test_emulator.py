@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
@@ -242,6 +243,12 @@ def test_it_takes_the_place_of_microsofts_container(sbpair: Sbpair) -> None:
         assert any("Emulator Service is Successfully Up!" in line for line in iter(process.stderr.readline, ""))
         with urllib.request.urlopen(f"http://{host}:5301/health", timeout=LIMIT_SECONDS) as answer:
             assert json.load(answer)["status"] == "healthy"
+        # The health check of the image itself finds the port as well.
+        [check] = re.findall(r"^ CMD (\[.*\])$", containerfile, re.MULTILINE)
+        _, *python = json.loads(check.replace("127.0.0.1", host))
+        for port, healthy in (("5301", True), ("1", False)):
+            ran = subprocess.run([sys.executable, *python], env=sbpair.variables({"EMULATOR_HTTP_PORT": port}))
+            assert (ran.returncode == 0) == healthy, ran
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=LIMIT_SECONDS)
