@@ -35,6 +35,7 @@ from sbpair.operations import (
     purge,
     resubmit,
 )
+from sbpair.operations.report import ReportRequest, report
 from tests.fakes import RecordingObserver
 from tests.operations.conftest import World
 
@@ -235,3 +236,23 @@ def test_code_that_is_not_asynchronous_moves_by_the_same_call(world: World) -> N
     asyncio.run(fill())
     done = sbpair.run(move, world.pair.primary, MoveRequest("orders", "invoices"))
     assert (done.report.forwarded, world.waiting("invoices")) == (2, 2)
+
+
+async def test_what_a_folder_of_ledgers_has_as_sent_is_not_sent_again_by_any_verb(
+    world: World, across: Ends, tmp_path: Path
+) -> None:
+    world.emulator.namespace("fabrikam").create_queue("orders")
+    await sent(across, "orders", 3)
+    copied = tmp_path / "copied.jsonl"
+    done = await copy(across, CopyRequest("orders", "orders", ledger=copied, max_messages=2))
+    assert done.report.forwarded == 2
+    folder = tmp_path / "job"
+    folder.mkdir()
+    copied.rename(folder / "r-00000-abcdef.jsonl")  # as a task of a Spark job names it
+    moved = await move(across, MoveRequest("orders", "orders", ledger=folder))
+    assert (moved.report.forwarded, moved.report.already_forwarded) == (1, 2)
+    assert (world.waiting("orders"), world.waiting("orders", "fabrikam")) == (0, 3)
+    assert sorted(path.name for path in folder.glob("*.jsonl")) == ["commands.jsonl", "r-00000-abcdef.jsonl"]
+    again = await report(ReportRequest((folder,), verify=True))
+    assert (again.messages, again.sent, again.possible_doubles, again.exit) == (3, 3, (), Exit.OK)
+    assert [run.command for run in again.runs] == ["copy", "move"]

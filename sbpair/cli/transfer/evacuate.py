@@ -181,6 +181,8 @@ def evacuate(
         result = _result(done, go_on)
         if plan_out is None:
             return result
+        if done.conflicts:
+            return replace(result, notes=(*result.notes, f"No plan was written to {plan_out}."))
         text = json_text({"plans": [done.plan.to_file(here.host, there.host)]}, indent=2) + "\n"
         write_file(plan_out, text, private=True)
         return replace(result, notes=(*result.notes, f"Plan written to {plan_out}."), exit=Exit.OK)

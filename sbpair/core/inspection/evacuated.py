@@ -325,6 +325,11 @@ class EvacuateResult:
         return bool(self.left) and all(there.reason == NOT_ASKED_FOR for there in self.left)
 
     @property
+    def conflicts(self) -> tuple[Step, ...]:
+        """Entities that cannot take the messages of their name: while there are any, nothing is moved."""
+        return tuple(step for step in self.entities if step.action is Action.CONFLICT)
+
+    @property
     def exit(self) -> Exit:
         """Findings of a dry run that would do anything; partial if messages are left that were asked for."""
         if self.dry_run:
@@ -339,9 +344,8 @@ class EvacuateResult:
 
     def _notes(self) -> Iterator[str]:
         target = self.plan.scope.target_shown
-        conflicts = [step for step in self.entities if step.action is Action.CONFLICT]
-        if self.dry_run and conflicts:
-            names = listed(step.path for step in conflicts)
+        if self.dry_run and self.conflicts:
+            names = listed(step.path for step in self.conflicts)
             yield f"Blocked by {names}. Change that, or leave them out with --except. Nothing moves until then."
         for there in self.left:
             if not there.messages:
@@ -378,6 +382,9 @@ class EvacuateResult:
         made = counted(new, "entity", "entities")
         if self.dry_run:
             messages = counted(sum(move.counted for move in self.moves), "message")
+            if self.conflicts:
+                blocked = counted(len(self.conflicts), "entity", "entities")
+                return f"{messages} of {source} cannot be moved: {target} has {blocked} in the way. {NOTHING_CHANGED}"
             return f"Would create {made} on {target} and move {messages} there. {NOTHING_CHANGED} Do it: {go_on}"
         number = sum(move.moved for move in self.moves)
         total = sum(move.accepted for move in self.moves)

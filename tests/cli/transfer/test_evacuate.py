@@ -109,6 +109,9 @@ def test_what_is_in_the_way_is_said_and_nothing_is_touched(made: Entities) -> No
     made.queue("plain", Side.SECONDARY, requires_duplicate_detection=True)
     shown = made.runner(*WORDS, "--dry-run", "-o", "json")
     assert (shown.code, {step["action"] for step in shown.data["entities"]}) == (5, {"conflict"})
+    offered = made.runner(*WORDS, "--plan-out", "plan.json")
+    assert (offered.code, "No plan was written" in offered.stderr, "Do it:" in offered.stderr) == (5, True, False)
+    assert not (made.runner.home / "plan.json").exists()
     refused = made.runner(*WORDS, "--yes")
     assert (refused.code, "requires sessions there" in refused.stderr) == (2, True)
     assert "Nothing was changed" in refused.stderr
