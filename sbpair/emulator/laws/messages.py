@@ -133,6 +133,12 @@ class MessageLaws:
     empty_correlation_filter = rule(
         "A correlation filter compares one property at least.", _RULES, "validation.py rule"
     )
+    properties_without_case = fixed(
+        "Filters and actions find a property whatever the case of its name, and compare values with case.",
+        unknown("none; the syntax of SQL filters does not say"),
+        "filters.py MessageView.user",
+        differs="so it is here",
+    )
     filters_at_any_cost = fixed(
         "A filter is evaluated however long the properties are.",
         inferred("Topic filters and actions"),

@@ -213,6 +213,7 @@ def test_an_action_on_a_missing_value_fails(bench):
         acted(bench, "SET a = missing + 1")
 
 
+@pytest.mark.law("properties-without-case")
 @pytest.mark.parametrize(
     ("expression", "after"),
     [
@@ -226,3 +227,10 @@ def test_an_action_on_a_missing_value_fails(bench):
 )
 def test_actions_find_a_property_whatever_its_case(bench, expression, after):
     assert acted(bench, expression).section(Section.APPLICATION_PROPERTIES) == after | {"RuleName": "r"}
+
+
+@pytest.mark.law("properties-without-case")
+@pytest.mark.parametrize(("expression", "found"), [("COLOR = 'red'", True), ("color = 'RED'", False)])
+def test_filters_compare_values_alone_with_case(bench, expression, found):
+    view = MessageView(parse(bench.message("x", properties={"Color": "red"}), Laws()))
+    assert holds(view, expression) is found
