@@ -361,8 +361,8 @@ def _site(ctx: typer.Context, folder: Path) -> CommandResult:
 
 
 _WHAT = (
-    "sbpair finds messages that Service Bus failover left on a second namespace, returns each to its destination byte "
-    "for byte, and keeps pairs of namespaces healthy."
+    "Finds messages that Service Bus failover left on a second namespace, returns each to its destination byte for "
+    "byte, and keeps pairs of namespaces healthy."
 )
 
 

@@ -450,7 +450,10 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         denied=UNTIL_STOPPED,
         findings=UNTIL_STOPPED,
         unreachable=UNTIL_STOPPED,
-        signals=Proven("cli/inspection/test_exporter.py::test_it_serves_figures_of_what_can_be_read"),
+        signals=(
+            Proven("cli/inspection/test_exporter.py::test_what_is_beyond_the_most_entities_is_counted"),
+            Proven("cli/inspection/test_exporter.py::test_it_serves_figures_of_what_can_be_read"),
+        ),
     ),
     "gateway": row(
         "gateway",

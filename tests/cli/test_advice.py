@@ -14,9 +14,9 @@ from typer.main import get_command
 from sbpair.cli.app import app
 
 SOURCES = Path(__file__).parents[2] / "sbpair"
-VALUES = {"pair": "orders", "subject": "contoso/x-servicebus-transfer/3"}
+VALUES = {"pair": "orders", "subject": "contoso/x-servicebus-transfer/3", "number": "7"}
 """What stands for the placeholders of a remedy."""
-_ADVICE = re.compile(r"(?:^|`|then |with: |: )sbpair ((?!x\b)[a-z][^`\n]*)", re.MULTILINE)
+_ADVICE = re.compile(r"(?:^|`|then |with: |: )sbpair ((?!x\b|error \\?\()[a-z][^`\n]*)", re.MULTILINE)
 
 
 @cache

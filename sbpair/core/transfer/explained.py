@@ -196,7 +196,7 @@ def _alive(known: MessageContext, summary: MessageSummary) -> tuple[str, str, st
     if active:
         stand = f"{counted(len(active), 'message')} of its session {_stand(len(active))} before it"
         text = f"{stand}, first {active[0].number}"
-        return "behind-in-session", text, f"sbpair explain {{place}} {active[0].number}"
+        return "behind-in-session", text, "sbpair explain {place} " + str(active[0].number)
     if received.delivery_count:
         text = f"it was delivered {counted(received.delivery_count, 'time')} and given back: a consumer fails at it"
         return "fails-at-consumers", text, "sbpair message dead-letter {place} {number}"

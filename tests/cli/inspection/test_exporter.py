@@ -14,7 +14,7 @@ from tests.waiting import LIMIT_SECONDS, until
 
 
 @contextmanager
-def exporting(runner: Sbpair, *arguments: str) -> Iterator[Callable[..., str]]:
+def exporting(runner: Sbpair, *arguments: str, code: int = 143) -> Iterator[Callable[..., str]]:
     """A running exporter; what it yields gets a page of it, `/metrics` once every source was read or found dark."""
     log = runner.home / "exporter.log"
     with log.open("w") as stderr:
@@ -33,9 +33,9 @@ def exporting(runner: Sbpair, *arguments: str) -> Iterator[Callable[..., str]]:
             until(lambda: 'command="audit"' in get() and 'command="status"' in get(), process)
         until(lambda: "sbpair_entities_up" in get(), process)
         yield get
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM if code == 143 else signal.SIGINT)
         process.communicate(timeout=LIMIT_SECONDS)
-        assert process.returncode == 143, log.read_text()
+        assert process.returncode == code, log.read_text()
     finally:
         process.kill()
         process.communicate()
@@ -54,7 +54,7 @@ def test_it_serves_figures_of_what_can_be_read(local: Sbpair, fault: Callable[[s
     assert local("provision", "local").code == 0
     local.make_queue("orders")
     assert local("send", "orders", "--namespace", "local-primary", stdin="a\nb\nc\n").code == 0
-    with exporting(local) as get:
+    with exporting(local, code=143) as get:
         text = get()
         of_orders = {"namespace": "local-primary", "entity": "orders"}
         assert sample(text, "sbpair_entity_active_messages", **of_orders) == 3
@@ -80,7 +80,7 @@ def test_it_serves_figures_of_what_can_be_read(local: Sbpair, fault: Callable[[s
 def test_what_is_beyond_the_most_entities_is_counted(local: Sbpair) -> None:
     for name in ("a", "b", "c"):
         local.make_queue(name)
-    with exporting(local, "local-primary", "--most-entities", "2", "--no-oldest") as get:
+    with exporting(local, "local-primary", "--most-entities", "2", "--no-oldest", code=130) as get:
         text = get()
     left = sample(text, "sbpair_entities_left_out", namespace="local-primary")
     assert left is not None and left >= 1
@@ -95,6 +95,7 @@ def test_what_is_beyond_the_most_entities_is_counted(local: Sbpair) -> None:
     [
         (("--listen", "nowhere"), "HOST:PORT"),
         (("--interval", "10ms"), "one second or more"),
+        (("--audit-interval", "soon", "--oldest"), "soon"),
         (("--pair", "nobody"), "There is no pair named 'nobody'"),
         (("--listen", "127.0.0.1:99999"), "HOST:PORT"),
     ],

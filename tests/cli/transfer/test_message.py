@@ -36,6 +36,7 @@ def test_one_message_is_shown_and_another_number_is_refused(made: Entities) -> N
     queue = made.queue(named("orders"))
     made.send(queue, *letters("a", "b", application_properties={"country": "DE"}))
     shown = made.runner("message", "show", queue, number_of(made, queue, "b"), "-o", "json")
+    assert shown.code == 0
     assert (shown.data["message_id"], shown.data["body"], shown.data["state"]) == ("b", "body of b", "active")
     table = made.runner("message", "show", queue, number_of(made, queue, "b"), "-o", "tsv")
     assert {"property country\tDE", "body\tbody of b"} <= set(table.stdout.splitlines())
