@@ -267,7 +267,8 @@ def check_credential(access: NamespaceAccess, *, resource_manager: bool = False)
     """
     _check_label(access)
     url = resource_manager_url(access) if resource_manager else f"https://{access.host}"
-    scheme, host = url.partition("://")[0].lower(), _authority_of(url).lower()
+    # AMQP takes the namespace's host as it stands: with `#` or `/` in it, another one than a URL's parser finds.
+    scheme, host = url.partition("://")[0].lower(), (_authority_of(url) if resource_manager else access.host).lower()
     if not HOST.fullmatch(host):
         raise ConfigurationError(
             f"{quoted(url)}, where {access.label} is to be reached, does not name a host alone. Nothing was sent.",

@@ -106,7 +106,17 @@ def test_a_folders_file_sends_no_entra_token_to_a_stranger(host: str) -> None:
 
 @pytest.mark.parametrize("chosen_by_user", [True, False])
 @pytest.mark.parametrize(
-    "host", ["contoso.servicebus.windows.net@evil.example", "contoso:443@evil.example:1", "", "a b"]
+    "host",
+    [
+        "contoso.servicebus.windows.net@evil.example",
+        "contoso:443@evil.example:1",
+        "contoso.servicebus.windows.net#.evil.example",
+        "contoso.servicebus.windows.net?.evil.example",
+        "contoso.servicebus.windows.net/.evil.example",
+        "contoso.servicebus.windows.net\\.evil.example",
+        "",
+        "a b",
+    ],
 )
 def test_what_is_no_host_alone_gets_nothing(host: str, chosen_by_user: bool) -> None:
     with pytest.raises(ConfigurationError, match="Nothing was sent"):
