@@ -141,8 +141,9 @@ def _dead(known: MessageContext, summary: MessageSummary) -> tuple[str, str, str
             _SHOW + " --dlq",
         )
     if reason == "MaxDeliveryCountExceeded":
-        most = "" if known.facts is None else f", the most that {known.entity} allows"
-        times = counted(known.received.delivery_count, "time")
+        count, allowed = known.received.delivery_count, known.facts and known.facts.settings.max_delivery_count
+        most = f", the most that {known.entity} allows" if allowed and count >= allowed else ""
+        times = counted(count, "time") if count else f"as often as {known.entity} allowed"
         text = (
             f"it was delivered {times}{most}, and no consumer completed it: each one failed, or held its lock too long"
         )
@@ -241,7 +242,8 @@ def _came_from(known: MessageContext, summary: MessageSummary, dead: bool) -> It
     annotations = _annotations(known.received.payload)
     if summary.destination is not None:
         yield MessageFact("origin", f"diverted: a paired client meant it for {summary.destination} (x-ms-path)")
-    if source := annotations.get(_DEAD_LETTER_SOURCE):
+    source = annotations.get(_DEAD_LETTER_SOURCE)
+    if source and str(source).lower() != known.entity.lower():
         yield MessageFact("origin", f"it was a dead letter of {source}, whose dead letters are forwarded")
     number = annotations.get(_ENQUEUED_AS)
     if isinstance(number, int) and number != known.received.sequence_number:
