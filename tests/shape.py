@@ -21,23 +21,23 @@ from typing import Any
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "sbpair"
 
-LINES = 95_900
+LINES = 103_100
 ROOMS = {
-    "": 1_630,
+    "": 1_640,
     "amqp": 1_820,
-    "azure": 5_550,
-    "cli": 15_110,
+    "azure": 5_450,
+    "cli": 16_600,
     "clients": 2_150,
-    "core": 18_400,
-    "emulator": 14_500,
-    "engine": 4_900,
-    "gateway": 2_510,
+    "core": 20_500,
+    "emulator": 14_450,
+    "engine": 5_030,
+    "gateway": 3_390,
     "journal": 610,
-    "operations": 4_550,
-    "pipeline": 9_050,
-    "render": 2_710,
-    "runtime": 10_670,
-    "settings": 1_730,
+    "operations": 5_740,
+    "pipeline": 10_060,
+    "render": 2_850,
+    "runtime": 10_610,
+    "settings": 1_830,
     "sqlfilter": 640,
 }
 """Lines of each room, a hundredth more than they had when this was set; "" are the modules that stand in none."""

@@ -140,7 +140,11 @@ SAID = {
     "applications": ("primary: open", "517 messages are waiting"),
     "automation": ("SBPAIR OK", "10 "),
     "dead-letters": ("ValidationError\t33", "40 dead letters", "country is missing", "12 of 12 messages would be sent"),
-    "entities": ("customer-7", "22 messages of orders were moved", "The queue orders-parked on local-primary is deleted."),
+    "entities": (
+        "customer-7",
+        "22 messages of orders were moved",
+        "The queue orders-parked on local-primary is deleted.",
+    ),
     "evacuation": ("it accepted 186 messages. local-primary is empty",),
     "library": ("497 messages are back on local-primary", "orders/$deadletterqueue: 5 sent again"),
     "recovery": ("120 messages are back on local-primary", EMPTY, "was changed, dropped, moved or added"),
