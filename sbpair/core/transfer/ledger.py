@@ -13,7 +13,7 @@ field (of an earlier release), has the first half of the SHA-256 of all of the f
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -139,6 +139,17 @@ class Line:
     @property
     def destination(self) -> Any:
         return self.fields.get("destination")
+
+    def spelled(self, queues: Mapping[str, str]) -> "Line":
+        """The same line with its queue as this run spells it: the service does not tell `Orders` from `orders`.
+
+        Args:
+            queues: the run's own paths, by their lower case.
+        """
+        queue = queues.get(self.key[0].lower(), self.key[0])
+        if queue == self.key[0]:
+            return self
+        return replace(self, key=(queue, *self.key[1:]), messages=[(queue, *key[1:]) for key in self.messages])
 
     @classmethod
     def parse(cls, line: bytes) -> "Line | None":

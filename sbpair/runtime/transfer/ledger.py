@@ -276,11 +276,12 @@ def _cut_and_read(
 def _read(file: BinaryIO, path: Path, way: Mapping[str, Any], to: Mapping[str, str]) -> _Read:
     """Raises UsageError: it is no ledger, that of other namespaces, or has a message as sent elsewhere than `to`."""
     wanted = {queue.lower(): destination for queue, destination in to.items()}
+    queues = {queue.lower(): queue for queue in to}
     sent: set[Key] = set()
     doubtful, complete, last = InDoubt(), 0, b""
     for number, (text, line) in enumerate(_lines(file, path), 1):
         complete += len(text)
-        last = text
+        last, line = text, line.spelled(queues)
         _check_way(line.way, way, path, number)
         doubtful.note(line)
         if line.outcome in SENT_OUTCOMES or line.outcome == STATE_MOVED:

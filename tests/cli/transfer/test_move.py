@@ -387,6 +387,19 @@ def test_a_copy_leaves_all_where_it_is_and_its_ledger_doubles_nothing(made: Enti
     assert [as_sent(one.payload).payload for one in lies if one.state is State.SCHEDULED] == [later]
 
 
+def test_a_ledger_knows_a_queue_however_it_is_spelled(made: Entities) -> None:
+    """The service does not tell them apart: a message that was sent from `orders` is not sent again from `ORDERS`."""
+    queue, target = made.queue(named("orders")), made.queue(named("orders"))
+    made.send(queue, *messages("a", "b"))
+    words = ("--ledger", f"{queue}.jsonl", "--yes", "-o", "json")
+    assert made.runner("copy", queue, target, *words).data["forwarded"] == 2
+    again = made.runner("copy", queue.upper(), target, *words)
+    assert (again.code, again.data["forwarded"], again.data["already_forwarded"]) == (0, 0, 2), again
+    moved = made.runner("move", queue.upper(), target.upper(), *words)
+    assert (moved.code, moved.data["forwarded"]) == (0, 0), moved
+    assert (made.ids(queue), made.ids(target)) == ([], ["a", "b"])
+
+
 def test_a_ledger_of_another_destination_is_refused_before_it_completes_what_never_went_there(made: Entities) -> None:
     queue, test, parked = (made.queue(named("orders")) for _ in range(3))
     made.send(queue, *messages("a"))
