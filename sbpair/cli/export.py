@@ -93,8 +93,7 @@ def export(
     bicep           a pair's backlog queues
     terraform       the same, with import blocks
     github-action   audit as a step of a workflow
-    gateway-systemd, gateway-kubernetes, gateway-compose, gateway-container-apps
-                    the gateway beside an application, with probes and limits
+    gateway-...     the gateway beside an application
 
     The templates make the queues that `sbpair provision` makes, for tiers Standard and Premium. The output says how
     each file is checked by its own tool. Bicep, `terraform plan` and Grafana's import were not tried.

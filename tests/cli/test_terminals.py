@@ -50,7 +50,15 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "config": ("config show", "config check", "config --help"),
     "schema": ("schema", "schema audit"),
     "completion": ("completion bash",),
-    "help": ("help permissions", "help exit-codes", "help config", "help environment"),
+    "incident": ("incident --help",),
+    "report": ("report --help",),
+    "exporter": ("exporter --help",),
+    "explain": ("explain --help",),
+    "session": ("session --help",),
+    "message": ("message --help",),
+    "undefer": ("undefer --help",),
+    "cheat": ("cheat", "cheat drain"),
+    "help": ("help", "help recovery", "help permissions", "help exit-codes", "help config", "help environment"),
 }
 """What every command prints with some of everything: tables, prose, documents, help pages, errors."""
 ALL = [line for lines in LINES.values() for line in lines]
