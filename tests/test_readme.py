@@ -149,7 +149,7 @@ SAID = {
     "library": ("497 messages are back on local-primary", "orders/$deadletterqueue: 5 sent again"),
     "recovery": ("120 messages are back on local-primary", EMPTY, "was changed, dropped, moved or added"),
     "replication": ("parcel-7", "parcel-8 arrived"),
-    "spark": ("|local-primary/x-ser",),
+    "spark": ("|local-primary/x-s",),
 }
 """What a reader of each text has seen in the end."""
 

@@ -136,7 +136,7 @@ def test_a_deleted_secondary_is_faulted_and_found_again_when_it_is_back() -> Non
         paths = expected_backlog_paths("contoso", 2)
         for path in paths:
             emulator.namespace("fabrikam").create_queue(path)
-        variables = {**environment(emulator, "contoso", SHIM.parent)}
+        variables = {**environment(emulator, emulator, "contoso", SHIM.parent)}
         variables["PYTHONPATH"] = os.pathsep.join((str(SHIM), str(Path.cwd())))
         variables["PRIMARY"] = public_connection_string(emulator, "contoso")
         variables["SECONDARY"] = public_connection_string(emulator, "fabrikam")

@@ -225,7 +225,7 @@ def test_celery() -> None:
         world = World(emulator)
         fields = dict(part.partition("=")[::2] for part in emulator.connection_string("contoso").split(";"))
         broker = f"azureservicebus://{fields['SharedAccessKeyName']}:{fields['SharedAccessKey']}@contoso{SUFFIX}"
-        variables = environment(emulator, "contoso", SHIM.parent)
+        variables = environment(emulator, emulator, "contoso", SHIM.parent)
         variables = {**variables, "PYTHONPATH": os.pathsep.join((str(SHIM), str(Path.cwd())))}
         variables |= {"BROKER": broker, "SECONDARY": public_connection_string(emulator, "fabrikam")}
         process = subprocess.Popen(

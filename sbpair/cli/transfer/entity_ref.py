@@ -1,6 +1,5 @@
 """Which entity of which namespace: `ENTITY`, or `NAMESPACE:ENTITY`, for the commands that work on any of them."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -132,6 +131,8 @@ def find_namespace(settings: "Settings", on: NamespaceOptions) -> tuple[Namespac
 async def open_places(source: EntityRef, target: EntityRef | None = None) -> "AsyncIterator[Ends]":
     """The open namespaces of one or two entities. An entity that does not exist is compared with those that do, where
     the credential may list them."""
+    import asyncio
+
     from sbpair.connect import open_ends
     from sbpair.core.errors import EntityNotFoundError, ServiceError
 

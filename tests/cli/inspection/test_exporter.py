@@ -107,6 +107,6 @@ def test_what_makes_no_sense_is_refused(local: Sbpair, arguments: tuple[str, ...
 
 
 def test_entity_list_writes_the_same_samples(local: Sbpair) -> None:
-    local.make_queue("orders")
-    text = local("entity", "list", "orders", "--namespace", "local-primary", "-o", "prometheus").stdout
-    assert sample(text, "sbpair_entity_dead_letter_messages", namespace="local-primary", entity="orders") == 0
+    local.make_queue("letters")
+    text = local("entity", "list", "letters", "--namespace", "local-primary", "-o", "prometheus").stdout
+    assert sample(text, "sbpair_entity_dead_letter_messages", namespace="local-primary", entity="letters") == 0
