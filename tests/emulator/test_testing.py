@@ -296,7 +296,7 @@ PAGE = (Path(sbpair.__file__).parent / "cli" / "pages" / "testing.md").read_text
 
 
 def test_the_pages_test_case_runs(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (program,) = re.findall(r"```python\n(import unittest\n.*?)```", PAGE, re.DOTALL)
     (tmp_path / "orders.py").write_text(program, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "orders.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_SECONDS

@@ -101,7 +101,7 @@ def test_a_connection_string_is_read_from_stdin_a_file_or_the_environment_and_ne
     nobody.home.mkdir()
     ran = nobody("dlq", "list", queue, "--connection-string-file", "-", "-o", "json", stdin=line)
     assert (ran.code, ran.data["namespace"].split()[0], ran.data["messages"]) == (0, "contoso-weu", 1), ran
-    (nobody.home / "keys").write_text(f"# all of them\n{line}\nother {found.replace('127.0.0.1', 'localhost')}\n")
+    (nobody.home / "keys").write_text(f"# all of them\n{line}\nanother {found.replace('127.0.0.1', 'localhost')}\n")
     ran = nobody("dlq", "list", f"contoso-weu:{queue}", "--connection-string-file", "keys", "-o", "json")
     assert (ran.code, ran.data["messages"]) == (0, 1), ran
     ran = nobody("dlq", "list", queue, "-o", "json", env={"SBPAIR_CONNECTION_STRING": line})
