@@ -122,8 +122,9 @@ async def test_no_backlog_queue_and_no_ledger_are_errors_and_nothing_moves(
     world: World, sides: Sides, tmp_path: Path
 ) -> None:
     await world.strand(sides, "orders", 1)
-    with pytest.raises(SbpairError, match=r"Cannot write .*: Is a directory\."):
-        await drain(sides, DrainRequest(ledger=tmp_path))
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(SbpairError, match=r"Cannot write .*: Not a directory\."):
+        await drain(sides, DrainRequest(ledger=tmp_path / "file" / "drain.jsonl"))
     other = replace(sides, pair=replace(world.pair, primary=replace(world.pair.primary, label="adatum")))
     with pytest.raises(SbpairError, match=r"No backlog queue of adatum exists on fabrikam\. Nothing was moved"):
         await drain(other, DrainRequest())
