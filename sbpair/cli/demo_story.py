@@ -289,7 +289,9 @@ async def _send_by_gateway(story: Story, stage: Stage, what: str) -> None:
     settings = GatewaySettings(observer=EventLog())
     async with open_gateway([pair], [parse_key("app=send")], tls, settings) as gateway:
         text = gateway.connection_string("app", plain=True)
-        access = NamespaceAccess("gateway", gateway.endpoint(), AuthMethod.CONNECTION_STRING, Secret(text))
+        named = NamespaceAccess("gateway", gateway.endpoint(), AuthMethod.CONNECTION_STRING, Secret(text))
+        # As patient as an application: the gateway holds a new link until the failover.
+        access = replace(named, call_seconds=DEFAULT_SEND_SECONDS)
         clients = make_messaging(access)
         house = gateway.house
         stage.say(f"A gateway listens on {gateway.endpoint()}; plain clients have its connection string. {what}")

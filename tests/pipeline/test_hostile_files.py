@@ -16,7 +16,8 @@ from sbpair.pipeline.compaction import vacuum
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.importing import import_drained
 from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore, append
-from sbpair.pipeline.rows import message_row, record_batch
+from sbpair.pipeline.rows import message_row, to_batch
+from sbpair.pipeline.schemas import arrow_schema
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.core.test_fuzz import BACKLOG, ODD
 from tests.hostile import bounded, damaged, json_bytes, mutated, tame, within
@@ -145,7 +146,7 @@ def test_a_line_without_a_message_is_kept_and_the_others_are_taken_in(
 @given(damaged(BACKLOG), st.integers(0, 2**63 - 1), st.sampled_from([None, 0.0, 1e300, -1e300, 1.79e9]))
 def test_a_message_of_any_bytes_is_a_row_of_an_archive(payload: bytes, number: int, at: float | None) -> None:
     received = Received(payload=payload, sequence_number=number, source="q/$deadletterqueue", enqueued_at=at)
-    assert record_batch([message_row("shop", received)]).num_rows == 1
+    assert to_batch([message_row("shop", received)], arrow_schema()).num_rows == 1
 
 
 @bounded(80)
@@ -155,7 +156,7 @@ def test_a_message_with_fields_of_any_type_is_a_row_of_an_archive(header: Any, a
 
     payload = sections.build(header=header, application_properties=application or None, value=value)
     received = Received(payload=payload, sequence_number=1, source="q", enqueued_at=1.0)
-    assert record_batch([message_row("shop", received)]).num_rows == 1
+    assert to_batch([message_row("shop", received)], arrow_schema()).num_rows == 1
 
 
 def test_a_folder_in_place_of_a_file_is_a_sentence(tmp_path: Path) -> None:

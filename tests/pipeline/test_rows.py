@@ -9,7 +9,7 @@ from sbpair.amqp.sections import HeaderField, PropertyField
 from sbpair.amqp.types import Described, Long, Symbol, Timestamp, Ubyte, Uint
 from sbpair.core.message import PING_CONTENT_TYPE, Received, State
 from sbpair.core.rewrite import compose, for_backlog
-from sbpair.pipeline.rows import content_digest, message_row, record_batch, typed_text
+from sbpair.pipeline.rows import content_digest, message_row, to_batch, typed_text
 from sbpair.pipeline.schemas import MESSAGE_COLUMNS, arrow_schema
 
 QUEUE = "shop-weu/x-servicebus-transfer/3"
@@ -59,7 +59,7 @@ def test_bytes_that_are_no_message_are_kept_with_the_reason() -> None:
     assert row["payload"] == b"\x00Sr\xffnonsense"
     assert row["unreadable"]
     assert row["digest"] is None
-    assert record_batch([tuple(row.values())]).num_rows == 1
+    assert to_batch([tuple(row.values())], arrow_schema()).num_rows == 1
 
 
 def test_times_that_no_column_can_show_are_left_out() -> None:
@@ -104,6 +104,6 @@ def test_every_amqp_type_is_named_and_shown() -> None:
 
 
 def test_batches_have_exactly_the_schema_that_spark_wants() -> None:
-    batch = record_batch([message_row("shop", Received(compose(body=b"x", message_id="m"), 1, QUEUE))])
+    batch = to_batch([message_row("shop", Received(compose(body=b"x", message_id="m"), 1, QUEUE))], arrow_schema())
     assert batch.schema == arrow_schema()
     assert batch.schema.field("enqueued_at").type == pa.timestamp("us", "UTC")
