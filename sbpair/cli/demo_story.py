@@ -289,15 +289,16 @@ async def _send_by_gateway(story: Story, stage: Stage, what: str) -> None:
     settings = GatewaySettings(observer=EventLog())
     async with open_gateway([pair], [parse_key("app=send")], tls, settings) as gateway:
         text = gateway.connection_string("app", plain=True)
-        named = NamespaceAccess("gateway", gateway.endpoint(), AuthMethod.CONNECTION_STRING, Secret(text))
-        # As patient as an application: the gateway holds a new link until the failover.
-        access = replace(named, call_seconds=DEFAULT_SEND_SECONDS)
+        access = NamespaceAccess("gateway", gateway.endpoint(), AuthMethod.CONNECTION_STRING, Secret(text))
         clients = make_messaging(access)
+        senders = {entity: clients.sender(entity) for entity in (QUEUE, SESSION_QUEUE, TOPIC)}
+        for sender in senders.values():
+            await sender.max_message_bytes()  # connected before the outage, as applications are
         house = gateway.house
         stage.say(f"A gateway listens on {gateway.endpoint()}; plain clients have its connection string. {what}")
 
         async def send(entity: str, story: Story, outage: _Outage) -> None:
-            sender = clients.sender(entity)
+            sender = senders[entity]
 
             async def deliver(_: int, payload: bytes) -> None:
                 await sender.send([payload], timeout_seconds=DEFAULT_SEND_SECONDS)
