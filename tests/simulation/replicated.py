@@ -153,7 +153,7 @@ class Replicated:
         if plan.forgets_early:
             seconds = 2 * (terms.lease_seconds + terms.margin_seconds)
             # What comes later than that may wait for a predecessor that nobody knows any more.
-            terms = replace(terms, remember_seconds=seconds, retention_seconds=seconds, gap_seconds=seconds)
+            terms = replace(terms, remember_seconds=seconds, retention_seconds=seconds, gap_seconds=seconds / 2)
         self.terms = terms
         self.journal_down = self.journal_full = False
         self.answers_lost = 0.0

@@ -119,6 +119,9 @@ class Terms:
             raise UsageError("What is finished is remembered for much longer than the lease.")
         if self.retention_seconds < self.remember_seconds:
             raise UsageError("The retention is at least as long as what is finished is remembered.")
+        if self.gap_seconds is not None and self.gap_seconds + self.lease_seconds > self.retention_seconds:
+            # The note of a gap is kept for the retention: a longer gap would be forgotten, noted again, and never end.
+            raise UsageError("A gap is shorter than the retention, by a lease or more.")
 
 
 @dataclass(frozen=True, slots=True)

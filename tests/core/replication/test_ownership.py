@@ -453,7 +453,8 @@ def test_stuck_sessions_say_why() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"lease_seconds": 0}, {"margin_seconds": -1}, {"max_attempts": 0}, {"lease_seconds": 1, "margin_seconds": 2},
-     {"remember_seconds": 10}, {"remember_seconds": 900_000, "retention_seconds": 800_000}],
+     {"remember_seconds": 10}, {"remember_seconds": 900_000, "retention_seconds": 800_000},
+     {"gap_seconds": 14 * 86_400}],
 )  # fmt: skip
 def test_terms_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
