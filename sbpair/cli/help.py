@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -318,16 +319,17 @@ def _contents() -> str:
     """All commands and pages on one screen."""
     from sbpair.cli.app import GROUPS
 
+    columns = min(79, shutil.get_terminal_size().columns)
     rows = [*((title, tuple(commands)) for title, commands in GROUPS.items()), *KINDS.items()]
     lines = [
         line
         for title, names in rows
         for line in textwrap.wrap(
-            " ".join(names), 79, initial_indent=f"{title:<18}", subsequent_indent=" " * 18, break_on_hyphens=False
+            " ".join(names), columns, initial_indent=f"{title:<18}", subsequent_indent=" " * 18, break_on_hyphens=False
         )
     ]
-    head = "sbpair COMMAND --help explains a command, sbpair help PAGE a page; sbpair cheat has tasks.\n"
-    return "\n".join([head, *lines, ""])
+    head = "sbpair COMMAND --help explains a command, sbpair help PAGE a page; sbpair cheat has tasks."
+    return "\n".join([*textwrap.wrap(head, columns), "", *lines, ""])
 
 
 def _site(ctx: typer.Context, folder: Path) -> CommandResult:
@@ -423,8 +425,8 @@ def cheat(
         hint = f"Did you mean {near[0]!r}?" if near else f"There is: {', '.join(tasks)}."
         raise UsageError(f"There are no tasks for {quoted(subject)}.", hint=hint)
     shown = {subject: tasks[subject]} if subject is not None else tasks
-    text = "\n".join(f"{name}\n\n{textwrap.indent(body, '  ')}\n" for name, body in shown.items())
-    return CommandResult("cheat", Text(text), text=text)
+    text = "\n".join(f"## {name}\n\n{body}\n" for name, body in shown.items())
+    return CommandResult("cheat", Text(text), text=text, prose=True)
 
 
 def _named(meanings: Mapping[str, str]) -> CommandResult:

@@ -58,7 +58,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "message": ("message --help",),
     "undefer": ("undefer --help",),
     "cheat": ("cheat", "cheat drain"),
-    "help": ("help", "help recovery", "help permissions", "help exit-codes", "help config", "help environment"),
+    "help": ("help", "help permissions", "help exit-codes", "help config", "help environment"),
 }
 """What every command prints with some of everything: tables, prose, documents, help pages, errors."""
 ALL = [line for lines in LINES.values() for line in lines]
