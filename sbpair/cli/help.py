@@ -267,9 +267,9 @@ def help_on(
             text = _contents()
             return CommandResult("help", Text(text), text=text)
         case [Topic.TERMS]:
-            return _named(TERMS)
+            return _named(Topic.TERMS, TERMS)
         case [Topic.ENVIRONMENT]:
-            return _named(environment_names())
+            return _named(Topic.ENVIRONMENT, environment_names())
         case [Topic.EXIT_CODES]:
             codes = tuple(ExitCode(int(code), code.label, when) for code, when in EXIT_CODES.items())
             return CommandResult(
@@ -345,15 +345,19 @@ def _site(ctx: typer.Context, folder: Path) -> CommandResult:
         f"\n**{title}:** " + ", ".join(f"`sbpair help {name}`" for name in names) + "\n"
         for title, names in GROUPS.items()
     )
-    pages = [SitePage("sbpair", "Start", f"# sbpair\n\n**{_WHAT}**\n{listed}\n## Commands\n{commands}")]
-    pages += [
-        SitePage(topic, kind, _NOTE.sub("", _titled(topic)[1])) for kind, topics in KINDS.items() for topic in topics
-    ]
-    topics = set(map(str, Topic))
+    start = f"# sbpair\n\n**{_WHAT}**\n{listed}\n## Commands\n{commands}"
+    pages = [SitePage("sbpair", "Start", start, "sbpair help", "index")]
+    for kind, of_kind in KINDS.items():
+        pages += [
+            SitePage(topic, kind, _NOTE.sub("", _titled(topic)[1]), f"sbpair help {topic}", topic) for topic in of_kind
+        ]
     for words in _all_commands(ctx, [[name] for name in COMMANDS]):
-        name = " ".join(words)
-        title = f"# sbpair {name}\n\n```text\n{_help_of(ctx, words)}```\n"
-        pages.append(SitePage(f"{name} command" if name in topics else name, "Commands", title))
+        name, stem = " ".join(words), "-".join(words)
+        text = f"# sbpair {name}\n\n```text\n{_help_of(ctx, words)}```\n"
+        if name in set(map(str, Topic)):  # `sbpair help` shows the topic of this name
+            pages.append(SitePage(name, "Commands", text, f"sbpair {name} --help", f"{stem}-command"))
+        else:
+            pages.append(SitePage(name, "Commands", text, f"sbpair help {name}", stem))
     try:
         written = write_site(folder, pages)
     except OSError as error:
@@ -429,9 +433,8 @@ def cheat(
     return CommandResult("cheat", Text(text), text=text, prose=True)
 
 
-def _named(meanings: Mapping[str, str]) -> CommandResult:
-    text = "".join(f"{name}\n    {meaning}\n" for name, meaning in meanings.items())
-    return CommandResult("help", dict(meanings), text=text, prose=True)
+def _named(topic: Topic, meanings: Mapping[str, str]) -> CommandResult:
+    return CommandResult("help", dict(meanings), text=_explained(topic), prose=True)
 
 
 def _help_of(ctx: typer.Context, words: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ it, and `llms.txt`, which names them for programs that read text.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import unescape
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SitePage:
-    """A page: `name` is what `sbpair help` calls it, `kind` the heading that it stands under."""
+    """A page: `name` is what links call it, `kind` the heading that it stands under, `command` shows it in a terminal,
+    and `stem` is its file without the ending."""
 
     name: str
     kind: str
     markdown: str
+    command: str
+    stem: str
 
     @property
     def title(self) -> str:
@@ -33,7 +36,7 @@ class SitePage:
 
 
 _LINK = re.compile(r"\]\((?:sbpair/cli/pages/)?([a-z-]+)\.md\)")
-_HELP = re.compile(r"<code>sbpair help ([a-z-]+(?: [a-z-]+)*)</code>")
+_HELP = re.compile(r"<code>(sbpair help [a-z-]+(?: [a-z-]+)*)</code>")
 _HEADING = re.compile(r"<h([23])>(.*?)</h\1>", re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
 
@@ -45,40 +48,38 @@ def write_site(folder: Path, pages: Sequence[SitePage]) -> list[Path]:
         OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    names = {page.name for page in pages}
     written = []
-    for path, text in (*_documents(pages, names), ("style.css", _style()), ("llms.txt", _index_for_programs(pages))):
+    for path, text in (*_documents(pages), ("style.css", _style()), ("llms.txt", _index_for_programs(pages))):
         (folder / path).write_text(text, encoding="utf-8")
         written.append(folder / path)
     return written
 
 
-def _documents(pages: Sequence[SitePage], names: set[str]) -> Iterator[tuple[str, str]]:
-    bodies = {page.name: _body(page.markdown, names) for page in pages}
+def _documents(pages: Sequence[SitePage]) -> Iterator[tuple[str, str]]:
+    stems = {page.command: page.stem for page in pages}
+    bodies = {page.stem: _body(page.markdown, stems) for page in pages}
     entries = [
-        {"page": f"{page.name.replace(' ', '-')}.html{anchor}", "title": title, "text": text}
+        {"page": f"{page.stem}.html{anchor}", "title": title, "text": text}
         for page in pages
-        for anchor, title, text in _parts(page.title, bodies[page.name])
+        for anchor, title, text in _parts(page.title, bodies[page.stem])
     ]
     kinds = {kind: [page for page in pages if page.kind == kind] for kind in dict.fromkeys(page.kind for page in pages)}
     for page in pages:
-        stem = "index" if page is pages[0] else page.name.replace(" ", "-")
-        yield (
-            f"{stem}.html",
-            _template().render(page=page, body=bodies[page.name], kinds=kinds, first=pages[0], version=__version__),
-        )
-        yield f"{stem}.md", page.markdown
+        text = _template().render(page=page, body=bodies[page.stem], kinds=kinds, first=pages[0], version=__version__)
+        yield f"{page.stem}.html", text
+        yield f"{page.stem}.md", page.markdown
     # Not JSON that is fetched: a page that is opened as a file may fetch nothing.
     yield "search.js", f"const entries = {json.dumps(entries, ensure_ascii=False)};\n{_search()}"
 
 
-def _body(markdown: str, names: set[str]) -> str:
+def _body(markdown: str, stems: Mapping[str, str]) -> str:
     """Our own Markdown as HTML, with links between the pages, and headings that can be linked to."""
     html = _parser().render(_LINK.sub(r"](\1.html)", markdown))
     html = _HEADING.sub(lambda found: f'<h{found[1]} id="{_anchor(found[2])}">{found[2]}</h{found[1]}>', html)
 
     def linked(found: re.Match[str]) -> str:
-        return f'<a href="{found[1].replace(" ", "-")}.html">{found[0]}</a>' if found[1] in names else found[0]
+        stem = stems.get(found[1])
+        return found[0] if stem is None else f'<a href="{stem}.html">{found[0]}</a>'
 
     return _HELP.sub(linked, html)
 
@@ -107,8 +108,7 @@ def _index_for_programs(pages: Sequence[SitePage]) -> str:
         lines += ["", f"## {kind}", ""]
         for page in pages:
             if page.kind == kind:
-                stem = "index" if page is pages[0] else page.name.replace(" ", "-")
-                lines.append(f"- [{page.title}]({stem}.md): sbpair help {page.name}")
+                lines.append(f"- [{page.title}]({page.stem}.md): {page.command}")
     return "\n".join([*lines, ""])
 
 

@@ -1,5 +1,6 @@
 """The site of all pages: its links lead somewhere, and its search finds in a real browser, without a network."""
 
+import json
 import re
 from pathlib import Path
 
@@ -34,9 +35,17 @@ def test_every_page_and_command_is_there_and_every_link_leads_somewhere(site: Pa
                 assert (site / link).is_file(), (file.name, link)
 
 
+def test_every_answer_of_the_search_leads_to_a_page(site: Path) -> None:
+    text = (site / "search.js").read_text(encoding="utf-8")
+    entries = json.loads(text.partition("const entries = ")[2].partition(";\n//")[0])
+    assert {entry["page"].partition("#")[0] for entry in entries} == {file.name for file in site.glob("*.html")}
+
+
 def test_programs_find_each_page_as_markdown(site: Path) -> None:
     listed = re.findall(
-        r"^- \[.+\]\(([^)]+)\): sbpair help ", (site / "llms.txt").read_text(encoding="utf-8"), re.MULTILINE
+        r"^- \[.+\]\(([^)]+)\): sbpair (?:help|\S+ --help)\b",
+        (site / "llms.txt").read_text(encoding="utf-8"),
+        re.MULTILINE,
     )
     assert {site / name for name in listed} == set(site.glob("*.md"))
     assert (site / "recovery.md").read_text(encoding="utf-8").startswith("# Bring stranded messages back\n")
@@ -44,7 +53,9 @@ def test_programs_find_each_page_as_markdown(site: Path) -> None:
 
 def test_what_a_page_says_is_text(tmp_path: Path) -> None:
     """A page is our own, but what it quotes may hold anything."""
-    write_site(tmp_path, [SitePage("one", "Start", "# One\n\n<script>alert(1)</script> `</script>`\n")])
+    write_site(
+        tmp_path, [SitePage("one", "Start", "# One\n\n<script>alert(1)</script> `</script>`\n", "sbpair help", "index")]
+    )
     assert "<script>alert" not in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 

@@ -93,7 +93,11 @@ def exporter(
     ] = None,
     pairs: Annotated[
         list[str] | None,
-        typer.Option("--pair", help="Pair whose backlog is shown, by default all.", autocompletion=suggestions.pairs),
+        typer.Option(
+            "--pair",
+            help="Pair whose backlog is shown; all without --pair and NAMESPACE.",
+            autocompletion=suggestions.pairs,
+        ),
     ] = None,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where it serves; port 0 takes a free one.")
