@@ -100,7 +100,7 @@ def _print_version(wanted: bool) -> None:
 
 
 VersionOption = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    bool, typer.Option(callback=_print_version, is_eager=True, help="Print the version and exit.")
 ]
 
 

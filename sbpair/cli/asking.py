@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOCAL_PAIR = "local"
 ENVIRONMENT_PAIR = "environment"
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask."), ONCE]
-AllPairsOption = Annotated[bool, typer.Option("--all-pairs", help="Every configured pair.")]
+AllPairsOption = Annotated[bool, typer.Option(help="Every configured pair.")]
 
 
 def can_ask(options: Options) -> bool:

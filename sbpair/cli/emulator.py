@@ -561,8 +561,7 @@ fault_app.callback()(before_the_command)
 app.add_typer(fault_app, name="fault")
 
 NamespaceArgument = Annotated[
-    str,
-    typer.Argument(help="Name of a running embedded namespace.", autocompletion=suggestions.emulated_namespaces),
+    str, typer.Argument(help="Name of a running embedded namespace.", autocompletion=suggestions.emulated_namespaces)
 ]
 
 

@@ -242,11 +242,7 @@ def help_on(
     ] = None,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[TOPIC|COMMAND]",
-            help=f"{', '.join(Topic)}, or a command.",
-            autocompletion=_complete,
-        ),
+        typer.Argument(metavar="[TOPIC|COMMAND]", help=f"{', '.join(Topic)}, or a command.", autocompletion=_complete),
     ] = None,
 ) -> CommandResult:
     """Explain a topic or a command.

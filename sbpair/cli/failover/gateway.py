@@ -89,35 +89,24 @@ def gateway(
             "Default: app=send,listen.",
         ),
     ] = None,
-    keys: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Keys of a file, read again when it changes."),
-    ] = None,
+    keys: Annotated[Path | None, typer.Option(help="Keys of a file, read again when it changes.")] = None,
     pass_tokens: Annotated[
-        bool,
-        typer.Option(help="Take the applications' own tokens too; the primary judges their rights."),
+        bool, typer.Option(help="Take the applications' own tokens too; the primary judges their rights.")
     ] = False,
     domain: Annotated[str, typer.Option(metavar="NAME", help="Of several pairs each goes by PAIR.NAME.")] = "localhost",
-    cert: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Certificate chain (PEM); without it an own authority's."),
-    ] = None,
-    cert_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key (PEM).")] = None,
+    cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM); without it an own authority's.")] = None,
+    cert_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
     tls: Annotated[bool, typer.Option(help="Print connection strings for AMQP over TLS.")] = False,
     snippet: Annotated[Snippet, typer.Option(help="How the connection strings are printed.")] = Snippet.ENV,
     metrics_on: Annotated[
         int | None,
         typer.Option(
-            "--metrics-port",
-            min=0,
-            max=65535,
-            help="Serve /metrics and /healthz on this port; 0 for any free one.",
+            "--metrics-port", min=0, max=65535, help="Serve /metrics and /healthz on this port; 0 for any free one."
         ),
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port listens on.")] = "127.0.0.1",
     send_timeout: Annotated[
-        str,
-        typer.Option(metavar="DURATION", help="What a message has, on both sides together."),
+        str, typer.Option(metavar="DURATION", help="What a message has, on both sides together.")
     ] = "55s",
     grace: Annotated[
         str, typer.Option(metavar="DURATION", help="How long a stop waits for what is unsettled.")

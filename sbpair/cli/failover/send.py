@@ -127,8 +127,7 @@ def send(
         typer.Option(metavar="TIME", help="When lines that name no time appear in the queue, e.g. 2026-12-01T08:00Z."),
     ] = None,
     namespace: Annotated[
-        str | None,
-        namespace_option("Send to this namespace, by name or host, instead of a pair: nothing is diverted."),
+        str | None, namespace_option("Send to this namespace, by name or host, instead of a pair: nothing is diverted.")
     ] = None,
     auth: NamespaceAuthOption = None,
     is_dry_run: DryRunOption = False,

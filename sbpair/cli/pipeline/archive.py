@@ -55,9 +55,7 @@ def archive(
     filters: Filters,
     unit: Annotated[int, typer.Option(min=100, help="Messages per task.")] = 10_000,
     compact: Annotated[bool, typer.Option("--compact/--no-compact", help="Merge small files afterwards.")] = True,
-    import_: Annotated[
-        Path | None, typer.Option("--import", metavar="FILE", help="Add a file that `drain --archive` wrote.")
-    ] = None,
+    import_: Annotated[Path | None, typer.Option("--import", help="Add a file that `drain --archive` wrote.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Only show what is not archived yet; exit 5 if anything is.")] = False,
 ) -> CommandResult:
     """Save a backlog as Parquet files, by pair, queue and date. Running it again adds only what is new.

@@ -41,18 +41,10 @@ def reconcile(
     archives: ArchivesArgument,
     ledger: Annotated[
         list[str] | None,
-        typer.Option(
-            "--ledger",
-            metavar="DIR|FILE",
-            help="Ledger file of a drain or syphon, or folder of a replay; repeatable.",
-            show_default=False,
-        ),
+        typer.Option(metavar="DIR|FILE", help="Ledger file of a drain or syphon, or folder of a replay; repeatable."),
     ] = None,
     pair: Annotated[
-        str | None,
-        typer.Option(
-            "--pair", help="Search the queues of this pair for messages that no ledger has.", show_default=False
-        ),
+        str | None, typer.Option(help="Search the queues of this pair for messages that no ledger has.")
     ] = None,
     listed: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most this many findings.")] = 1_000,
     master: MasterOption = None,

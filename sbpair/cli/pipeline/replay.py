@@ -48,7 +48,6 @@ def replay(
     ledger: Annotated[
         list[Path],
         typer.Option(
-            "--ledger",
             metavar="DIR|FILE",
             help="Folder to record what was sent in; also ledger files of drains, whose messages are left out.",
         ),
@@ -61,23 +60,17 @@ def replay(
     reserve: ReserveOption = None,
     ttl: TtlOption = TtlMode.FULL,
     dedupe: Annotated[
-        str,
-        typer.Option(
-            "--dedupe", metavar="stored|content", help="content: send only one of several identical messages."
-        ),
+        str, typer.Option(metavar="stored|content", help="content: send only one of several identical messages.")
     ] = "stored",
     tasks: Annotated[
         int | None, typer.Option("--concurrency", min=1, help="Concurrent tasks.", show_default="one per core")
     ] = None,
     although_in_the_queues: AlthoughInTheQueuesOption = False,
     although_gone: Annotated[
-        bool,
-        typer.Option(
-            "--although-gone", help="Also send messages that have left the queues, although no archive took them."
-        ),
+        bool, typer.Option(help="Also send messages that have left the queues, although no archive took them.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count what would be sent where; exit 5 if anything would.")
+        bool, typer.Option(help="Only count what would be sent where; exit 5 if anything would.")
     ] = False,
     yes: YesOption = False,
     explain: ExplainOption = False,

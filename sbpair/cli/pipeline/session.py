@@ -35,16 +35,10 @@ _log = logging.getLogger("sbpair")
 MasterOption = Annotated[
     str | None,
     typer.Option(
-        "--master",
-        metavar="URL",
-        help="Spark master, e.g. spark://host:7077.",
-        show_default="every core of this machine",
+        metavar="URL", help="Spark master, e.g. spark://host:7077.", show_default="every core of this machine"
     ),
 ]
-ConfOption = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="Spark property; repeatable.", show_default=False),
-]
+ConfOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark property; repeatable.")]
 ExplainOption = Annotated[bool, typer.Option("--explain-plan", help="Only show Spark's plan.")]
 ArchivesArgument = Annotated[
     list[str], typer.Argument(metavar="ARCHIVE...", help="Folders or URIs that `sbpair pipeline archive` wrote.")
@@ -53,7 +47,7 @@ IntoOption = Annotated[
     str, typer.Option("--archive", metavar="DIR", help="The archive: a folder, or a URI such as abfss://...")
 ]
 EngineOption = Annotated[
-    str, typer.Option("--engine", metavar="spark|local", help="local: in this process, without Spark and Java.")
+    str, typer.Option(metavar="spark|local", help="local: in this process, without Spark and Java.")
 ]
 
 
@@ -83,8 +77,8 @@ class ArchivingOptions(OptionSet):
     """What `archive` and `follow` share: which queues, in which form, and whether the messages leave them."""
 
     queue: QueuesOption = None
-    dlq: Annotated[bool, typer.Option("--dlq", help="Archive the dead-letter queues instead.")] = False
-    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Archive the dead-letter queues as well.")] = False
+    dlq: Annotated[bool, typer.Option(help="Archive the dead-letter queues instead.")] = False
+    with_dlq: Annotated[bool, typer.Option(help="Archive the dead-letter queues as well.")] = False
     format_: Annotated[
         str,
         typer.Option(
@@ -92,17 +86,11 @@ class ArchivingOptions(OptionSet):
         ),
     ] = "parquet"
     take: Annotated[
-        bool,
-        typer.Option("--take", help="Remove archived messages from the queues; the archive then holds the only copy."),
+        bool, typer.Option(help="Remove archived messages from the queues; the archive then holds the only copy.")
     ] = False
     ledger: Annotated[
         Path | None,
-        typer.Option(
-            "--ledger",
-            metavar="DIR",
-            help="With --take: record each message that was removed in this folder.",
-            show_default=False,
-        ),
+        typer.Option(metavar="DIR", help="With --take: record each message that was removed in this folder."),
     ] = None
     reserve: ReserveOption = None
     yes: YesOption = False
@@ -284,7 +272,7 @@ def line_of(progress: "JobProgress") -> str:
     return f"{progress.label}: {tasks}, {format_duration(round(progress.seconds))}{failed}"
 
 
-HtmlOption = Annotated[Path | None, typer.Option("--html", help="Write the report here.", show_default=False)]
+HtmlOption = Annotated[Path | None, typer.Option(help="Write the report here.")]
 
 
 def write_report(result: CommandResult, html: Path | None) -> None:

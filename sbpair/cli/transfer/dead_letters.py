@@ -57,12 +57,11 @@ def list_reasons(
     since_last: Annotated[
         bool,
         typer.Option(
-            "--since-last",
-            help="Of the whole namespace: only causes that are new or grow since the last run with this option.",
+            help="Of the whole namespace: only causes that are new or grow since the last run with this option."
         ),
     ] = False,
     body: Annotated[
-        bool, typer.Option("--body", help="Of the whole namespace: show the body of one letter of each cause.")
+        bool, typer.Option(help="Of the whole namespace: show the body of one letter of each cause.")
     ] = False,
 ) -> CommandResult:
     """Count the dead letters of an entity by reason, or those of the whole namespace by cause, each with its command.
@@ -187,7 +186,7 @@ def peek(
     filters: Filters,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many messages.")] = DEFAULT_LIMIT,
     from_sequence: Annotated[int, typer.Option(min=0, help="Start at this sequence number.", show_default=False)] = 0,
-    body: Annotated[bool, typer.Option("--body", help="Show bodies, as text, or as hex if not text.")] = False,
+    body: Annotated[bool, typer.Option(help="Show bodies, as text, or as hex if not text.")] = False,
 ) -> CommandResult:
     """Browse the dead letters of a queue or subscription, oldest first. Locks nothing and changes nothing.
 
@@ -213,7 +212,7 @@ def peek_messages(
     filters: Filters,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many messages.")] = DEFAULT_LIMIT,
     from_sequence: Annotated[int, typer.Option(min=0, help="Start at this sequence number.", show_default=False)] = 0,
-    body: Annotated[bool, typer.Option("--body", help="Show bodies, as text, or as hex if not text.")] = False,
+    body: Annotated[bool, typer.Option(help="Show bodies, as text, or as hex if not text.")] = False,
 ) -> CommandResult:
     """Browse the active, deferred and scheduled messages of a queue or subscription. Locks nothing, changes nothing.
 

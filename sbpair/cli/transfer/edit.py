@@ -66,9 +66,7 @@ def edit(
     filters: Filters,
     dlq: Annotated[bool, typer.Option(help="A dead letter; it is sent to its queue again.")] = False,
     to: AgainToOption = None,
-    from_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Take the edited JSON from here; no editor runs.")
-    ] = None,
+    from_file: Annotated[Path | None, typer.Option(help="Take the edited JSON from here; no editor runs.")] = None,
     despite_duplicate_detection: DespiteOption = False,
     ledger: LedgerOption = None,
     new_ledger: NewLedgerOption = False,

@@ -63,17 +63,14 @@ def evacuate(
     *,
     auth: Annotated[
         AuthMethod | None,
-        typer.Option("--auth", help="Credential for namespaces that are not configured.", show_default="configured"),
+        typer.Option(help="Credential for namespaces that are not configured.", show_default="configured"),
     ] = None,
     dead_letters: Annotated[
         DeadLettersTo,
-        typer.Option(
-            "--dead-letters", help="Dead letters: into queues that hold them, to their queue again, or leave them."
-        ),
+        typer.Option(help="Dead letters: into queues that hold them, to their queue again, or leave them."),
     ] = DeadLettersTo.HOLD,
     without: Annotated[
-        list[str] | None,
-        typer.Option("--except", metavar="PATTERN", help="Leave these entities out; repeatable.", show_default=False),
+        list[str] | None, typer.Option("--except", metavar="PATTERN", help="Leave these entities out; repeatable.")
     ] = None,
     despite_duplicate_detection: Annotated[
         bool, typer.Option(DESPITE, help="Send although a queue there may drop a MessageId that it got from elsewhere.")
@@ -84,21 +81,18 @@ def evacuate(
     ledger: Annotated[
         Path | None,
         typer.Option(
-            "--ledger",
             help="Record each message in this file; what it has is not sent again.",
             show_default="evacuate-FROM-TO.jsonl",
         ),
     ] = None,
     plan_out: Annotated[
-        Path | None,
-        typer.Option("--plan-out", help="Save the plan for the entities to this file; change nothing."),
+        Path | None, typer.Option(help="Save the plan for the entities to this file; change nothing.")
     ] = None,
     plan: Annotated[
-        Path | None,
-        typer.Option("--plan", help="Do what this plan says; refused if an entity has changed since it was made."),
+        Path | None, typer.Option(help="Do what this plan says; refused if an entity has changed since it was made.")
     ] = None,
     stated_reason: StatedReasonOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare, count, and say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Compare, count, and say what would be done.")] = False,
     yes: YesOption = False,
 ) -> CommandResult:
     """Move everything from one namespace to another: entities and rules, then all messages; prove that FROM is empty.

@@ -20,7 +20,7 @@ def explain(
     ],
     *,
     on: NamespaceOptions,
-    dlq: Annotated[bool, typer.Option("--dlq", help="A dead letter.")] = False,
+    dlq: Annotated[bool, typer.Option(help="A dead letter.")] = False,
 ) -> CommandResult:
     """Explain one message: where it came from, why it lies there, what stands before it, and what to do next.
 

@@ -17,9 +17,9 @@ from sbpair.files import make_private_folder
 from sbpair.render.console import say
 from sbpair.render.result import CommandResult, table_of
 
-ScriptOption = Annotated[bool, typer.Option("--script", help="Print the commands, and run none.")]
+ScriptOption = Annotated[bool, typer.Option(help="Print the commands, and run none.")]
 FolderOption = Annotated[
-    Path, typer.Option("--into", metavar="DIR", help="Folder for the ledger and the report of this incident.")
+    Path, typer.Option(metavar="DIR", help="Folder for the ledger and the report of this incident.")
 ]
 _ENDS_IT = (Exit.FAILED, Exit.USAGE, Exit.DENIED, Exit.UNREACHABLE, Exit.INTERRUPTED, Exit.TERMINATED)
 

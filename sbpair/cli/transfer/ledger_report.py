@@ -26,9 +26,7 @@ def report(
     options: Options,
     ledgers: Annotated[list[Path], typer.Argument(metavar="LEDGER...", help="Ledgers, or folders of them.")],
     *,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Exit 5 if a line was changed, dropped, moved or added since.")
-    ] = False,
+    verify: Annotated[bool, typer.Option(help="Exit 5 if a line was changed, dropped, moved or added since.")] = False,
 ) -> CommandResult:
     """Tell an incident from its ledgers: who ran what, what went where, what may be there twice, what is left.
 

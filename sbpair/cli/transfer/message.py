@@ -54,7 +54,7 @@ app.callback()(before_the_command)
 NumberArgument = Annotated[
     int, typer.Argument(metavar="NUMBER", min=1, help="Sequence number, as `dlq peek` or `entity peek` shows it.")
 ]
-DlqOption = Annotated[bool, typer.Option("--dlq", help="A dead letter.")]
+DlqOption = Annotated[bool, typer.Option(help="A dead letter.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Find the message, and say what would be done."), ONCE]
 _STATE = "The message is as it was."
 
@@ -116,10 +116,8 @@ def dead_letter(
     number: NumberArgument,
     *,
     on: NamespaceOptions,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Dead-letter reason.")] = "Operator",
-    description: Annotated[
-        str, typer.Option("--description", metavar="TEXT", help="Dead-letter description.", show_default=False)
-    ] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Dead-letter reason.")] = "Operator",
+    description: Annotated[str, typer.Option(metavar="TEXT", help="Dead-letter description.", show_default=False)] = "",
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:

@@ -26,52 +26,31 @@ QueuesOption = Annotated[
         "--queue",
         metavar="INDEX|PATH",
         help="Only this backlog queue; repeatable. Default: every one that exists.",
-        show_default=False,
         autocompletion=suggestions.backlog_indexes,
     ),
 ]
-LimitOption = Annotated[
-    int | None, typer.Option("-n", "--limit", min=1, help="At most this many messages.", show_default=False), ONCE
-]
-RateOption = Annotated[
-    float | None, typer.Option("--rate", min=0.01, help="At most this many messages a second.", show_default=False)
-]
+LimitOption = Annotated[int | None, typer.Option("-n", "--limit", min=1, help="At most this many messages."), ONCE]
+RateOption = Annotated[float | None, typer.Option(min=0.01, help="At most this many messages a second.")]
 ReserveOption = Annotated[
     int | None,
     typer.Option(
-        "--reserve",
         metavar="CREDITS",
         min=0,
         max=NAMESPACE_CREDITS_PER_SECOND - 1,
         help="Leave this many of the 1,000 throttling credits per second (Basic and Standard) to other clients.",
-        show_default=False,
     ),
 ]
-ConcurrencyOption = Annotated[int, typer.Option("--concurrency", min=1, max=64, help="Concurrent batches.")]
-TtlOption = Annotated[
-    TtlMode, typer.Option("--ttl", help="Restart the time to live in full, or keep what remains of it.")
-]
+ConcurrencyOption = Annotated[int, typer.Option(min=1, max=64, help="Concurrent batches.")]
+TtlOption = Annotated[TtlMode, typer.Option(help="Restart the time to live in full, or keep what remains of it.")]
 
 ReasonOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--reason",
-        metavar="REASON",
-        help="Only dead letters with this reason, in any case; repeatable.",
-        show_default=False,
-    ),
+    typer.Option("--reason", metavar="REASON", help="Only dead letters with this reason, in any case; repeatable."),
 ]
 LedgerOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ledger",
-        help="Record each message in this file. Messages it already has are not sent again.",
-        show_default=False,
-    ),
+    Path | None, typer.Option(help="Record each message in this file. Messages it already has are not sent again.")
 ]
-NewLedgerOption = Annotated[
-    bool, typer.Option("--new-ledger", help="Start a new ledger; the old file is kept beside it."), ONCE
-]
+NewLedgerOption = Annotated[bool, typer.Option(help="Start a new ledger; the old file is kept beside it."), ONCE]
 VerifyDoubtfulOption = Annotated[
     bool,
     typer.Option(
@@ -80,8 +59,7 @@ VerifyDoubtfulOption = Annotated[
     ),
 ]
 OnlyEntitiesOption = Annotated[
-    bool,
-    typer.Option("--only-entities", help="Send only to the pair's configured entities; leave and name all others."),
+    bool, typer.Option(help="Send only to the pair's configured entities; leave and name all others.")
 ]
 
 
@@ -99,36 +77,25 @@ StatedReasonOption = Annotated[
         "--reason",
         metavar="TEXT",
         help="Why, for the ledger, the operations log and the report; also SBPAIR_REASON, for any command.",
-        show_default=False,
         callback=_state_reason,
     ),
 ]
 ForOption = Annotated[
-    str | None,
-    typer.Option("--for", metavar="DURATION", help="Stop after this time, e.g. 15m.", show_default=False),
-    ONCE,
+    str | None, typer.Option("--for", metavar="DURATION", help="Stop after this time, e.g. 15m."), ONCE
 ]
 UntilIdleOption = Annotated[
-    str | None,
-    typer.Option(
-        "--until-idle", metavar="DURATION", help="Stop when nothing has come for this time.", show_default=False
-    ),
-    ONCE,
+    str | None, typer.Option(metavar="DURATION", help="Stop when nothing has come for this time."), ONCE
 ]
 GiveUpAfterOption = Annotated[
     str | None,
     typer.Option(
-        "--give-up-after",
         metavar="DURATION",
         help="Leave the messages of a destination or queue that has failed for this long.",
         show_default="2m; 20s if it has not worked yet",
     ),
 ]
 AlthoughInTheQueuesOption = Annotated[
-    bool,
-    typer.Option(
-        "--although-in-the-queues", help="Also send messages that are still in the backlog queues, without a check."
-    ),
+    bool, typer.Option(help="Also send messages that are still in the backlog queues, without a check.")
 ]
 
 
@@ -171,38 +138,25 @@ class Filters(OptionSet):
     destination: Annotated[
         str | None,
         typer.Option(
-            "--destination",
             metavar="PATTERN",
             help="Only messages whose destination matches, e.g. 'invoices/*'.",
-            show_default=False,
             autocompletion=suggestions.entities,
         ),
     ] = None
-    session_id: Annotated[
-        str | None, typer.Option("--session-id", help="Only messages of this session.", show_default=False)
-    ] = None
+    session_id: Annotated[str | None, typer.Option(help="Only messages of this session.")] = None
     where: Annotated[
         str | None,
         typer.Option(
-            "--where",
-            metavar="FILTER",
-            help="Only messages that match this Service Bus SQL condition; see `sbpair help filters`.",
-            show_default=False,
+            metavar="FILTER", help="Only messages that match this Service Bus SQL condition; see `sbpair help filters`."
         ),
     ] = None
     since: Annotated[
         str | None,
         typer.Option(
-            "--since",
-            metavar="TIME",
-            help="Only messages enqueued since then, e.g. 2026-11-21T08:00Z, or 2h for two hours ago.",
-            show_default=False,
+            metavar="TIME", help="Only messages enqueued since then, e.g. 2026-11-21T08:00Z, or 2h for two hours ago."
         ),
     ] = None
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME", help="Only messages enqueued until then.", show_default=False),
-    ] = None
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only messages enqueued until then.")] = None
 
     @property
     def given(self) -> bool:
@@ -232,22 +186,18 @@ class MoveOptions(OptionSet):
     """Options that drain and syphon share."""
 
     queues: QueuesOption = None
-    dlq: Annotated[bool, typer.Option("--dlq", help="Take the dead-letter queues instead.")] = False
-    with_dlq: Annotated[bool, typer.Option("--with-dlq", help="Take the dead-letter queues as well.")] = False
+    dlq: Annotated[bool, typer.Option(help="Take the dead-letter queues instead.")] = False
+    with_dlq: Annotated[bool, typer.Option(help="Take the dead-letter queues as well.")] = False
     filters: Filters = Filters()
     to: Annotated[
         str,
         typer.Option(
-            "--to",
             metavar="primary|queue:NAME",
             help="Send each message to its own destination, or all to one queue of the primary.",
         ),
     ] = "primary"
     archive: Annotated[
-        Path | None,
-        typer.Option(
-            "--archive", metavar="DIR", help="Write the messages to a file in this folder instead.", show_default=False
-        ),
+        Path | None, typer.Option(metavar="DIR", help="Write the messages to a file in this folder instead.")
     ] = None
     only_entities: OnlyEntitiesOption = False
     for_: ForOption = None
@@ -270,10 +220,8 @@ class MoveOptions(OptionSet):
 AgainToOption = Annotated[
     str | None,
     typer.Option(
-        "--to",
         metavar="ENTITY",
         help="Queue or topic to send to, of this namespace or NAMESPACE:ENTITY. Default: the queue itself.",
-        show_default=False,
     ),
 ]
 DESPITE = "--despite-duplicate-detection"
@@ -299,9 +247,9 @@ class ResendOptions(OptionSet):
     despite_duplicate_detection: DespiteOption = False
     ledger: LedgerOption = None
     new_ledger: NewLedgerOption = False
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Browse, ask the destination, and say what would be sent."), ONCE
-    ] = False
+    dry_run: Annotated[bool, typer.Option(help="Browse, ask the destination, and say what would be sent."), ONCE] = (
+        False
+    )
     yes: YesOption = False
 
     def request(self, options: Options, *, reasons: Sequence[str] = (), one_namespace: bool) -> dict[str, Any]:
@@ -332,36 +280,25 @@ class DrainOptions(MoveOptions):
     limit: LimitOption = None
     processes: Annotated[
         int,
-        typer.Option(
-            "--processes",
-            min=1,
-            max=64,
-            help="Share the queues among N processes, where one CPU core is the bottleneck.",
-        ),
+        typer.Option(min=1, max=64, help="Share the queues among N processes, where one CPU core is the bottleneck."),
     ] = 1
-    deferred: Annotated[bool, typer.Option("--deferred", help="Fetch deferred messages too, after all others.")] = False
-    on_missing: Annotated[
-        Undelivered, typer.Option("--on-missing", help="What to do when a destination does not exist.")
-    ] = Undelivered.LEAVE
+    deferred: Annotated[bool, typer.Option(help="Fetch deferred messages too, after all others.")] = False
+    on_missing: Annotated[Undelivered, typer.Option(help="What to do when a destination does not exist.")] = (
+        Undelivered.LEAVE
+    )
     on_refused: Annotated[
         Undelivered,
         typer.Option(
-            "--on-refused",
             help="What to do with messages that a destination refuses as they are: too large, or without a session id "
-            "where it requires sessions.",
+            "where it requires sessions."
         ),
     ] = Undelivered.LEAVE
     give_up_after: GiveUpAfterOption = None
     report: Annotated[
         Path | None,
-        typer.Option(
-            "--report",
-            metavar="FILE",
-            help="Write what happened to FILE.html or FILE.md, as a report of the incident.",
-            show_default=False,
-        ),
+        typer.Option(help="Write what happened to FILE.html or FILE.md, as a report of the incident."),
         ONCE,
     ] = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Browse, ask the destinations, and say what a drain would do."), ONCE
+        bool, typer.Option(help="Browse, ask the destinations, and say what a drain would do."), ONCE
     ] = False

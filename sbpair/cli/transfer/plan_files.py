@@ -32,14 +32,11 @@ class PlanFiles(OptionSet):
     """The file of a plan, written or applied."""
 
     plan_out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save what would be done to this file; change nothing."), ONCE
+        Path | None, typer.Option(help="Save what would be done to this file; change nothing."), ONCE
     ] = None
     plan: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Do what this plan says with its messages and no others; refused if they are not all there.",
-        ),
+        typer.Option(help="Do what this plan says with its messages and no others; refused if they are not all there."),
         ONCE,
     ] = None
 

@@ -17,12 +17,9 @@ from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.render.result import CommandResult
 
 ArchiveOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--archive", metavar="DIR", help="Write the messages to a file in this folder first.", show_default=False
-    ),
+    Path | None, typer.Option(metavar="DIR", help="Write the messages to a file in this folder first.")
 ]
-NoArchiveOption = Annotated[bool, typer.Option("--no-archive", help="Delete permanently, without an archive.")]
+NoArchiveOption = Annotated[bool, typer.Option(help="Delete permanently, without an archive.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Browse, and say what would be deleted."), ONCE]
 
 

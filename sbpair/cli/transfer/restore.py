@@ -52,18 +52,16 @@ def restore(
         ),
     ],
     pair: Annotated[
-        str | None, typer.Option("--pair", help="Pair whose primary they go to.", show_default="the only pair")
+        str | None, typer.Option(help="Pair whose primary they go to.", show_default="the only pair")
     ] = None,
     namespace: Annotated[
-        str | None,
-        namespace_option("Send to this namespace, by name or host, instead of a pair's primary."),
+        str | None, namespace_option("Send to this namespace, by name or host, instead of a pair's primary.")
     ] = None,
     auth: NamespaceAuthOption = None,
     *,
     filters: Filters,
     to: Annotated[
-        str | None,
-        typer.Option("--to", help="Send all of them to this queue or topic. Default: where each was to go."),
+        str | None, typer.Option(help="Send all of them to this queue or topic. Default: where each was to go.")
     ] = None,
     only_entities: OnlyEntitiesOption = False,
     limit: LimitOption = None,
@@ -76,11 +74,10 @@ def restore(
     stated_reason: StatedReasonOption = None,
     although_in_the_queues: AlthoughInTheQueuesOption = False,
     although_gone: Annotated[
-        bool,
-        typer.Option("--although-gone", help="Also send messages that were only browsed and have left their queues."),
+        bool, typer.Option(help="Also send messages that were only browsed and have left their queues.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be sent where; exit 5 if anything would.")
+        bool, typer.Option(help="Only show what would be sent where; exit 5 if anything would.")
     ] = False,
     yes: YesOption = False,
 ) -> CommandResult:

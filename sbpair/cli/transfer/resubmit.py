@@ -73,20 +73,15 @@ class RepairOptions(OptionSet):
 GrowOption = Annotated[
     str | None,
     typer.Option(
-        "--grow",
         metavar="N,...",
         help="Send in steps of these sizes, the last one again and again (or `all`); stop where a message comes back "
         "to the dead letters or nothing is taken from the queue.",
-        show_default=False,
     ),
 ]
 WatchOption = Annotated[
     str | None,
     typer.Option(
-        "--watch",
-        metavar="DURATION",
-        help="With --grow: how long consumers may do nothing before it stops.",
-        show_default="30s",
+        metavar="DURATION", help="With --grow: how long consumers may do nothing before it stops.", show_default="30s"
     ),
 ]
 

@@ -54,7 +54,7 @@ def list_all(
     *,
     on: NamespaceOptions,
     lock: Annotated[
-        bool, typer.Option("--lock", help="Lock each for a moment, to see which receivers hold, and their states.")
+        bool, typer.Option(help="Lock each for a moment, to see which receivers hold, and their states.")
     ] = False,
 ) -> CommandResult:
     """List the sessions of a queue or subscription that hold messages or a state, with their counts and ages.
@@ -107,10 +107,7 @@ def set_state(
     state: Annotated[str | None, typer.Argument(metavar="STATE", help="The new state, a text.")] = None,
     *,
     on: NamespaceOptions,
-    from_file: Annotated[
-        Path | None,
-        typer.Option("--from-file", metavar="FILE", help="Take the state from here, byte by byte; - for stdin."),
-    ] = None,
+    from_file: Annotated[Path | None, typer.Option(help="Take the state from here, byte by byte; - for stdin.")] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
