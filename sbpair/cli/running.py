@@ -12,7 +12,6 @@ import typer
 from typer.main import get_command
 
 from sbpair.cli.options import COMPLETION_VARIABLE, Finished, LogFormat, Options
-from sbpair.cli.renamed import new_name
 from sbpair.cli.waits import telling_waits
 from sbpair.core.errors import ConfigurationError, InterruptedWorkError, SbpairError, UsageError
 from sbpair.core.outcome import Exit
@@ -47,7 +46,7 @@ def run(arguments: list[str]) -> int:
         if _is_bare_help(error):
             say_lines(error.format_message())
             return Exit.USAGE
-        hint = new_name(arguments) or _help_of(error)
+        hint = _help_of(error)
         if arguments[:1] == ["version"]:
             hint = "Print the version: sbpair --version"
         return _fail(UsageError(_message_of(error), hint=hint), "", _options_in(arguments))

@@ -19,204 +19,35 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sbpair.core.cost.request import CostRequest
-    from sbpair.core.cost.result import Compared, Estimated
-    from sbpair.core.failover.measured import Pinged
-    from sbpair.core.failover.sent import SentMessages
-    from sbpair.core.inspection.audit.result import AuditedPair
-    from sbpair.core.inspection.diagnosis import Diagnoses
-    from sbpair.core.inspection.discovery import Discovery
-    from sbpair.core.inspection.result import AppliedPlan
-    from sbpair.core.inspection.status import StatusReport
-    from sbpair.operations.audit import AuditRequest, append_history, audit, audit_snapshot
-    from sbpair.operations.cleanup import CleanupRequest, cleanup
-    from sbpair.operations.cost import compare_costs, estimate_cost
-    from sbpair.operations.dead_letters import (
-        BrowseRequest,
-        DeadLetterReason,
-        DeadLetterReasons,
-        browse_messages,
-        list_dead_letters,
-    )
-    from sbpair.operations.discover import DiscoverRequest, discover
-    from sbpair.operations.doctor import DoctorRequest, doctor
-    from sbpair.operations.drain import DrainRequest, DrainResult, ToArchive, ToPrimary, ToQueue, drain
-    from sbpair.operations.edit import EditRequest, EditResult, edit, find_message
-    from sbpair.operations.empty import EmptyRequest, empty
-    from sbpair.operations.ends import Ends, Sides
-    from sbpair.operations.entity import (
-        CreateEntityRequest,
-        CreateRuleRequest,
-        DeleteEntityRequest,
-        DeleteRuleRequest,
-        ListEntitiesRequest,
-        ScrapeRequest,
-        SetStatusRequest,
-        ShowEntityRequest,
-        create_entity,
-        create_rule,
-        delete_entity,
-        delete_rule,
-        list_entities,
-        scrape_namespace,
-        set_status,
-        show_entity,
-    )
-    from sbpair.operations.evacuate import (
-        DeadLettersTo,
-        EvacuateRequest,
-        EvacuateResult,
-        EvacuationPlan,
-        WrittenPlan,
-        evacuate,
-    )
-    from sbpair.operations.explain import ExplainedMessage, ExplainRequest, explain_message
-    from sbpair.operations.in_place import (
-        DeadLetterRequest,
-        RescheduleRequest,
-        UndeferRequest,
-        dead_letter_message,
-        reschedule_message,
-        undefer,
-    )
-    from sbpair.operations.move import CopyRequest, MovePlan, MoveRequest, MoveResult, Selection, copy, move
-    from sbpair.operations.peek import PeekRequest, peek
-    from sbpair.operations.ping import PingRequest, ping
-    from sbpair.operations.provision import ProvisionRequest, provision
-    from sbpair.operations.purge import PurgeRequest, purge
-    from sbpair.operations.report import IncidentReport, ReportRequest, report
-    from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
-    from sbpair.operations.resubmit import Repair, ResubmitRequest, Steps, resubmit
-    from sbpair.operations.send import SendRequest, send
-    from sbpair.operations.sessions import (
-        ListSessionsRequest,
-        SessionRequest,
-        list_sessions,
-        set_session_state,
-        show_session,
-    )
-    from sbpair.operations.status import StatusRequest, status, watch_status
-    from sbpair.operations.syphon import SyphonRequest, syphon
-    from sbpair.operations.triage import Cause, Triage, TriageRequest, list_causes
-
-__all__ = [
-    "AppliedPlan",
-    "AuditRequest",
-    "AuditedPair",
-    "BrowseRequest",
-    "Cause",
-    "CleanupRequest",
-    "Compared",
-    "CopyRequest",
-    "CostRequest",
-    "CreateEntityRequest",
-    "CreateRuleRequest",
-    "DeadLetterReason",
-    "DeadLetterReasons",
-    "DeadLetterRequest",
-    "DeadLettersTo",
-    "DeleteEntityRequest",
-    "DeleteRuleRequest",
-    "Diagnoses",
-    "DiscoverRequest",
-    "Discovery",
-    "DoctorRequest",
-    "DrainRequest",
-    "DrainResult",
-    "EditRequest",
-    "EditResult",
-    "EmptyRequest",
-    "Ends",
-    "Estimated",
-    "EvacuateRequest",
-    "EvacuateResult",
-    "EvacuationPlan",
-    "ExplainRequest",
-    "ExplainedMessage",
-    "IncidentReport",
-    "ListEntitiesRequest",
-    "ListSessionsRequest",
-    "MovePlan",
-    "MoveRequest",
-    "MoveResult",
-    "PeekRequest",
-    "PingRequest",
-    "Pinged",
-    "ProvisionRequest",
-    "PurgeRequest",
-    "Repair",
-    "ReportRequest",
-    "RescheduleRequest",
-    "RestoreRequest",
-    "RestoreResult",
-    "ResubmitRequest",
-    "ScrapeRequest",
-    "Selection",
-    "SendRequest",
-    "SentMessages",
-    "SessionRequest",
-    "SetStatusRequest",
-    "ShowEntityRequest",
-    "Sides",
-    "StatusReport",
-    "StatusRequest",
-    "Steps",
-    "SyphonRequest",
-    "ToArchive",
-    "ToPrimary",
-    "ToQueue",
-    "Triage",
-    "TriageRequest",
-    "UndeferRequest",
-    "WrittenPlan",
-    "append_history",
-    "audit",
-    "audit_snapshot",
-    "browse_messages",
-    "cleanup",
-    "compare_costs",
-    "copy",
-    "create_entity",
-    "create_rule",
-    "dead_letter_message",
-    "delete_entity",
-    "delete_rule",
-    "discover",
-    "doctor",
-    "drain",
-    "edit",
-    "empty",
-    "estimate_cost",
-    "evacuate",
-    "explain_message",
-    "find_message",
-    "list_causes",
-    "list_dead_letters",
-    "list_entities",
-    "list_sessions",
-    "move",
-    "peek",
-    "ping",
-    "provision",
-    "purge",
-    "report",
-    "reschedule_message",
-    "restore",
-    "resubmit",
-    "scrape_namespace",
-    "send",
-    "set_session_state",
-    "set_status",
-    "show_entity",
-    "show_session",
-    "status",
-    "syphon",
-    "undefer",
-    "watch_status",
-]
+    from sbpair.operations.audit import *
+    from sbpair.operations.cleanup import *
+    from sbpair.operations.cost import *
+    from sbpair.operations.dead_letters import *
+    from sbpair.operations.discover import *
+    from sbpair.operations.doctor import *
+    from sbpair.operations.drain import *
+    from sbpair.operations.edit import *
+    from sbpair.operations.empty import *
+    from sbpair.operations.ends import *
+    from sbpair.operations.entity import *
+    from sbpair.operations.evacuate import *
+    from sbpair.operations.explain import *
+    from sbpair.operations.in_place import *
+    from sbpair.operations.move import *
+    from sbpair.operations.peek import *
+    from sbpair.operations.ping import *
+    from sbpair.operations.provision import *
+    from sbpair.operations.purge import *
+    from sbpair.operations.report import *
+    from sbpair.operations.restore import *
+    from sbpair.operations.resubmit import *
+    from sbpair.operations.send import *
+    from sbpair.operations.sessions import *
+    from sbpair.operations.status import *
+    from sbpair.operations.syphon import *
+    from sbpair.operations.triage import *
 
 _MODULES = {
-    "empty": ("EmptyRequest", "empty"),
     "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"),
     "cleanup": ("CleanupRequest", "cleanup"),
     "cost": ("Compared", "CostRequest", "Estimated", "compare_costs", "estimate_cost"),
@@ -225,6 +56,7 @@ _MODULES = {
     "doctor": ("Diagnoses", "DoctorRequest", "doctor"),
     "drain": ("DrainRequest", "DrainResult", "ToArchive", "ToPrimary", "ToQueue", "drain"),
     "edit": ("EditRequest", "EditResult", "edit", "find_message"),
+    "empty": ("EmptyRequest", "empty"),
     "ends": ("Ends", "Sides"),
     "entity": (
         "CreateEntityRequest",
@@ -241,11 +73,11 @@ _MODULES = {
         "delete_rule",
         "list_entities",
         "scrape_namespace",
-        "scrape_namespace",
         "set_status",
         "show_entity",
     ),
-    "evacuate": ("EvacuateRequest", "EvacuateResult", "EvacuationPlan", "DeadLettersTo", "WrittenPlan", "evacuate"),
+    "evacuate": ("DeadLettersTo", "EvacuateRequest", "EvacuateResult", "EvacuationPlan", "WrittenPlan", "evacuate"),
+    "explain": ("ExplainRequest", "ExplainedMessage", "explain_message"),
     "in_place": (
         "DeadLetterRequest",
         "RescheduleRequest",
@@ -263,12 +95,13 @@ _MODULES = {
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
     "resubmit": ("Repair", "ResubmitRequest", "Steps", "resubmit"),
     "send": ("SendRequest", "SentMessages", "send"),
+    "sessions": ("ListSessionsRequest", "SessionRequest", "list_sessions", "set_session_state", "show_session"),
     "status": ("StatusReport", "StatusRequest", "status", "watch_status"),
     "syphon": ("SyphonRequest", "syphon"),
-    "explain": ("ExplainRequest", "ExplainedMessage", "explain_message"),
-    "sessions": ("ListSessionsRequest", "SessionRequest", "list_sessions", "set_session_state", "show_session"),
     "triage": ("Cause", "Triage", "TriageRequest", "list_causes"),
 }
+"""Module -> its names, which are those of its `__all__`."""
+__all__ = sorted(name for names in _MODULES.values() for name in names)
 
 
 class _Verbs(ModuleType):

@@ -21,6 +21,8 @@ from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.gather import gather
 
+__all__ = ["AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"]
+
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:

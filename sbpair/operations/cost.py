@@ -11,6 +11,8 @@ from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import PriceTable, built_in
 
+__all__ = ["Compared", "CostRequest", "Estimated", "compare_costs", "estimate_cost"]
+
 
 def estimate_cost(
     request: CostRequest,

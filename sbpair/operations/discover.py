@@ -15,6 +15,8 @@ from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS
 from sbpair.runtime.inspection.discover import Opener, Search
 from sbpair.runtime.inspection.discover import discover as search_all
 
+__all__ = ["DiscoverRequest", "Discovery", "discover"]
+
 
 @dataclass(frozen=True, slots=True)
 class DiscoverRequest:

@@ -27,6 +27,8 @@ from sbpair.runtime.inspection.doctor import (
     try_send,
 )
 
+__all__ = ["Diagnoses", "DoctorRequest", "doctor"]
+
 DEFAULT_TIMEOUT_SECONDS = 10.0
 MOST_ENTITIES = 5
 """Entities whose Send right is tried; one credential usually serves them all."""

@@ -39,6 +39,25 @@ from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
 from sbpair.service import EntityStatus
 
+__all__ = [
+    "CreateEntityRequest",
+    "CreateRuleRequest",
+    "DeleteEntityRequest",
+    "DeleteRuleRequest",
+    "ListEntitiesRequest",
+    "ScrapeRequest",
+    "SetStatusRequest",
+    "ShowEntityRequest",
+    "create_entity",
+    "create_rule",
+    "delete_entity",
+    "delete_rule",
+    "list_entities",
+    "scrape_namespace",
+    "set_status",
+    "show_entity",
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:

@@ -13,6 +13,8 @@ from sbpair.ports import Observer
 from sbpair.runtime import browse
 from sbpair.runtime.inspection import backlog
 
+__all__ = ["PeekRequest", "peek"]
+
 MOST_MESSAGES = 50
 MOST_MESSAGES_GROUPED = 10_000
 

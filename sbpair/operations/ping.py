@@ -26,6 +26,8 @@ from sbpair.runtime.failover.ping import (
     message_target,
 )
 
+__all__ = ["PingRequest", "Pinged", "ping"]
+
 DEFAULT_COUNT = 4
 DEFAULT_TIMEOUT_SECONDS = 30.0
 

@@ -10,6 +10,8 @@ from sbpair.operations.ends import Sides
 from sbpair.operations.plans import apply_plan, read_backlog_queues
 from sbpair.ports import Observer
 
+__all__ = ["AppliedPlan", "ProvisionRequest", "provision"]
+
 
 @dataclass(frozen=True, slots=True)
 class ProvisionRequest:

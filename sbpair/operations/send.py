@@ -18,6 +18,8 @@ from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import SendResult, Sent, Where, session_of
 from sbpair.runtime.links import close_quietly
 
+__all__ = ["SendRequest", "SentMessages", "send"]
+
 TIMEOUT_SECONDS = 30.0
 """For one try of a message, on the primary and the backlog together."""
 AFTER_STOP_SECONDS = 3.0

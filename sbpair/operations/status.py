@@ -12,6 +12,8 @@ from sbpair.ports import Observer
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.status import DEFAULT_TIMEOUT_SECONDS, StatusReader
 
+__all__ = ["StatusReport", "StatusRequest", "status", "watch_status"]
+
 
 @dataclass(frozen=True, slots=True)
 class StatusRequest:

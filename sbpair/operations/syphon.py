@@ -24,6 +24,8 @@ from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usag
 from sbpair.runtime.transfer.drain import DrainJob
 from sbpair.runtime.transfer.syphon import POLL_SECONDS, SyphonRun, serve, syphon_until
 
+__all__ = ["SyphonRequest", "syphon"]
+
 LEFT_SECONDS = 3.0
 """A service that is stopped counts what is left only if that is answered at once."""
 
