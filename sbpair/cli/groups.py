@@ -78,3 +78,29 @@ pipeline = _group(
         "trend": Entry("pipeline.trend", "trend", "Show how backlogs and findings develop over time."),
     },
 )
+
+session = _group(
+    """List the sessions of any queue or subscription, and show, set or clear their states.
+
+    An entity is a queue or TOPIC/Subscriptions/NAME that requires sessions.
+    """,
+    {
+        "list": Entry("transfer.session", "list_all", "List sessions that hold messages or a state."),
+        "show": Entry("transfer.session", "show", "Show one session and its state."),
+        "set-state": Entry("transfer.session", "set_state", "Set the state of a session."),
+        "clear": Entry("transfer.session", "clear", "Clear the state of a session; its messages stay."),
+    },
+)
+
+message = _group(
+    """Show, dead-letter, delete or reschedule one message of any queue or subscription, by its sequence number.
+
+    Numbers are those that `sbpair entity peek` and `sbpair dlq peek` show. To change one: `sbpair edit`.
+    """,
+    {
+        "show": Entry("transfer.message", "show", "Show one message with its body and properties."),
+        "dead-letter": Entry("transfer.message", "dead_letter", "Move one message to the dead letters."),
+        "complete": Entry("transfer.message", "complete", "Delete one message, archived first."),
+        "reschedule": Entry("transfer.message", "reschedule", "Schedule a scheduled message for another time."),
+    },
+)

@@ -1,22 +1,22 @@
 """`sbpair dlq list`, `dlq peek` and `entity peek`: what lies in an entity, and why in its dead-letter queue."""
 
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.context import load_settings, run_async
+from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import (
     EntityArgument,
     EntityRef,
     NamespaceOptions,
+    call_at,
     find_entity_ref,
     find_namespace,
-    open_places,
 )
 from sbpair.cli.transfer.options import Filters, ReasonOption
 from sbpair.cli.transfer.peek import DEFAULT_LIMIT
@@ -25,13 +25,8 @@ from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from sbpair.core.transfer.triage import Triage
-    from sbpair.operations.dead_letters import BrowseRequest
     from sbpair.settings import Settings
 
-T = TypeVar("T")
 DEFAULT_TIMEOUT_SECONDS = 30.0
 MOST_COMMANDS = 10
 """Of the most frequent causes; every cause has its own in JSON and on the page."""
@@ -81,18 +76,15 @@ def list_reasons(
         return _triage(options, settings, on, _request(options, "", filters, reasons), since_last=since_last, body=body)
     if since_last or body:
         raise UsageError("--since-last and --body of `dlq list` are about a whole namespace: name no entity.")
-    from sbpair.core.transfer.dead_letters import DeadLetterReason
-    from sbpair.operations.dead_letters import list_dead_letters
-
     place = find_entity_ref(settings, on, entity)
     request = _request(options, place.path, filters, reasons)
-    found = call_verb(options, place, list_dead_letters, request)
+    found = call_at(options, place, operations.list_dead_letters, request)
     matching = " that match" if request.selection.is_set else ""
     why = f", for {counted(len(found.reasons), 'reason')}" if found.reasons else ""
     return CommandResult(
         "dlq list",
         found,
-        (table_of(DeadLetterReason, found.reasons),),
+        (table_of(operations.DeadLetterReason, found.reasons),),
         notes=() if found.messages else request.selection.advice,
         closing=not found.messages,
         summary=f"{place} has {counted(found.messages, 'dead letter')}{matching}{why}.",
@@ -103,17 +95,16 @@ def _triage(
     options: Options,
     settings: "Settings",
     on: NamespaceOptions,
-    asked: "BrowseRequest",
+    asked: "operations.BrowseRequest",
     *,
     since_last: bool,
     body: bool,
 ) -> CommandResult:
-    from sbpair.operations.triage import TriageRequest, list_causes
     from sbpair.settings import remember_causes, remembered_causes
 
     access, named = find_namespace(settings, on)
     before = remembered_causes(access.host, settings.environ)
-    request = TriageRequest(
+    request = operations.TriageRequest(
         asked.selection,
         before if before or since_last else None,
         since_last,
@@ -121,7 +112,7 @@ def _triage(
         options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS),
     )
     place = EntityRef(access, "", settings.environment_of(access), named)
-    found = call_verb(options, place, list_causes, request)
+    found = call_at(options, place, operations.list_causes, request)
     notes = [f"Not read: {one.queue}: {one.error.message}" for one in found.not_read]
     if since_last and not asked.selection.is_set and not found.not_read:
         try:
@@ -135,13 +126,12 @@ def _triage(
     return _shown(found, tuple(notes))
 
 
-def _shown(found: "Triage", notes: tuple[str, ...]) -> CommandResult:
-    from sbpair.core.transfer.triage import Cause
+def _shown(found: "operations.Triage", notes: tuple[str, ...]) -> CommandResult:
     from sbpair.render.page import Bar, Bars, Card, Cards, Page, Tone
     from sbpair.render.result import Check, Metric, Severity
 
     columns = {"entity": "", "reason": "", "messages": "", "trend": "", "text": "", "newest": ""}
-    table = table_of(Cause, found.shown, "Causes")
+    table = table_of(operations.Cause, found.shown, "Causes")
     commands = tuple(
         f"{one.messages:,} of {one.entity} ({one.reason}): {one.command}" for one in found.shown[:MOST_COMMANDS]
     )
@@ -170,7 +160,7 @@ def _shown(found: "Triage", notes: tuple[str, ...]) -> CommandResult:
             Metric("sbpair_dead_letters", "Dead letters of an entity.", number, (("entity", name),))
             for name, number in by_entity.items()
         ),
-        screen=(table_of(Cause, found.shown, show=columns),),
+        screen=(table_of(operations.Cause, found.shown, show=columns),),
         page=Page(f"Dead letters of {found.namespace}", [cards, bars, table], lead=found.closing, tone=tone),
         closing=True,
     )
@@ -229,11 +219,10 @@ def peek_messages(
     return _peeked(options, "entity peek", place, request)
 
 
-def _peeked(options: Options, name: str, place: EntityRef, request: "BrowseRequest") -> CommandResult:
+def _peeked(options: Options, name: str, place: EntityRef, request: "operations.BrowseRequest") -> CommandResult:
     from sbpair.core.transfer.peeked import PeekedMessage, columns_without_body
-    from sbpair.operations.dead_letters import browse_messages
 
-    found = call_verb(options, place, browse_messages, request)
+    found = call_at(options, place, operations.browse_messages, request)
     shown = counted(len(found.messages), "dead letter" if request.dead_letter else "message")
     more = "; there may be more, see --limit" if found.left_off else ""
     columns = () if request.with_body else columns_without_body()
@@ -247,19 +236,8 @@ def _peeked(options: Options, name: str, place: EntityRef, request: "BrowseReque
     )
 
 
-def _request(options: Options, path: str, filters: Filters, reasons: list[str] | None) -> "BrowseRequest":
-    from sbpair.core.transfer.resend import Selection
-    from sbpair.operations.dead_letters import BrowseRequest
-
-    selection = Selection(filters.wanted(), reasons or ())
-    return BrowseRequest(path, selection=selection, timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS))
-
-
-def call_verb(options: Options, place: EntityRef, verb: Callable[..., Coroutine[Any, Any, T]], request: Any) -> T:
-    """The result of a verb that works on one open namespace."""
-
-    async def work(stop: "asyncio.Event") -> T:
-        async with open_places(place) as ends:
-            return await verb(ends, request, stop=stop)
-
-    return run_async(options, work)
+def _request(options: Options, path: str, filters: Filters, reasons: list[str] | None) -> "operations.BrowseRequest":
+    selection = operations.Selection(filters.wanted(), reasons or ())
+    return operations.BrowseRequest(
+        path, selection=selection, timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
+    )

@@ -1,14 +1,15 @@
 """Which entity of which namespace: `ENTITY`, or `NAMESPACE:ENTITY`, for the commands that work on any of them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import LOCAL_PAIR, can_ask
+from sbpair.cli.context import run_async
 from sbpair.cli.options import Options, OptionSet
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
 from sbpair.core.errors import InvalidNameError, UsageError
@@ -16,9 +17,12 @@ from sbpair.core.names import SUBSCRIPTIONS, check_entity_path, split_source, su
 from sbpair.core.pairing import Side
 
 if TYPE_CHECKING:
+    import asyncio
+
     from sbpair.ports import Ends
     from sbpair.settings import Settings
 
+T = TypeVar("T")
 EntityArgument = Annotated[
     str,
     typer.Argument(
@@ -154,6 +158,16 @@ async def open_places(source: EntityRef, target: EntityRef | None = None) -> "As
             raise error.looking_like(known) from None
 
 
+def call_at(options: Options, place: EntityRef, verb: Callable[..., Coroutine[Any, Any, T]], request: Any) -> T:
+    """What a verb returns for the open namespace of an entity."""
+
+    async def work(stop: "asyncio.Event") -> T:
+        async with open_places(place) as ends:
+            return await verb(ends, request, stop=stop)
+
+    return run_async(options, work)
+
+
 _LIST_SECONDS = 5.0
 
 
@@ -183,12 +197,22 @@ def target_of(settings: "Settings", on: NamespaceOptions, source: EntityRef, to:
     return replace(source, path=own_destination(source.path))
 
 
-def refuse_unnamed(options: Options, place: EntityRef, *, yes: bool) -> None:
-    """What writes wants to be told where, unless somebody is there who is asked.
+def entity_to_write(
+    options: Options, settings: "Settings", on: NamespaceOptions, text: str, *, only_reads: bool, yes: bool
+) -> EntityRef:
+    """As `find_entity_ref`. What writes wants to be told where, unless somebody is there who is asked.
 
     Raises:
-        UsageError: nobody named the namespace, and nobody can be asked.
+        UsageError: as that; or nobody named the namespace, and nobody can be asked.
     """
+    place = find_entity_ref(settings, on, text)
+    if not only_reads:
+        refuse_unnamed(options, place, yes=yes)
+    return place
+
+
+def refuse_unnamed(options: Options, place: EntityRef, *, yes: bool) -> None:
+    """Raises UsageError for a place that nobody named, where nobody can be asked."""
     if not place.named and (yes or not can_ask(options)):
         raise UsageError(
             "No namespace was named, and this command writes. Nothing was done.",

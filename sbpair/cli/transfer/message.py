@@ -1,55 +1,33 @@
-"""`sbpair message` and `sbpair undefer`: single messages, and deferred ones, dealt with where they lie."""
+"""`sbpair message`, `explain` and `undefer`: single messages, and deferred ones, dealt with where they lie."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead, go_ahead_by_name
 from sbpair.cli.context import load_settings
-from sbpair.cli.lazy_group import Entry, LazyGroup
-from sbpair.cli.options import ONCE, Options, before_the_command, command
-from sbpair.cli.transfer.dead_letters import call_verb
+from sbpair.cli.options import ONCE, Options, command
 from sbpair.cli.transfer.entity_ref import (
     EntityArgument,
     EntityRef,
     NamespaceOptions,
+    call_at,
+    entity_to_write,
     find_entity_ref,
-    refuse_unnamed,
     target_of,
 )
 from sbpair.cli.transfer.options import AgainToOption, ResendOptions
 from sbpair.cli.transfer.planned import carry_out
-from sbpair.cli.transfer.purge import ArchiveOption, NoArchiveOption
+from sbpair.cli.transfer.purge import ArchiveOption, NoArchiveOption, check_archive
 from sbpair.cli.transfer.report import check_new_ledger
-from sbpair.core.errors import UsageError
 from sbpair.core.retry import PATIENCE_SECONDS
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import Column, CommandResult, Table, table_of
 
 if TYPE_CHECKING:
     from sbpair.core.transfer.peeked import PeekedMessage
-
-COMMANDS = {
-    "show": Entry("transfer.message", "show", "Show one message with its body and properties."),
-    "dead-letter": Entry("transfer.message", "dead_letter", "Move one message to the dead letters."),
-    "complete": Entry("transfer.message", "complete", "Delete one message, archived first."),
-    "reschedule": Entry("transfer.message", "reschedule", "Schedule a scheduled message for another time."),
-}
-
-
-class _Commands(LazyGroup):
-    GROUPS: ClassVar = {"Commands": COMMANDS}
-
-
-app = typer.Typer(
-    cls=_Commands,
-    help="""Show, dead-letter, delete or reschedule one message of any queue or subscription, by its sequence number.
-
-    Numbers are those that `sbpair entity peek` and `sbpair dlq peek` show. To change one: `sbpair edit`.
-    """,
-    no_args_is_help=True,
-)
-app.callback()(before_the_command)
 
 NumberArgument = Annotated[
     int, typer.Argument(metavar="NUMBER", min=1, help="Sequence number, as `dlq peek` or `entity peek` shows it.")
@@ -100,13 +78,48 @@ def browse_number(options: Options, place: EntityRef, number: int, *, dlq: bool)
     """
     from sbpair.core.summary import describe
     from sbpair.core.transfer.peeked import peeked
-    from sbpair.operations.edit import EditRequest, find_received
+    from sbpair.operations.edit import find_received
 
-    async def found(ends: Any, request: EditRequest, *, stop: Any) -> "PeekedMessage":
+    async def found(ends: Any, request: operations.EditRequest, *, stop: Any) -> "PeekedMessage":
         (received,) = await find_received(ends, request, stop=stop)
         return peeked(received.source, received, describe(received.payload), with_body=True)
 
-    return call_verb(options, place, found, EditRequest(place.path, number, dead_letter=dlq))
+    return call_at(options, place, found, operations.EditRequest(place.path, number, dead_letter=dlq))
+
+
+@command(output="core.transfer.explained:ExplainedMessage")
+def explain(
+    options: Options,
+    entity: EntityArgument,
+    number: NumberArgument,
+    *,
+    on: NamespaceOptions,
+    dlq: DlqOption = False,
+) -> CommandResult:
+    """Explain one message: where it came from, why it lies there, what stands before it, and what to do next.
+
+    Also which rule took it, what its time to live means now, whether it is locked, who could take it, and others with
+    its MessageId. What cannot be known is named as such. Takes nothing. Needs Listen; Manage tells more.
+
+    \b
+    Examples:
+      sbpair explain orders 4711 --dlq
+      sbpair explain contoso-weu:news/Subscriptions/audit 12 -o json
+    """
+    from sbpair.core.transfer.explained import MessageFact
+
+    place = find_entity_ref(load_settings(options), on, entity)
+    request = operations.ExplainRequest(place.path, number, dlq, options.timeout_seconds(30.0))
+    found = call_at(options, place, operations.explain_message, request)
+    shown = [one if one.known else replace(one, text=f"not known: {one.text}") for one in found.statements]
+    return CommandResult(
+        "explain",
+        found,
+        (table_of(MessageFact, shown),),
+        notes=(f"Message {number} of {place}: {found.because}.",),
+        summary=f"Next: {found.command}",
+        closing=True,
+    )
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -131,12 +144,8 @@ def dead_letter(
       sbpair message dead-letter orders 4711 --reason Poison
       sbpair message dead-letter contoso-weu:orders 4711 --dry-run
     """
-    from sbpair.operations.in_place import DeadLetterRequest, dead_letter_message
-
-    source = find_entity_ref(load_settings(options), on, entity)
-    if not dry_run:
-        refuse_unnamed(options, source, yes=yes)
-    request = DeadLetterRequest(
+    source = entity_to_write(options, load_settings(options), on, entity, only_reads=dry_run, yes=yes)
+    request = operations.DeadLetterRequest(
         source.path,
         number,
         reason=reason,
@@ -148,7 +157,9 @@ def dead_letter(
     def ask(messages: str) -> None:
         go_ahead(options, f"Dead-letter message {number} of {source}", yes=yes, state=_STATE)
 
-    return carry_out("message dead-letter", options, dead_letter_message, request, (source, None), ask, yes=yes)
+    return carry_out(
+        "message dead-letter", options, operations.dead_letter_message, request, (source, None), ask, yes=yes
+    )
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -175,15 +186,10 @@ def complete(
       sbpair message complete orders 4711 --archive purged/
       sbpair message complete orders 12 --dlq --no-archive --yes
     """
-    from sbpair.operations.purge import PurgeRequest, purge
-
-    if (archive is None) != no_archive:
-        raise UsageError(f"Give --archive DIR or --no-archive{'; not both' if no_archive else ''}. {_STATE}")
-    source = find_entity_ref(load_settings(options), on, entity)
-    if not dry_run:
-        refuse_unnamed(options, source, yes=yes)
+    check_archive(archive, no_archive, _STATE)
+    source = entity_to_write(options, load_settings(options), on, entity, only_reads=dry_run, yes=yes)
     browse_number(options, source, number, dlq=dlq)
-    request = PurgeRequest(
+    request = operations.PurgeRequest(
         source.path,
         archive,
         dead_letter=dlq,
@@ -196,7 +202,7 @@ def complete(
         kept = "permanently" if archive is None else f"after writing it to {archive}"
         go_ahead_by_name(options, f"Delete message {number} of {source} {kept}", source.path, yes=yes, state=_STATE)
 
-    return carry_out("message complete", options, purge, request, (source, None), ask, yes=yes)
+    return carry_out("message complete", options, operations.purge, request, (source, None), ask, yes=yes)
 
 
 @command(output="core.transfer.summary:EditResult")
@@ -222,13 +228,9 @@ def reschedule(
       sbpair message reschedule orders 4711 2026-11-22T08:00Z
       sbpair message reschedule orders 4711 15m --yes
     """
-    from sbpair.operations.in_place import RescheduleRequest, reschedule_message
-
-    source = find_entity_ref(load_settings(options), on, entity)
-    if not dry_run:
-        refuse_unnamed(options, source, yes=yes)
+    source = entity_to_write(options, load_settings(options), on, entity, only_reads=dry_run, yes=yes)
     when = _future(at)
-    request = RescheduleRequest(
+    request = operations.RescheduleRequest(
         source.path, number, when, patience_seconds=options.timeout_seconds(PATIENCE_SECONDS), dry_run=dry_run
     )
 
@@ -238,7 +240,9 @@ def reschedule(
             options, f"Schedule message {number} of {source} for {said:%Y-%m-%d %H:%M:%S} UTC", yes=yes, state=_STATE
         )
 
-    return carry_out("message reschedule", options, reschedule_message, request, (source, source), ask, yes=yes)
+    return carry_out(
+        "message reschedule", options, operations.reschedule_message, request, (source, source), ask, yes=yes
+    )
 
 
 def _future(text: str) -> float:
@@ -264,19 +268,14 @@ def undefer(
       sbpair undefer orders --where "country = 'DE'" --yes
       sbpair undefer news/Subscriptions/audit --to audit-repair
     """
-    from sbpair.operations.in_place import UndeferRequest
-    from sbpair.operations.in_place import undefer as send_again
-
     settings = load_settings(options)
-    source = find_entity_ref(settings, on, entity)
-    if not chosen.dry_run:
-        refuse_unnamed(options, source, yes=chosen.yes)
+    source = entity_to_write(options, settings, on, entity, only_reads=chosen.dry_run, yes=chosen.yes)
     target = target_of(settings, on, source, to)
     check_new_ledger(chosen.ledger, new=chosen.new_ledger)
     asked = chosen.request(options, one_namespace=source.on_same_namespace(target))
-    request = UndeferRequest(source.path, target.path, **asked)
+    request = operations.UndeferRequest(source.path, target.path, **asked)
 
     def ask(messages: str) -> None:
         go_ahead(options, f"Send {messages} of {source} to {target}", yes=chosen.yes, state="Nothing was sent.")
 
-    return carry_out("undefer", options, send_again, request, (source, target), ask, yes=chosen.yes)
+    return carry_out("undefer", options, operations.undefer, request, (source, target), ask, yes=chosen.yes)

@@ -1,14 +1,17 @@
 """`sbpair dlq purge` and `sbpair purge`: messages are deleted, archived first unless told otherwise."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead_by_name
 from sbpair.cli.context import load_settings
-from sbpair.cli.options import ONCE, Options, command
-from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, find_entity_ref, refuse_unnamed
+from sbpair.cli.options import ONCE, Options, OptionSet, command
+from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, entity_to_write
 from sbpair.cli.transfer.options import Filters, LimitOption, ReasonOption
 from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.planned import carry_out
@@ -20,7 +23,19 @@ ArchiveOption = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Write the messages to a file in this folder first.")
 ]
 NoArchiveOption = Annotated[bool, typer.Option(help="Delete permanently, without an archive.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Browse, and say what would be deleted."), ONCE]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeOptions(OptionSet):
+    """Which messages are deleted, and whether they are kept in a file."""
+
+    filters: Filters
+    limit: LimitOption = None
+    archive: ArchiveOption = None
+    no_archive: NoArchiveOption = False
+    files: PlanFiles
+    dry_run: Annotated[bool, typer.Option(help="Browse, and say what would be deleted."), ONCE] = False
+    yes: YesOption = False
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -30,13 +45,7 @@ def purge_dead_letters(
     *,
     on: NamespaceOptions,
     reasons: ReasonOption = None,
-    filters: Filters,
-    limit: LimitOption = None,
-    archive: ArchiveOption = None,
-    no_archive: NoArchiveOption = False,
-    files: PlanFiles,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
+    chosen: PurgeOptions,
 ) -> CommandResult:
     """Delete the dead letters of a queue or subscription that are there now, archived first.
 
@@ -48,18 +57,7 @@ def purge_dead_letters(
       sbpair dlq purge orders --archive purged/ --reason TTLExpiredException
       sbpair dlq purge orders --no-archive --until 30d --yes
     """
-    return _purge(
-        options,
-        "dlq purge",
-        (entity, on),
-        (filters, reasons or []),
-        limit=limit,
-        archive=archive,
-        no_archive=no_archive,
-        files=files,
-        dry_run=dry_run,
-        yes=yes,
-    )
+    return _purge(options, "dlq purge", (entity, on), chosen, reasons or ())
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -68,13 +66,7 @@ def purge(
     entity: EntityArgument,
     *,
     on: NamespaceOptions,
-    filters: Filters,
-    limit: LimitOption = None,
-    archive: ArchiveOption = None,
-    no_archive: NoArchiveOption = False,
-    files: PlanFiles,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
+    chosen: PurgeOptions,
 ) -> CommandResult:
     """Delete what a queue or subscription holds now, deferred and scheduled messages too, archived first.
 
@@ -88,53 +80,35 @@ def purge(
       sbpair purge orders --archive purged/
       sbpair purge contoso-weu:orders --no-archive --until 30d --dry-run
     """
-    return _purge(
-        options,
-        "purge",
-        (entity, on),
-        (filters, []),
-        limit=limit,
-        archive=archive,
-        no_archive=no_archive,
-        files=files,
-        dry_run=dry_run,
-        yes=yes,
-    )
+    return _purge(options, "purge", (entity, on), chosen)
+
+
+def check_archive(archive: Path | None, no_archive: bool, state: str) -> None:
+    """Raises UsageError unless exactly one of --archive and --no-archive was given."""
+    if (archive is None) != no_archive:
+        ways = "--archive DIR, which keeps what is deleted in a file, or --no-archive, which deletes it permanently"
+        raise UsageError(f"Give {ways}{'; not both' if no_archive else ''}. {state}")
 
 
 def _purge(
     options: Options,
     name: str,
     at: tuple[str, NamespaceOptions],
-    chosen: tuple[Filters, list[str]],
-    *,
-    limit: int | None,
-    archive: Path | None,
-    no_archive: bool,
-    files: PlanFiles,
-    dry_run: bool,
-    yes: bool,
+    chosen: PurgeOptions,
+    reasons: Sequence[str] = (),
 ) -> CommandResult:
-    from sbpair.core.transfer.resend import Selection
-    from sbpair.operations.purge import PurgeRequest
-    from sbpair.operations.purge import purge as delete_messages
-
-    if (archive is None) != no_archive:
-        ways = "--archive DIR, which keeps what is deleted in a file, or --no-archive, which deletes it permanently"
-        raise UsageError(f"Give {ways}{'; not both' if no_archive else ''}. Nothing was deleted.")
-    entity, on = at
-    filters, reasons = chosen
-    source = find_entity_ref(load_settings(options), on, entity)
-    if not (dry_run or files.only_plans):
-        refuse_unnamed(options, source, yes=yes)
-    request = PurgeRequest(
+    check_archive(chosen.archive, chosen.no_archive, "Nothing was deleted.")
+    (entity, on), archive, yes = at, chosen.archive, chosen.yes
+    only_reads = chosen.dry_run or chosen.files.only_plans
+    source = entity_to_write(options, load_settings(options), on, entity, only_reads=only_reads, yes=yes)
+    request = operations.PurgeRequest(
         source.path,
         archive,
         dead_letter=name == "dlq purge",
-        selection=Selection(filters.wanted(), reasons),
-        max_messages=limit,
+        selection=operations.Selection(chosen.filters.wanted(), reasons),
+        max_messages=chosen.limit,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
-        dry_run=dry_run,
+        dry_run=chosen.dry_run,
     )
 
     def ask(messages: str) -> None:
@@ -142,4 +116,4 @@ def _purge(
         question = f"Delete {messages} of {source} {kept}"
         go_ahead_by_name(options, question, source.path, yes=yes, state="Nothing was deleted.")
 
-    return carry_out(name, options, delete_messages, request, (source, None), ask, yes=yes, files=files)
+    return carry_out(name, options, operations.purge, request, (source, None), ask, yes=yes, files=chosen.files)

@@ -3,44 +3,21 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.context import load_settings
-from sbpair.cli.lazy_group import Entry, LazyGroup
-from sbpair.cli.options import ONCE, Options, before_the_command, command
-from sbpair.cli.transfer.dead_letters import call_verb
-from sbpair.cli.transfer.entity_ref import EntityArgument, EntityRef, NamespaceOptions, find_entity_ref, refuse_unnamed
+from sbpair.cli.options import ONCE, Options, command
+from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, call_at, entity_to_write, find_entity_ref
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     from sbpair.core.transfer.sessions import SessionState
-
-COMMANDS = {
-    "list": Entry("transfer.session", "list_all", "List sessions that hold messages or a state."),
-    "show": Entry("transfer.session", "show", "Show one session and its state."),
-    "set-state": Entry("transfer.session", "set_state", "Set the state of a session."),
-    "clear": Entry("transfer.session", "clear", "Clear the state of a session; its messages stay."),
-}
-
-
-class _Commands(LazyGroup):
-    GROUPS: ClassVar = {"Commands": COMMANDS}
-
-
-app = typer.Typer(
-    cls=_Commands,
-    help="""List the sessions of any queue or subscription, and show, set or clear their states.
-
-    An entity is a queue or TOPIC/Subscriptions/NAME that requires sessions.
-    """,
-    no_args_is_help=True,
-)
-app.callback()(before_the_command)
 
 SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would change."), ONCE]
@@ -67,11 +44,10 @@ def list_all(
       sbpair session list contoso-weu:orders --lock -o json
     """
     from sbpair.core.transfer.sessions import SessionFacts
-    from sbpair.operations.sessions import ListSessionsRequest, list_sessions
 
     place = find_entity_ref(load_settings(options), on, entity)
-    request = ListSessionsRequest(place.path, lock=lock, timeout_seconds=options.timeout_seconds(30.0))
-    found = call_verb(options, place, list_sessions, request)
+    request = operations.ListSessionsRequest(place.path, lock=lock, timeout_seconds=options.timeout_seconds(30.0))
+    found = call_at(options, place, operations.list_sessions, request)
     columns = () if lock else ("session_id", "active", "deferred", "scheduled", "oldest")
     return CommandResult(
         "session list", found, (table_of(SessionFacts, found.sessions, show=columns),), summary=found.closing
@@ -89,11 +65,9 @@ def show(options: Options, entity: EntityArgument, session: SessionArgument, *, 
       sbpair session show orders customer-7
       sbpair session show contoso-weu:orders customer-7 -o json
     """
-    from sbpair.operations.sessions import SessionRequest, show_session
-
     place = find_entity_ref(load_settings(options), on, entity)
-    request = SessionRequest(place.path, session, timeout_seconds=options.timeout_seconds(30.0))
-    found = call_verb(options, place, show_session, request)
+    request = operations.SessionRequest(place.path, session, timeout_seconds=options.timeout_seconds(30.0))
+    found = call_at(options, place, operations.show_session, request)
     locked = found.session.locked is True
     said = "is locked by a receiver: its state cannot be read" if locked else f"has {_described(found)}"
     return _result("session show", found, f"Session {session} of {place} {said}.", Exit.PARTIAL if locked else Exit.OK)
@@ -161,18 +135,14 @@ def _change(
     dry_run: bool,
     yes: bool,
 ) -> CommandResult:
-    from sbpair.operations.sessions import SessionRequest, set_session_state
-
     entity, on = at
-    place: EntityRef = find_entity_ref(load_settings(options), on, entity)
-    if not dry_run:
-        refuse_unnamed(options, place, yes=yes)
-    request = SessionRequest(place.path, session, state, dry_run=True)
-    found = call_verb(options, place, set_session_state, request)
+    place = entity_to_write(options, load_settings(options), on, entity, only_reads=dry_run, yes=yes)
+    request = operations.SessionRequest(place.path, session, state, dry_run=True)
+    found = call_at(options, place, operations.set_session_state, request)
     doing = f"{'Clear' if state is None else 'Set'} the state of session {session} of {place}"
     if found.changed and not dry_run:
         go_ahead(options, doing, yes=yes, state=_STATE)
-        found = call_verb(options, place, set_session_state, replace(request, dry_run=False))
+        found = call_at(options, place, operations.set_session_state, replace(request, dry_run=False))
     what = "would be" if dry_run else "was"
     said = f"{what} {'cleared' if state is None else 'set'}" if found.changed else "is that already"
     code = Exit.FINDINGS if dry_run and found.changed else Exit.OK
