@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sbpair import operations
 from sbpair.cli.asking import can_ask, go_ahead, pair_to_write
 from sbpair.cli.context import (
     EventLog,
@@ -31,9 +32,6 @@ from sbpair.render.result import CommandResult
 if TYPE_CHECKING:
     import asyncio
     from contextlib import AbstractAsyncContextManager
-
-    from sbpair.operations.drain import DrainRequest, DrainResult
-    from sbpair.operations.ends import Sides
 
 _log = logging.getLogger("sbpair")
 
@@ -75,7 +73,7 @@ def drain(
         options, doing("drain", chosen, moves), yes=moves.yes, state="Nothing was moved."
     )
 
-    async def work(stop: "asyncio.Event") -> "DrainResult":
+    async def work(stop: "asyncio.Event") -> "operations.DrainResult":
         if not asked_first:
             _log.info(f"{doing('drain', chosen, moves)}.")
         reopen, asked = Reopening(options, chosen.name, hosts_of(chosen)), request
@@ -87,7 +85,7 @@ def drain(
 
     began_at = system_clock().now().timestamp()
 
-    def shown(drained: "DrainResult") -> CommandResult:
+    def shown(drained: "operations.DrainResult") -> CommandResult:
         result = report_result("drain", chosen, drained, verbose=options.verbose)
         if file is not None and file.written is None and drained.plan is not None:
             back = in_words(operations_of(drained.report))
@@ -103,12 +101,10 @@ def drain(
     return run_and_show(options, work, shown, nothing="Nothing was moved.")
 
 
-def _request(options: Options, pair: Pair, moves: DrainOptions) -> "DrainRequest":
-    from sbpair.operations.drain import DrainRequest
-
+def _request(options: Options, pair: Pair, moves: DrainOptions) -> "operations.DrainRequest":
     patience = Patience.of(options, moves.give_up_after)
     return replace(
-        make_request(DrainRequest, pair, moves),
+        make_request(operations.DrainRequest, pair, moves),
         max_messages=moves.limit,
         deferred=moves.deferred,
         dry_run=moves.dry_run,
@@ -124,10 +120,10 @@ FORESEEN_SECONDS = 10.0
 """How long messages are browsed before the question; of a larger backlog it says what was seen until then."""
 
 
-def _foreseen(options: Options, pair: Pair, request: "DrainRequest") -> str:
+def _foreseen(options: Options, pair: Pair, request: "operations.DrainRequest") -> str:
     """What a dry run says, for the question: how many messages go back, and what becomes of the others."""
 
-    async def browse(stop: "asyncio.Event") -> "DrainResult":
+    async def browse(stop: "asyncio.Event") -> "operations.DrainResult":
         import asyncio
 
         from sbpair.concurrency import end
@@ -154,19 +150,18 @@ def _foreseen(options: Options, pair: Pair, request: "DrainRequest") -> str:
 async def drain_showing(
     options: Options,
     pair: Pair,
-    request: "DrainRequest",
+    request: "operations.DrainRequest",
     stop: "asyncio.Event",
     *,
     reopen: "Reopening | None" = None,
-) -> "DrainResult":
+) -> "operations.DrainResult":
     """`sbpair.operations.drain` with progress and log on stderr."""
-    from sbpair.operations.drain import drain as drain_backlog
     from sbpair.render.progress import MoveProgress
 
     log = None if options.quiet else EventLog(verbose=options.verbose).notify
     with MoveProgress("drain", quiet=options.quiet, color=not options.no_color, log=log) as progress:
         async with open_sides(pair, reopen=reopen) as sides:
-            return await drain_backlog(sides, request, observer=progress, stop=stop)
+            return await operations.drain(sides, request, observer=progress, stop=stop)
 
 
 def check_processes(pair: Pair, moves: DrainOptions) -> None:
@@ -230,16 +225,19 @@ _REPORTS = _MARKDOWN | {".html", ".htm"}
 
 
 def _as_page(
-    options: Options, pair: Pair, drained: "DrainResult", result: CommandResult, began_at: float, ledger: Path | None
+    options: Options,
+    pair: Pair,
+    drained: "operations.DrainResult",
+    result: CommandResult,
+    began_at: float,
+    ledger: Path | None,
 ) -> CommandResult:
     from sbpair.cli.transfer.report_page import page_of
-    from sbpair.operations.report import ReportRequest
-    from sbpair.operations.report import report as read_ledgers
 
     told = None
     if ledger is not None and ledger.exists():
-        request = ReportRequest((ledger,))
-        told = run_async(options, lambda stop: read_ledgers(request, stop=stop))
+        request = operations.ReportRequest((ledger,))
+        told = run_async(options, lambda stop: operations.report(request, stop=stop))
     return replace(result, page=page_of(pair, drained, result, began_at, told))
 
 
@@ -251,7 +249,7 @@ class Reopening:
     pair: str
     hosts: tuple[str, str]
 
-    def __call__(self) -> "AbstractAsyncContextManager[Sides]":
+    def __call__(self) -> "AbstractAsyncContextManager[operations.Sides]":
         configure_logging(self.options)
         pair = load_settings(self.options, to_act=False).pair(self.pair)
         if hosts_of(pair) != self.hosts:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead
-from sbpair.cli.context import load_settings, run_async
+from sbpair.cli.context import load_settings
 from sbpair.cli.options import ONCE, Options, command
 from sbpair.cli.transfer.entity_ref import (
     EntityArgument,
-    EntityRef,
     NamespaceOptions,
-    find_entity_ref,
-    refuse_unnamed,
+    call_at,
+    entity_to_write,
     target_of,
 )
 from sbpair.cli.transfer.options import (
@@ -37,10 +37,7 @@ from sbpair.files import write_private_temporary
 from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.core.editing import Edit, Editable, Editables
-    from sbpair.operations.edit import EditRequest
 
 _log = logging.getLogger("sbpair")
 _STATE = "Nothing was sent; the message is as it was."
@@ -90,34 +87,30 @@ def edit(
       EDITOR="code --wait" sbpair edit contoso-weu:orders 4711 --dry-run
       sbpair edit news/Subscriptions/audit 12 --to audit-repair --from-file repaired.json --yes
     """
-    from sbpair.core.transfer.resend import Selection
-    from sbpair.operations.edit import EditRequest
-    from sbpair.operations.edit import edit as send_edited
     from sbpair.operations.move import check_destination
 
     check_new_ledger(ledger, new=new_ledger)
     if (number is None) is not bool(filters.given or reasons):
         raise UsageError("Give the NUMBER of one message, or --where or another filter for a few. " + _STATE)
     settings = load_settings(options)
-    source = find_entity_ref(settings, on, entity)
-    if not dry_run:
-        refuse_unnamed(options, source, yes=yes)
+    source = entity_to_write(options, settings, on, entity, only_reads=dry_run, yes=yes)
     target = target_of(settings, on, source, to)
     check_destination(target.path)
     what = "the messages" if number is None else f"message {number}"
-    request = EditRequest(
+    request = operations.EditRequest(
         source.path,
         number,
         to=target.path,
         dead_letter=dlq,
-        selection=Selection(filters.wanted(), reasons or ()),
+        selection=operations.Selection(filters.wanted(), reasons or ()),
         despite_duplicate_detection=despite_duplicate_detection,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
         ledger=ledger,
         new_ledger=new_ledger,
         dry_run=dry_run,
     )
-    found = _find(options, source, request)
+    with unchanged(_STATE):
+        found = call_at(options, source, operations.find_message, request)
     text, kept = (_read(from_file), None) if from_file is not None else _in_editor(found.text)
     changed = _changed(found, text, kept)
     if not changed:
@@ -135,7 +128,7 @@ def edit(
     request = replace(request, text=text, found=found)
     sent = False
     try:
-        result = carry_out("edit", options, send_edited, request, (source, target), ask, yes=yes)
+        result = carry_out("edit", options, operations.edit, request, (source, target), ask, yes=yes)
         sent = bool(result.data.moved.report.forwarded) and not dry_run
     finally:
         if kept is not None and sent:
@@ -143,18 +136,6 @@ def edit(
         elif kept is not None:
             _log.info("The edited text is kept. To send it, add --from-file %s", kept)
     return result
-
-
-def _find(options: Options, source: EntityRef, request: "EditRequest") -> "Editables":
-    async def work(stop: "asyncio.Event") -> "Editables":
-        from sbpair.connect import open_ends
-        from sbpair.operations.edit import find_message
-
-        async with open_ends(source.access) as ends:
-            return await find_message(ends, request, stop=stop)
-
-    with unchanged(_STATE):
-        return run_async(options, work)
 
 
 def _changed(found: "Editables", text: str, kept: Path | None) -> "tuple[tuple[Editable, Edit], ...]":

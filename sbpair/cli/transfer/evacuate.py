@@ -1,13 +1,13 @@
 """`sbpair evacuate`: all entities and messages of a namespace, moved to another one, and the proof that it is empty."""
 
 import shlex
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.context import load_settings
@@ -43,7 +43,6 @@ from sbpair.render.console import check_writable, write_file
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
-    from sbpair.operations.evacuate import EvacuateRequest
     from sbpair.settings import Settings
 
 
@@ -130,9 +129,6 @@ def evacuate(
       sbpair evacuate contoso-weu contoso-neu --except 'test-*' --rate 500
       sbpair evacuate contoso-std contoso-premium --dead-letters resubmit --yes
     """
-    from sbpair.operations.evacuate import EvacuateRequest
-    from sbpair.operations.evacuate import evacuate as move_everything
-
     settings = load_settings(options)
     here, there = settings.named_namespace(source, auth), settings.named_namespace(to, auth)
     if here.host.lower() == there.host.lower():
@@ -146,7 +142,7 @@ def evacuate(
         written = WrittenPlan.parse(str(plan), read_saved(plan, "plan"), here.host, there.host)
     if plan_out is not None:
         check_writable(plan_out)
-    request = EvacuateRequest(
+    request = operations.EvacuateRequest(
         ledger or Path(f"evacuate-{here.label}-{there.label}.jsonl"),
         without=tuple(without or ()),
         dead_letters=dead_letters,
@@ -181,16 +177,11 @@ def evacuate(
         write_file(plan_out, text, private=True)
         return replace(result, notes=(*result.notes, f"Plan written to {plan_out}."), exit=Exit.OK)
 
-    def connect() -> AbstractAsyncContextManager[Any]:
-        from sbpair.connect import open_ends
-
-        return open_ends(here, there)
-
-    run = PlannedRun(options, move_everything, connect, request, agree, shown, "evacuate", "")
+    run = PlannedRun(options, operations.evacuate, (here, there), request, agree, shown, "evacuate", "")
     return run.carry_out(yes=yes)
 
 
-def _scope_words(request: "EvacuateRequest") -> list[str]:
+def _scope_words(request: "operations.EvacuateRequest") -> list[str]:
     """What is evacuated, as options of the command line that goes on."""
     words = [] if request.dead_letters is DeadLettersTo.HOLD else ["--dead-letters", request.dead_letters.value]
     words += [word for pattern in request.without for word in ("--except", pattern)]

@@ -3,10 +3,11 @@
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli.context import run_and_show
 from sbpair.cli.options import Options, command
 from sbpair.core.durations import format_duration
@@ -14,9 +15,6 @@ from sbpair.core.transfer.ledger_report import IncidentReport, LedgerSeen, Possi
 from sbpair.core.words import counted
 from sbpair.render.page import Card, Cards, Page, Section, Text, Tone, number
 from sbpair.render.result import Column, CommandResult, Table, table_of
-
-if TYPE_CHECKING:
-    import asyncio
 
 MOST_ROWS = 200
 
@@ -46,11 +44,7 @@ def report(
       sbpair report drain.jsonl replayed/ --verify
       sbpair report drain.jsonl -o html --outfile incident.html
     """
-    from sbpair.operations.report import ReportRequest
-    from sbpair.operations.report import report as read_ledgers
-
-    async def work(stop: "asyncio.Event") -> IncidentReport:
-        return await read_ledgers(ReportRequest(tuple(ledgers), verify), stop=stop)
+    request = operations.ReportRequest(tuple(ledgers), verify)
 
     def shown(incident: IncidentReport) -> CommandResult:
         figures = [{"what": what, "value": value} for what, value in incident.figures]
@@ -78,7 +72,7 @@ def report(
             closing=True,
         )
 
-    return run_and_show(options, work, shown)
+    return run_and_show(options, lambda stop: operations.report(request, stop=stop), shown)
 
 
 def _tables(incident: IncidentReport) -> Iterator[Table]:

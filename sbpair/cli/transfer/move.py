@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import go_ahead
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command, duration_option
-from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref, refuse_unnamed
+from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, entity_to_write, find_entity_ref
 from sbpair.cli.transfer.options import ResendOptions, StatedReasonOption, UntilIdleOption
 from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.planned import carry_out
@@ -69,14 +70,11 @@ def move(
       sbpair move contoso-weu:orders contoso-neu:orders --with-dlq --ledger moved.jsonl
       sbpair move orders orders-parked --until-idle 1m --for 1h
     """
-    from sbpair.operations.move import MoveRequest
-    from sbpair.operations.move import move as move_messages
-
     start, target = _between(options, source, to, on, chosen, "moved", only_reads=files.only_plans)
     idle_seconds = duration_option(until_idle) or 0.0
     if idle_seconds and (files.plan or files.plan_out):
         raise UsageError("A plan is for messages that are there; --until-idle waits for others.")
-    request = MoveRequest(
+    request = operations.MoveRequest(
         start.path,
         target.path,
         **chosen.request(options, one_namespace=start.on_same_namespace(target)),
@@ -90,7 +88,7 @@ def move(
             question += f", and what comes until nothing has come for {format_duration(idle_seconds)}"
         go_ahead(options, question, yes=chosen.yes, state="Nothing was moved.")
 
-    return carry_out("move", options, move_messages, request, (start, target), ask, yes=chosen.yes, files=files)
+    return carry_out("move", options, operations.move, request, (start, target), ask, yes=chosen.yes, files=files)
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -117,13 +115,10 @@ def copy(
       sbpair copy orders orders-test --limit 100 --dry-run
       sbpair copy contoso-weu:orders contoso-test:orders --dlq --ledger copied.jsonl
     """
-    from sbpair.operations.move import CopyRequest
-    from sbpair.operations.move import copy as copy_messages
-
     if dlq and with_dlq:
         raise UsageError("Give --dlq or --with-dlq, not both. Nothing was copied.")
     start, target = _between(options, source, to, on, chosen, "copied", to_itself=dlq)
-    request = CopyRequest(
+    request = operations.CopyRequest(
         start.path,
         target.path,
         **chosen.request(options, one_namespace=start.on_same_namespace(target)),
@@ -134,7 +129,7 @@ def copy(
     def ask(messages: str) -> None:
         go_ahead(options, f"Copy {messages} of {start} to {target}", yes=chosen.yes, state="Nothing was copied.")
 
-    return carry_out("copy", options, copy_messages, request, (start, target), ask, yes=chosen.yes)
+    return carry_out("copy", options, operations.copy, request, (start, target), ask, yes=chosen.yes)
 
 
 def _between(
@@ -154,9 +149,8 @@ def _between(
         UsageError: both are one entity, and that is not allowed; or nobody named the namespace.
     """
     settings = load_settings(options)
-    start = find_entity_ref(settings, on, source)
-    if not (chosen.dry_run or only_reads):
-        refuse_unnamed(options, start, yes=chosen.yes)
+    only_reads = only_reads or chosen.dry_run
+    start = entity_to_write(options, settings, on, source, only_reads=only_reads, yes=chosen.yes)
     target = find_entity_ref(settings, on, to, start)
     if target.same_as(start) and not to_itself:
         raise UsageError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption
 from sbpair.cli.options import ONCE, Options, OptionSet, duration_option, moment_option
@@ -254,11 +255,9 @@ class ResendOptions(OptionSet):
 
     def request(self, options: Options, *, reasons: Sequence[str] = (), one_namespace: bool) -> dict[str, Any]:
         """The fields of a `ResendRequest` that these options are. `one_namespace`: source and target are on one."""
-        from sbpair.core.transfer.resend import Selection
-
         patience = Patience.of(options, self.give_up_after)
         return {
-            "selection": Selection(self.filters.wanted(), reasons),
+            "selection": operations.Selection(self.filters.wanted(), reasons),
             "max_messages": self.limit,
             "for_seconds": duration_option(self.for_),
             "rate_per_second": self.rate,

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.context import load_settings, open_sides, run_async
+from sbpair.cli.context import call, load_settings
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.transfer.options import Filters, QueuesOption
 from sbpair.cli.transfer.report import backlog_path
@@ -17,10 +18,7 @@ from sbpair.core.pairing import Pair, Side
 from sbpair.render.result import Column, CommandResult, Table, table_of
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.core.transfer.peeked import GroupKey, PeekResult
-    from sbpair.operations.peek import PeekRequest
 
 DEFAULT_LIMIT = 50
 GROUP_KEYS = (
@@ -74,13 +72,10 @@ def peek(
       sbpair peek orders --queue 3 --since 2h --destination 'invoices/*' --body
       sbpair peek orders -n 100000 -o jsonl > backlog.jsonl
     """
-    from sbpair.operations.peek import PeekRequest
-    from sbpair.operations.peek import peek as browse
-
     chosen = load_settings(options).pair(pair)
     if dlq and with_dlq:
         raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
-    request = PeekRequest(
+    request = operations.PeekRequest(
         queues=_named(chosen, queue, entity, side is Side.PRIMARY),
         side=side,
         dead_letter=dlq,
@@ -93,11 +88,7 @@ def peek(
         timeout_seconds=options.given_timeout_seconds,
     )
 
-    async def work(stop: "asyncio.Event") -> "PeekResult":
-        async with open_sides(chosen) as sides:
-            return await browse(sides, request, stop=stop)
-
-    return _result(run_async(options, work), request)
+    return _result(call(options, chosen, operations.peek, request), request)
 
 
 def _named(pair: Pair, queues: list[str] | None, entity: str | None, primary: bool) -> tuple[str, ...]:
@@ -128,7 +119,7 @@ def _group_keys(text: str | None) -> "tuple[GroupKey, ...]":
         raise UsageError(f"--group-by {text!r}: known keys are {GROUP_KEYS}.") from None
 
 
-def _result(result: "PeekResult", request: "PeekRequest") -> CommandResult:
+def _result(result: "PeekResult", request: "operations.PeekRequest") -> CommandResult:
     from sbpair.core.transfer.peeked import Group, Groups, PeekedMessage, columns_without_body
 
     screen: tuple[Table, ...] = ()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import asyncio
     from pathlib import Path
 
+    from sbpair.connect import Where
     from sbpair.core.transfer.summary import EditResult, MovePlan, MoveResult
 
 
@@ -29,7 +30,7 @@ class PlannedRun:
     """One command: its verb, which takes a `plan` and a `dry_run` in its request, and how it is shown.
 
     Args:
-        connect: opens the ends that the verb takes.
+        where: what the verb works on, or what opens that.
         agree: is given the result of the dry run. Asks on a terminal, where `yes` was not given, and raises if the
             answer is no.
         shown: the result as the command shows it.
@@ -40,7 +41,7 @@ class PlannedRun:
 
     options: Options
     verb: Callable[..., Any]
-    connect: Callable[[], AbstractAsyncContextManager[Any]]
+    where: "Where | Callable[[], AbstractAsyncContextManager[Any]]"
     request: Any
     agree: Callable[[Any], None]
     shown: Callable[[Any], CommandResult]
@@ -67,17 +68,22 @@ class PlannedRun:
         self.agree(planned)
 
         async def do(stop: "asyncio.Event") -> Any:
-            async with self.connect() as ends:
+            async with self._opened() as ends:
                 return await self._do(ends, planned, stop)
 
         return run_and_show(self.options, do, self.shown, nothing=self.nothing)
 
+    def _opened(self) -> AbstractAsyncContextManager[Any]:
+        from sbpair.connect import opened
+
+        return self.where() if callable(self.where) else opened(self.where)
+
     async def _plan(self, stop: "asyncio.Event") -> Any:
-        async with self.connect() as ends:
+        async with self._opened() as ends:
             return await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
 
     async def _plan_and_do(self, stop: "asyncio.Event") -> Any:
-        async with self.connect() as ends:
+        async with self._opened() as ends:
             planned = await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
             self.agree(planned)
             return await self._do(ends, planned, stop)

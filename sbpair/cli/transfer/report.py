@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from sbpair import operations
 from sbpair.cli.asking import side_named
 from sbpair.cli.options import duration_option
 from sbpair.cli.transfer.options import MoveOptions, budget_of
@@ -15,9 +16,7 @@ from sbpair.core.words import counted
 from sbpair.render.result import Check, CommandResult, Severity, metrics_of, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.transfer.conclusion import DrainResult
     from sbpair.operations.backlog import BacklogRequest
-    from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, ToQueue
 
 
 # Backlog queues as they are named on the command line.
@@ -121,25 +120,25 @@ def named_paths(pair: Pair, queues: list[str] | None) -> tuple[str, ...]:
     return paths
 
 
-def _target(text: str, archive: Path | None) -> "ToPrimary | ToArchive | ToQueue":
-    from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, ToQueue
-
+def _target(text: str, archive: Path | None) -> "operations.ToPrimary | operations.ToArchive | operations.ToQueue":
     kind, _, rest = text.partition(":")
     if archive is not None:
         if text != "primary":
             raise UsageError("--archive writes files, --to sends messages; give one of them.")
-        return ToArchive(archive)
+        return operations.ToArchive(archive)
     match kind, bool(rest):
         case "primary", False:
-            return ToPrimary()
+            return operations.ToPrimary()
         case "archive", _:
             raise UsageError("--to archive:DIRECTORY is --archive DIRECTORY now.")
         case "queue", True:
-            return ToQueue(check_entity_path(rest))
+            return operations.ToQueue(check_entity_path(rest))
     raise UsageError(f"--to is primary or queue:NAME, not {text!r}.")
 
 
-def report_result(command: str, pair: Pair, result: "DrainResult", *, verbose: bool = False) -> CommandResult:
+def report_result(
+    command: str, pair: Pair, result: "operations.DrainResult", *, verbose: bool = False
+) -> CommandResult:
     """A run of the pump as tables, data and exit code."""
     from sbpair.core.transfer.report import OutcomeRow
 

@@ -1,14 +1,14 @@
 """`sbpair restore`: messages out of files, back to where they were to go."""
 
 import logging
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import load_settings, open_sides
+from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.cli.transfer.options import (
@@ -38,7 +38,6 @@ from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.transfer.restored import RestoreResult
     from sbpair.settings import Settings
 
 
@@ -96,9 +95,6 @@ def restore(
       sbpair restore archive/ --pair orders --ledger restored.jsonl --rate 200
       sbpair restore purged/ --namespace contoso-weu
     """
-    from sbpair.operations.restore import RestoreRequest
-    from sbpair.operations.restore import restore as send_back
-
     check_new_ledger(ledger, new=new_ledger)
     place, named = _target(options, load_settings(options), pair, namespace, auth, dry_run=dry_run)
     if only_entities and to is not None:
@@ -108,7 +104,7 @@ def restore(
     if only_entities and not isinstance(place, Pair):
         raise UsageError("--only-entities are those that a pair has configured: it goes with --pair. Nothing was sent.")
     patience = Patience.of(options, give_up_after)
-    request = RestoreRequest(
+    request = operations.RestoreRequest(
         tuple(files),
         wanted=filters.wanted(),
         to=None if to is None else check_entity_path(to),
@@ -126,19 +122,14 @@ def restore(
         dry_run=dry_run,
     )
 
-    def agree(planned: "RestoreResult") -> None:
+    def agree(planned: "operations.RestoreResult") -> None:
         doing = f"Restore {counted(planned.messages, 'message')} to {named}"
         if ledger is None:
             doing += "; without --ledger the same command would send them again"
         if not go_ahead(options, doing, yes=yes, state="Nothing was sent."):
             logging.getLogger("sbpair").info(f"{doing}.")
 
-    def connect() -> AbstractAsyncContextManager[Any]:
-        from sbpair.connect import open_ends
-
-        return open_sides(place) if isinstance(place, Pair) else open_ends(place)
-
-    run = PlannedRun(options, send_back, connect, request, agree, _shown, "restore", "Nothing was sent.")
+    run = PlannedRun(options, operations.restore, place, request, agree, _shown, "restore", "Nothing was sent.")
     return run.carry_out(yes=yes)
 
 
@@ -165,7 +156,7 @@ def _target(
     return access, shown_name(access) + (f" [{environment}]" if environment else "")
 
 
-def _shown(done: "RestoreResult") -> CommandResult:
+def _shown(done: "operations.RestoreResult") -> CommandResult:
     return CommandResult(
         "restore",
         done,

@@ -2,29 +2,21 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli.asking import go_ahead
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, OptionSet, command, duration_option
-from sbpair.cli.transfer.entity_ref import (
-    EntityArgument,
-    NamespaceOptions,
-    find_entity_ref,
-    refuse_unnamed,
-    target_of,
-)
+from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, entity_to_write, target_of
 from sbpair.cli.transfer.options import AgainToOption, ReasonOption, ResendOptions
 from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.errors import UsageError
 from sbpair.render.result import CommandResult
-
-if TYPE_CHECKING:
-    from sbpair.core.editing import Repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +41,12 @@ class RepairOptions(OptionSet):
     ] = None
     no_archive: Annotated[bool, typer.Option(help="Keep no originals.")] = False
 
-    def repair(self, *, dry_run: bool) -> "Repair | None":
+    def repair(self, *, dry_run: bool) -> "operations.Repair | None":
         """What the options say; None if nothing is changed.
 
         Raises:
             UsageError: no NAME=VALUE, a property that cannot be changed, or nobody said whether to keep the originals.
         """
-        from sbpair.core.editing import Repair
-
         if not (self.set_ or self.unset):
             if self.archive is not None or self.no_archive:
                 raise UsageError("--archive and --no-archive are about the originals of --set or --unset. Give these.")
@@ -67,7 +57,7 @@ class RepairOptions(OptionSet):
         pairs = [text.partition("=") for text in self.set_ or ()]
         if wrong := next((name for name, equals, _ in pairs if not (name and equals)), None):
             raise UsageError(f"--set is NAME=VALUE, not {wrong!r}.")
-        return Repair({name: value for name, _, value in pairs}, tuple(self.unset or ()))
+        return operations.Repair({name: value for name, _, value in pairs}, tuple(self.unset or ()))
 
 
 GrowOption = Annotated[
@@ -122,31 +112,30 @@ def resubmit(
       sbpair dlq resubmit orders --set country=DE --unset test --archive originals/
       sbpair dlq resubmit orders --grow 1,2,5,20,100 --watch 1m
     """
-    from sbpair.core.transfer.canary import DEFAULT_WATCH_SECONDS, Steps
-    from sbpair.operations.resubmit import ResubmitRequest
-    from sbpair.operations.resubmit import resubmit as send_again
+    from sbpair.core.transfer.canary import DEFAULT_WATCH_SECONDS
 
     settings = load_settings(options)
-    source = find_entity_ref(settings, on, entity)
-    if not (chosen.dry_run or files.only_plans):
-        refuse_unnamed(options, source, yes=chosen.yes)
+    only_reads = chosen.dry_run or files.only_plans
+    source = entity_to_write(options, settings, on, entity, only_reads=only_reads, yes=chosen.yes)
     target = target_of(settings, on, source, to)
     check_new_ledger(chosen.ledger, new=chosen.new_ledger)
     one_namespace = source.on_same_namespace(target)
     asked = chosen.request(options, reasons=reasons or (), one_namespace=one_namespace)
     if watch is not None and grow is None:
         raise UsageError("--watch is the time of a step: it needs --grow.")
-    request = ResubmitRequest(
+    request = operations.ResubmitRequest(
         source.path,
         target.path,
         **asked,
         repair=repairs.repair(dry_run=chosen.dry_run),
         archive=repairs.archive,
-        grow=None if grow is None else Steps.parse(grow),
+        grow=None if grow is None else operations.Steps.parse(grow),
         watch_seconds=duration_option(watch) or DEFAULT_WATCH_SECONDS,
     )
 
     def ask(messages: str) -> None:
         go_ahead(options, f"Send {messages} of {source} to {target}", yes=chosen.yes, state="Nothing was sent.")
 
-    return carry_out("dlq resubmit", options, send_again, request, (source, target), ask, yes=chosen.yes, files=files)
+    return carry_out(
+        "dlq resubmit", options, operations.resubmit, request, (source, target), ask, yes=chosen.yes, files=files
+    )

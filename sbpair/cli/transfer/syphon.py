@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli.asking import go_ahead, pair_to_write
 from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show
 from sbpair.cli.options import Options, PairArgument, command, duration_option
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from sbpair.core.events import Event, Forwarded
-    from sbpair.core.transfer.conclusion import DrainResult
-    from sbpair.operations.syphon import SyphonRequest
     from sbpair.render.service import ServiceMetrics
 
 SAY_EVERY_SECONDS = 10.0
@@ -64,19 +63,16 @@ def syphon(
       sbpair syphon orders
       sbpair syphon orders --ledger /var/lib/sbpair/orders.jsonl --metrics-port 9464 --log-format json
     """
-    from sbpair.operations.syphon import SyphonRequest
-    from sbpair.operations.syphon import syphon as serve_backlog
-
     chosen = pair_to_write(options, load_settings(options), pair, "Drain continuously")
     poll_seconds = duration_option(poll) or 0.0
     if poll_seconds < 1:
         raise UsageError(f"--poll is one second or more, not {poll}.")
-    request = replace(make_request(SyphonRequest, chosen, moves), poll_seconds=poll_seconds)
+    request = replace(make_request(operations.SyphonRequest, chosen, moves), poll_seconds=poll_seconds)
     if moves.ledger is not None:
         check_writable(moves.ledger)
     go_ahead(options, f"{doing('drain', chosen, moves)} continuously", yes=moves.yes, state="Nothing was moved.")
 
-    async def work(stop: "asyncio.Event") -> "DrainResult":
+    async def work(stop: "asyncio.Event") -> "operations.DrainResult":
         from sbpair.render.service import ServiceMetrics
 
         metrics = ServiceMetrics(chosen.name, poll_seconds=poll_seconds)
@@ -85,10 +81,10 @@ def syphon(
             _served(metrics, metrics_host, metrics_on, metrics_to),
             open_sides(chosen) as sides,
         ):
-            result = await serve_backlog(sides, request, observer=observer, stop=stop, totals=metrics.totals)
+            result = await operations.syphon(sides, request, observer=observer, stop=stop, totals=metrics.totals)
         return replace(result, asked=replace(result.asked, go_on=moves.go_on(chosen)))
 
-    def shown(drained: "DrainResult") -> CommandResult:
+    def shown(drained: "operations.DrainResult") -> CommandResult:
         return report_result("syphon", chosen, drained, verbose=options.verbose)
 
     return run_and_show(options, work, shown, nothing="Nothing was moved.")
@@ -112,7 +108,7 @@ async def _served(metrics: "ServiceMetrics", host: str, port: int | None, file: 
 class _Saying:
     """Passes events on to metrics, spans and log; what was forwarded is said in sums, not batch by batch."""
 
-    def __init__(self, pair: Pair, request: "SyphonRequest", metrics: "ServiceMetrics") -> None:
+    def __init__(self, pair: Pair, request: "operations.SyphonRequest", metrics: "ServiceMetrics") -> None:
         from sbpair.cli.transfer.telemetry import Spans
 
         self._pair, self._request = pair, request
@@ -157,7 +153,7 @@ class _Saying:
 
 
 @asynccontextmanager
-async def _saying(pair: Pair, request: "SyphonRequest", metrics: "ServiceMetrics") -> AsyncIterator[_Saying]:
+async def _saying(pair: Pair, request: "operations.SyphonRequest", metrics: "ServiceMetrics") -> AsyncIterator[_Saying]:
     import asyncio
 
     saying = _Saying(pair, request, metrics)
