@@ -15,8 +15,7 @@ from sbpair.core.retry import SDK_RETRIES
 from sbpair.runtime.clock import Quiet, SystemClock
 
 if TYPE_CHECKING:
-    from sbpair.operations.ends import Ends, Sides
-    from sbpair.ports import NamespaceAdmin, Observer, Topology, TransactedMessaging
+    from sbpair.ports import Ends, NamespaceAdmin, Observer, Sides, Topology, TransactedMessaging
     from sbpair.runtime.failover.pairing import PairedNamespaces
 
 
@@ -30,7 +29,7 @@ async def open_sides(
     credentials is a secret.
     """
     from sbpair.azure.connect import make_admin, make_messaging
-    from sbpair.operations.ends import Sides
+    from sbpair.ports import Sides
 
     async with AsyncExitStack() as stack:
         primary, secondary = make_messaging(pair.primary), make_messaging(pair.secondary)
@@ -56,7 +55,7 @@ async def open_namespace(access: NamespaceAccess) -> "AsyncIterator[tuple[Transa
 async def open_ends(source: NamespaceAccess, target: NamespaceAccess | None = None) -> "AsyncIterator[Ends]":
     """Connect two namespaces, or one twice where `target` is None or the same host; nothing goes over the wire until
     it is used."""
-    from sbpair.operations.ends import Ends
+    from sbpair.ports import Ends
 
     target = source if target is None or target.host.lower() == source.host.lower() else target
     async with AsyncExitStack() as stack:

@@ -4,7 +4,8 @@ All methods raise `sbpair.core.errors.ServiceError` subclasses only, those of a 
 bounded by the time it is given.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
@@ -22,6 +23,7 @@ from sbpair.core.entities import (
 from sbpair.core.errors import ServiceError
 from sbpair.core.events import Event
 from sbpair.core.message import Disposition, Received
+from sbpair.core.pairing import Pair
 from sbpair.service import QueueSettings
 
 MOST_MOVED_AT_ONCE = 50
@@ -233,6 +235,20 @@ class Ends:
     source_access: NamespaceAccess
     target_access: NamespaceAccess
     """How they are called, and by which hosts a ledger knows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Both namespaces of a pair, connected on first use and closed together."""
+
+    pair: Pair
+    primary: Messaging
+    secondary: Messaging
+    primary_admin: NamespaceAdmin
+    secondary_admin: NamespaceAdmin
+    reopen: "Callable[[], AbstractAsyncContextManager[Sides]] | None" = None
+    """Opens the same sides once more: after a breakdown, or in another process, if it can be pickled to get there. With
+    None they are used as they are, by one process."""
 
 
 class Topology(Protocol):

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from sbpair.operations.doctor import *
     from sbpair.operations.drain import *
     from sbpair.operations.edit import *
-    from sbpair.operations.empty import *
-    from sbpair.operations.ends import *
     from sbpair.operations.entity import *
     from sbpair.operations.evacuate import *
     from sbpair.operations.explain import *
@@ -45,19 +43,29 @@ if TYPE_CHECKING:
     from sbpair.operations.sessions import *
     from sbpair.operations.status import *
     from sbpair.operations.syphon import *
-    from sbpair.operations.triage import *
+    from sbpair.ports import Ends as Ends
+    from sbpair.ports import Sides as Sides
 
 _MODULES = {
+    ".ports": ("Ends", "Sides"),
     "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"),
-    "cleanup": ("CleanupRequest", "cleanup"),
+    "cleanup": ("CleanupRequest", "EmptyRequest", "cleanup", "empty"),
     "cost": ("Compared", "CostRequest", "Estimated", "compare_costs", "estimate_cost"),
-    "dead_letters": ("BrowseRequest", "DeadLetterReason", "DeadLetterReasons", "browse_messages", "list_dead_letters"),
+    "dead_letters": (
+        "BrowseRequest",
+        "Cause",
+        "DeadLetterReason",
+        "DeadLetterReasons",
+        "Triage",
+        "TriageRequest",
+        "browse_messages",
+        "list_causes",
+        "list_dead_letters",
+    ),
     "discover": ("DiscoverRequest", "Discovery", "discover"),
     "doctor": ("Diagnoses", "DoctorRequest", "doctor"),
     "drain": ("DrainRequest", "DrainResult", "ToArchive", "ToPrimary", "ToQueue", "drain"),
     "edit": ("EditRequest", "EditResult", "edit", "find_message"),
-    "empty": ("EmptyRequest", "empty"),
-    "ends": ("Ends", "Sides"),
     "entity": (
         "CreateEntityRequest",
         "CreateRuleRequest",
@@ -98,7 +106,6 @@ _MODULES = {
     "sessions": ("ListSessionsRequest", "SessionRequest", "list_sessions", "set_session_state", "show_session"),
     "status": ("StatusReport", "StatusRequest", "status", "watch_status"),
     "syphon": ("SyphonRequest", "syphon"),
-    "triage": ("Cause", "Triage", "TriageRequest", "list_causes"),
 }
 """Module -> its names, which are those of its `__all__`."""
 __all__ = sorted(name for names in _MODULES.values() for name in names)
@@ -118,7 +125,7 @@ sys.modules[__name__].__class__ = _Verbs
 def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+            return getattr(import_module(f".{module}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -15,8 +15,7 @@ from sbpair.core.pairing import Pair
 from sbpair.core.redact import json_text
 from sbpair.core.serialization import to_plain
 from sbpair.files import make_private_folder, open_private
-from sbpair.operations.ends import Sides
-from sbpair.ports import Observer
+from sbpair.ports import Observer, Sides
 from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.gather import gather

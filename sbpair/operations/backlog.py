@@ -11,9 +11,8 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.pairing import Pair
 from sbpair.core.transfer.conclusion import Asked
 from sbpair.core.words import counted
-from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import LedgerRun
-from sbpair.ports import Messaging, NamespaceAdmin
+from sbpair.ports import Messaging, NamespaceAdmin, Sides
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.backlog import FoundQueues, find_queues, read_backlog
 from sbpair.runtime.transfer.drain import ToArchive, ToQueue, TransferRequest

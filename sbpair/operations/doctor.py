@@ -12,8 +12,7 @@ from sbpair.core.entities import NamespaceFacts
 from sbpair.core.errors import AuthenticationFailedError, ServiceError, UnauthorizedError, for_pair
 from sbpair.core.inspection.audit import Thresholds
 from sbpair.core.inspection.diagnosis import COMMAND, Diagnoses, Diagnosis, Verdict
-from sbpair.operations.ends import Sides
-from sbpair.ports import Messaging, NamespaceAdmin, Observer
+from sbpair.ports import Messaging, NamespaceAdmin, Observer, Sides
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.application import verify
 from sbpair.runtime.inspection.doctor import (

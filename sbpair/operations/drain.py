@@ -14,9 +14,8 @@ from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.resend import Planned
 from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, ledger_run, refuse_reversed, what_is_left
 from sbpair.operations.doubtful import looking_for
-from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import open_ledger
-from sbpair.ports import Observer
+from sbpair.ports import Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.inspection.backlog import find_queues, is_own
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage

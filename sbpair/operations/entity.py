@@ -32,9 +32,8 @@ from sbpair.core.inspection.snapshot import describe_counts
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
 from sbpair.core.words import listed as listed_names
-from sbpair.operations.ends import Ends
 from sbpair.operations.log import OperationsLog, change_line
-from sbpair.ports import Observer, Topology
+from sbpair.ports import Ends, Observer, Topology
 from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
 from sbpair.service import EntityStatus

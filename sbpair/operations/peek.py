@@ -8,8 +8,7 @@ from sbpair.core.pairing import Side
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.peeked import GroupKey, Groups, Messages, PeekResult, explain_reasons, grouped, peeked
 from sbpair.operations.backlog import no_queue
-from sbpair.operations.ends import Sides
-from sbpair.ports import Observer
+from sbpair.ports import Observer, Sides
 from sbpair.runtime import browse
 from sbpair.runtime.inspection import backlog
 

@@ -12,8 +12,7 @@ from sbpair.core.events import PingMeasured
 from sbpair.core.failover.measured import By, Milliseconds, Pinged, PingedEntity, PingFigures
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair, Side
-from sbpair.operations.ends import Sides
-from sbpair.ports import Observer
+from sbpair.ports import Observer, Sides
 from sbpair.runtime.browse import browse_target
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.failover.ping import (

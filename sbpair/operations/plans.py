@@ -8,9 +8,8 @@ from sbpair.core.errors import InterruptedWorkError, UsageError
 from sbpair.core.inspection.plan import Plan, Purpose, check_target
 from sbpair.core.inspection.result import AppliedPlan
 from sbpair.core.inspection.snapshot import Snapshot
-from sbpair.operations.ends import Sides
 from sbpair.operations.log import OperationsLog, context_of
-from sbpair.ports import Observer
+from sbpair.ports import Observer, Sides
 from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.apply import Applying, apply, check_fresh

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from sbpair.core.inspection.plan import Plan, Purpose, plan_provision
 from sbpair.core.inspection.result import AppliedPlan
-from sbpair.operations.ends import Sides
 from sbpair.operations.plans import apply_plan, read_backlog_queues
-from sbpair.ports import Observer
+from sbpair.ports import Observer, Sides
 
 __all__ = ["AppliedPlan", "ProvisionRequest", "provision"]
 

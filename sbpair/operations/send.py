@@ -11,8 +11,7 @@ from sbpair.core.errors import InterruptedWorkError, SbpairError, ServiceError, 
 from sbpair.core.events import MessageSent
 from sbpair.core.failover.sent import SentMessages, SentPlace
 from sbpair.core.retry import SDK_RETRIES
-from sbpair.operations.ends import Ends, Sides
-from sbpair.ports import MessageSender, Observer
+from sbpair.ports import Ends, MessageSender, Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import SendResult, Sent, Where, session_of

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from sbpair.concurrency import run_until
 from sbpair.core.inspection.status import PairStatus, StatusReport, report
-from sbpair.operations.ends import Sides
-from sbpair.ports import Observer
+from sbpair.ports import Observer, Sides
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.status import DEFAULT_TIMEOUT_SECONDS, StatusReader
 

@@ -15,9 +15,8 @@ from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import Key
 from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, ledger_run, refuse_reversed, what_is_left
 from sbpair.operations.doubtful import looking_for
-from sbpair.operations.ends import Sides
 from sbpair.operations.ledgers import open_ledger
-from sbpair.ports import Observer
+from sbpair.ports import Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.inspection.backlog import find_queues
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage

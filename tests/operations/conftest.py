@@ -11,7 +11,7 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.emulator import EmulatorThread
-from sbpair.operations.ends import Sides
+from sbpair.ports import Sides
 
 QUEUES = 3
 

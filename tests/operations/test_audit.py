@@ -9,7 +9,7 @@ import pytest
 import sbpair
 from sbpair.core.errors import InterruptedWorkError, UsageError
 from sbpair.operations import AuditRequest, ProvisionRequest, append_history, audit, audit_snapshot, provision
-from sbpair.operations.ends import Sides
+from sbpair.ports import Sides
 from tests.operations.conftest import QUEUES, World, backlog_queue
 
 

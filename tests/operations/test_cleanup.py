@@ -9,7 +9,7 @@ from sbpair.core.errors import StalePlanError, UsageError
 from sbpair.core.inspection.plan import StepKind
 from sbpair.core.outcome import Result
 from sbpair.operations import CleanupRequest, cleanup
-from sbpair.operations.ends import Sides
+from sbpair.ports import Sides
 from tests.operations.conftest import QUEUES, World, backlog_queue
 
 EXTRA, FULL = backlog_queue(QUEUES), backlog_queue(QUEUES + 1)

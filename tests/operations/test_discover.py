@@ -3,7 +3,7 @@
 from sbpair.connect import open_namespace
 from sbpair.core.outcome import Exit
 from sbpair.operations import DiscoverRequest, discover
-from sbpair.operations.ends import Sides
+from sbpair.ports import Sides
 from tests.operations.conftest import QUEUES, World
 
 

@@ -26,7 +26,7 @@ from sbpair.operations import (
     set_status,
     show_entity,
 )
-from sbpair.operations.ends import Ends
+from sbpair.ports import Ends
 from tests.operations.conftest import World, backlog_queue
 
 

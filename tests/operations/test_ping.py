@@ -11,7 +11,7 @@ from sbpair.core.failover.measured import By
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.operations import PingRequest, ping
-from sbpair.operations.ends import Sides
+from sbpair.ports import Sides
 from tests.fakes import RecordingObserver
 from tests.operations.conftest import QUEUES, World
 

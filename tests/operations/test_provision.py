@@ -13,7 +13,7 @@ from sbpair.core.inspection.plan import StepKind
 from sbpair.core.outcome import Result
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
 from sbpair.operations import CleanupRequest, ProvisionRequest, cleanup, provision
-from sbpair.operations.ends import Sides
+from sbpair.ports import Sides
 from tests.fakes import RecordingObserver
 from tests.operations.conftest import QUEUES, World, backlog_queue
 

@@ -10,7 +10,7 @@ from sbpair.core.backlog import Verdict
 from sbpair.core.errors import InterruptedWorkError
 from sbpair.core.outcome import Exit, Severity
 from sbpair.operations import StatusRequest, status, watch_status
-from sbpair.operations.ends import Sides
+from sbpair.ports import Sides
 from tests.operations.conftest import World
 
 ONCE = StatusRequest(interval_seconds=0)

@@ -15,7 +15,7 @@ from sbpair.core.entities import EntityStatus, QueueSettings
 from sbpair.core.message import Disposition
 from sbpair.core.names import backlog_queue_path
 from sbpair.core.rewrite import compose, describe, for_backlog
-from sbpair.operations.ends import Sides
+from sbpair.ports import Sides
 from sbpair.settings import load
 from tests.cli.process import Ran, Sbpair
 

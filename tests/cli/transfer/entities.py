@@ -8,7 +8,7 @@ from sbpair.connect import open_sides
 from sbpair.core.entities import QueueSettings
 from sbpair.core.message import Disposition, Received
 from sbpair.core.pairing import Side
-from sbpair.operations.ends import Sides
+from sbpair.ports import Sides
 from sbpair.settings import load
 from tests.cli.process import Sbpair
 

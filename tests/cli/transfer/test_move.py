@@ -21,8 +21,7 @@ from sbpair.core.rewrite import as_sent, compose
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.resend import DUE, IN_DOUBT, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS, Resender, Selection
-from sbpair.operations.ends import Sides
-from sbpair.ports import Ends, TransactedMessaging
+from sbpair.ports import Ends, Sides, TransactedMessaging
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
 from sbpair.runtime.transfer.ledger import outcomes_in, sent_in

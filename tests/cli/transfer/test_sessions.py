@@ -8,7 +8,7 @@ import pytest
 
 from sbpair.core.message import Disposition
 from sbpair.core.rewrite import compose
-from sbpair.operations.ends import Sides
+from sbpair.ports import Sides
 from tests.cli.process import Sbpair
 from tests.cli.transfer.entities import Entities
 

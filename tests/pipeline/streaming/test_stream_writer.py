@@ -13,10 +13,10 @@ from sbpair.azure.connect import make_messaging
 from sbpair.core.errors import UsageError
 from sbpair.core.rewrite import as_sent, describe
 from sbpair.emulator.entities import QueueDescription
-from sbpair.operations.ends import Ends
 from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
 from sbpair.pipeline.errors import error_in
 from sbpair.pipeline.source.writer import WriteOptions
+from sbpair.ports import Ends
 from tests.pipeline.stage import Stage, messages
 
 if TYPE_CHECKING:
