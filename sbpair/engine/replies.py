@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
-from sbpair.amqp.types import AmqpError, Described, Int, Symbol
+from sbpair.amqp.types import AmqpError, Described, Int, MapPairs, Symbol
 from sbpair.engine import errors
 from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
 from sbpair.engine.performatives import accepted, rejected
@@ -91,8 +91,8 @@ class AnsweringNode:
         self.receivers.append(made)
         return made
 
-    def asked(self, delivery: IncomingDelivery) -> NodeRequest | None:
-        """Read a request and settle it; None for one that cannot be read, which is rejected."""
+    def asked(self, delivery: IncomingDelivery, outcome: Described | None = None) -> NodeRequest | None:
+        """Read a request and settle it, as accepted by default; None for one that cannot be read, which is rejected."""
         payload = delivery.payload
         try:
             spans = scan(payload)
@@ -102,7 +102,7 @@ class AnsweringNode:
         except AmqpError as failure:
             delivery.link.disposition(delivery, rejected(errors.DECODE_ERROR, str(failure)))
             return None
-        delivery.link.disposition(delivery, accepted())
+        delivery.link.disposition(delivery, outcome or accepted())
         headers = properties if isinstance(properties, list) else []
         reply_to = field(headers, PropertyField.REPLY_TO)
 
@@ -111,7 +111,8 @@ class AnsweringNode:
             if receiver is not None:
                 receiver.deliver(answer)
 
-        known = application if isinstance(application, dict) else {}
+        pairs = application.items() if isinstance(application, dict | MapPairs) else ()
+        known = {name: value for name, value in pairs if isinstance(name, str)}
         return NodeRequest(delivery.link, field(headers, PropertyField.MESSAGE_ID), known, body, reply)
 
     def _receiver_for(self, reply_to: object, request_link: Link) -> "AnswerLink | None":

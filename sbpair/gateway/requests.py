@@ -1,6 +1,6 @@
 """`$management` while the primary is away: messages are scheduled in the backlog, all else has to be tried again.
 
-A request and its answer: `sbpair.emulator.requests.schedule` has their form.
+A request and its answer: `sbpair.emulator.requests.messages` has their form.
 """
 
 from typing import Any, Final

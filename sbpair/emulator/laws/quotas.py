@@ -37,14 +37,14 @@ class QuotaLaws:
     max_batch_delete_messages = limit(
         "A request deletes 500 messages at most, in the Premium tier 4,000.",
         documented("Batch delete messages in Azure Service Bus; MicrosoftDocs/azure-docs pull request 127665"),
-        "requests/batch_delete.py delete_messages",
+        "requests/messages.py delete_messages",
         ByTier(500, 500, 4000),
         ANY_NUMBER,
     )
     max_peek_messages = Law[int](
         "A request browses at most 250 messages.",
         documented("Message browsing"),
-        "requests/peek.py peek_message",
+        "requests/messages.py peek_message",
         strict=250,
         other=32,
     )

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
-from sbpair.amqp.types import AmqpError, Described, Int, Symbol
+from sbpair.amqp.types import Described
 from sbpair.emulator.broker.addresses import Location
 from sbpair.emulator.broker.messages import as_mapping
 from sbpair.emulator.broker.queue import Queue
@@ -19,7 +18,7 @@ from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transaction
 from sbpair.emulator.limits import MAX_REQUEST_ITEMS
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.requests import batch_delete, deferred, disposition, locks, peek, rules, schedule, sessions
+from sbpair.emulator.requests import messages, rules, sessions
 from sbpair.emulator.requests.call import Answering, Call, Operation, Reply, WithinTransaction
 from sbpair.engine import errors
 from sbpair.engine.auth import LISTEN, SEND, rights_for
@@ -27,19 +26,19 @@ from sbpair.engine.errors import BrokerError
 from sbpair.engine.faults import FaultKind
 from sbpair.engine.link import IncomingDelivery, Link, LinkConnection, LinkHandler
 from sbpair.engine.performatives import accepted, in_transaction, rejected, transaction_of
-from sbpair.engine.replies import Replies
+from sbpair.engine.replies import AnsweringNode, AnswerLink, NodeRequest, status_of
 
 AT_COMMIT, REFUSED = WithinTransaction.AT_COMMIT, WithinTransaction.REFUSED
 
 # All management operations by name.
 
 OPERATIONS = {
-    "com.microsoft:peek-message": Operation(peek.peek_message, LISTEN),
-    "com.microsoft:renew-lock": Operation(locks.renew_lock, LISTEN),
-    "com.microsoft:schedule-message": Operation(schedule.schedule_message, SEND, AT_COMMIT),
-    "com.microsoft:cancel-scheduled-message": Operation(schedule.cancel_scheduled_message, SEND, AT_COMMIT),
-    "com.microsoft:receive-by-sequence-number": Operation(deferred.receive_by_sequence_number, LISTEN),
-    "com.microsoft:update-disposition": Operation(disposition.update_disposition, LISTEN, AT_COMMIT),
+    "com.microsoft:peek-message": Operation(messages.peek_message, LISTEN),
+    "com.microsoft:renew-lock": Operation(messages.renew_lock, LISTEN),
+    "com.microsoft:schedule-message": Operation(messages.schedule_message, SEND, AT_COMMIT),
+    "com.microsoft:cancel-scheduled-message": Operation(messages.cancel_scheduled_message, SEND, AT_COMMIT),
+    "com.microsoft:receive-by-sequence-number": Operation(messages.receive_by_sequence_number, LISTEN),
+    "com.microsoft:update-disposition": Operation(messages.update_disposition, LISTEN, AT_COMMIT),
     "com.microsoft:renew-session-lock": Operation(sessions.renew_session_lock, LISTEN),
     "com.microsoft:get-session-state": Operation(sessions.get_session_state, LISTEN),
     "com.microsoft:set-session-state": Operation(sessions.set_session_state, LISTEN, AT_COMMIT),
@@ -47,20 +46,33 @@ OPERATIONS = {
     "com.microsoft:add-rule": Operation(rules.add_rule, LISTEN, REFUSED),
     "com.microsoft:remove-rule": Operation(rules.remove_rule, LISTEN, REFUSED),
     "com.microsoft:enumerate-rules": Operation(rules.enumerate_rules, LISTEN),
-    "com.microsoft:batch-delete-messages": Operation(batch_delete.delete_messages, LISTEN, REFUSED),
+    "com.microsoft:batch-delete-messages": Operation(messages.delete_messages, LISTEN, REFUSED),
 }
 
 
-class RequestNode:
+class RequestNode(AnsweringNode):
     """The request node of one place of one entity for one connection."""
 
+    most_items = MAX_REQUEST_ITEMS
+
     def __init__(self, namespace: Namespace, connection: LinkConnection, location: Location) -> None:
+        super().__init__()
         self.namespace = namespace
         self.connection = connection
         self.location = location
-        self.replies: list[ReplyLink] = []
         self.users = 0
         self.when_unused: Callable[[], object] = lambda: None
+
+    def join(self, link: "RequestLink | ReplyLink") -> None:
+        """A link to the node, which the entity closes with it."""
+        self.users += 1
+        self.location.entity.links[link] = None
+
+    def leave(self, link: "RequestLink | ReplyLink") -> None:
+        self.location.entity.links.pop(link, None)
+        self.users -= 1
+        if self.users <= 0:
+            self.when_unused()
 
     @property
     def _most_bytes(self) -> int:
@@ -79,32 +91,20 @@ class RequestNode:
             text = f"The request of {len(delivery.payload)} bytes exceeds the limit of {self._most_bytes} bytes."
             link.disposition(delivery, rejected(errors.SIZE_EXCEEDED, text))
             return
-        try:
-            spans = scan(delivery.payload)
-            headers = read(delivery.payload, spans, Section.PROPERTIES, max_items=MAX_REQUEST_ITEMS) or []
-            application = as_mapping(
-                read(delivery.payload, spans, Section.APPLICATION_PROPERTIES, max_items=MAX_REQUEST_ITEMS)
-            )
-            body = read(delivery.payload, spans, Section.VALUE, max_items=MAX_REQUEST_ITEMS)
-        except AmqpError as failure:
-            link.disposition(delivery, rejected(errors.DECODE_ERROR, str(failure)))
-            return
         within = transaction_of(delivery.state)
-        link.disposition(delivery, _outcome(within))
+        asked = self.asked(delivery, _outcome(within))
+        if asked is None:
+            return
         if action is not None and action.fails and action.condition is not None:
             reply = Reply.failure(action.status, action.condition, action.description)
         else:
             transaction_id = None if within is None else within[0]
-            reply = yield from self._perform(delivery, application, as_mapping(body), transaction_id)
+            reply = yield from self._perform(delivery, asked.application, as_mapping(asked.body), transaction_id)
         if action is not None and action.kind is FaultKind.LOSE_SETTLEMENT_REPLY:
             return
-        message_id = field(headers, PropertyField.MESSAGE_ID)
-        receiver = self._receiver_for(field(headers, PropertyField.REPLY_TO), link)
-        if receiver is not None:
-            self.namespace.when_durable(
-                lambda: receiver.deliver(_response(message_id, reply)),
-                lambda: receiver.deliver(_response(message_id, reply if reply.condition else _unknown())),
-            )
+        self.namespace.when_durable(
+            lambda: _answer(asked, reply), lambda: _answer(asked, reply if reply.condition else _unknown())
+        )
 
     def _perform(
         self,
@@ -136,11 +136,6 @@ class RequestNode:
                 errors.UNAUTHORIZED,
                 f"Unauthorized access. '{operation.right}' claim(s) are required to perform this operation.",
             )
-
-    def _receiver_for(self, reply_to: object, request_link: Link) -> "ReplyLink | None":
-        named = [one for one in self.replies if reply_to and reply_to in (one.link.target_address, one.link.name)]
-        near = [one for one in self.replies if one.link.session is request_link.session]
-        return next(iter(named or near or self.replies), None)
 
 
 def _unknown() -> Reply:
@@ -194,66 +189,45 @@ class RequestNodes:
             del self._nodes[key]
 
 
-class _ManagementLink(LinkHandler):
-    """What both directions share: they belong to the entity and to the node."""
+class RequestLink(LinkHandler):
+    """The link on which the client asks."""
 
     def __init__(self, node: RequestNode, link: Link) -> None:
         self.link = link
         self._node = node
-        node.users += 1
-        node.location.entity.links[self] = None
-
-    def on_disposition(self, delivery_id: int, state: Described | None, settled: bool) -> None:
-        if not settled:
-            self.link.settle(delivery_id, accepted())
-
-    def on_detach(self, closed: bool, connection_lost: bool) -> None:
-        self._leave()
-
-    def detach(self, condition: str, description: str) -> None:
-        """The entity closes the link."""
-        self._leave()
-        self.link.detach(condition, description)
-
-    def _leave(self) -> None:
-        node = self._node
-        node.location.entity.links.pop(self, None)
-        node.users -= 1
-        if node.users <= 0:
-            node.when_unused()
-
-
-class RequestLink(_ManagementLink):
-    """The link on which the client asks."""
+        node.join(self)
 
     def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None]:
         return self._node.answering(delivery)
 
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self._node.leave(self)
 
-class ReplyLink(_ManagementLink):
+    def detach(self, condition: str, description: str) -> None:
+        """The entity closes the link."""
+        self._node.leave(self)
+        self.link.detach(condition, description)
+
+
+class ReplyLink(AnswerLink):
     """The link on which the client is answered. An answer waits for credit."""
 
     def __init__(self, node: RequestNode, link: Link) -> None:
         super().__init__(node, link)
-        self._replies = Replies(link)
-        node.replies.append(self)
+        self._requests = node
+        node.receivers.append(self)
+        node.join(self)
 
-    def deliver(self, payload: bytes) -> None:
-        self._replies.deliver(payload)
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        super().on_detach(closed, connection_lost)
+        self._requests.leave(self)
 
-    def on_credit(self) -> None:
-        self._replies.on_credit()
-
-    def _leave(self) -> None:
-        self._replies.drop()
-        if self in self._node.replies:
-            self._node.replies.remove(self)
-        super()._leave()
+    def detach(self, condition: str, description: str) -> None:
+        """The entity closes the link."""
+        self.on_detach(True, False)
+        self.link.detach(condition, description)
 
 
-def _response(message_id: object, reply: Reply) -> bytes:
-    properties = [None] * PropertyField.CORRELATION_ID + [message_id]
-    status: dict[object, object] = {"statusCode": Int(reply.status), "statusDescription": reply.description}
-    if reply.condition is not None:
-        status["errorCondition"] = Symbol(reply.condition)
-    return build(properties=properties, application_properties=status, value=dict(reply.body))
+def _answer(asked: NodeRequest, reply: Reply) -> None:
+    names = ("statusCode", "statusDescription")
+    asked.answer(status_of(reply.status, reply.description, reply.condition, names=names), dict(reply.body))

@@ -12,10 +12,8 @@ from sbpair.emulator.entities import (
     SqlFilter,
 )
 from sbpair.emulator.namespace import new_auth_rule
-from sbpair.emulator.requests.batch_delete import delete_messages
 from sbpair.emulator.requests.call import Call
-from sbpair.emulator.requests.deferred import receive_by_sequence_number
-from sbpair.emulator.requests.disposition import update_disposition
+from sbpair.emulator.requests.messages import delete_messages, receive_by_sequence_number, update_disposition
 from sbpair.emulator.requests.sessions import set_session_state
 from sbpair.engine.errors import BrokerError, EntityError
 from sbpair.service import Tier

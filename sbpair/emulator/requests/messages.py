@@ -1,0 +1,222 @@
+"""Requests about messages: look, renew, receive deferred ones, settle, schedule, delete."""
+
+import uuid
+from functools import partial
+
+from sbpair.amqp.types import Array, Int, Long
+from sbpair.emulator.broker.mailbox import MAIN, page
+from sbpair.emulator.broker.messages import Message, State, as_mapping, milliseconds
+from sbpair.emulator.broker.partitions import partition_of
+from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.topics import Topic
+from sbpair.emulator.requests.call import Answering, Call, Reply
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError
+
+_TIMESTAMP = 0x83
+_DELETE = 0
+_LONG = 0x81
+
+
+def peek_message(call: Call) -> Answering:
+    """peek-message: look without locking.
+
+    Request   from-sequence-number long, message-count int, [session-id string].
+    Response  200 messages: [{message: binary}], or 204 when there is nothing from that number on.
+    At most 250 messages and no more bytes than a link's message may have, so a page can be short although there is
+    more; on partitioned entities a page comes from one partition.
+    """
+    since = call.number("from-sequence-number", 0)
+    count = max(0, min(call.number("message-count", 1), call.namespace.laws.max_peek_messages))
+    found = _page(call, since, count)
+    if not found:
+        return Reply.nothing(errors.MESSAGE_NOT_FOUND)
+    if call.namespace.throttling is not None and len(found) > 1:
+        call.namespace.throttling.spend(len(found) - 1)  # the request has paid for the first
+    shown = []
+    for message in found:
+        shown.append({"message": message.render()})
+        yield
+    return Reply.ok(messages=shown)
+
+
+def _page(call: Call, since: int, count: int) -> list[Message]:
+    max_bytes = call.namespace.laws.max_message_bytes
+    entity = call.location.entity
+    if isinstance(entity, Topic):
+        # A topic's own node shows what is scheduled in it.
+        return page(entity.scheduled.log, since, count, max_bytes)
+    return call.mailbox.peek(since, count, max_bytes, call.optional_text("session-id"))
+
+
+def renew_lock(call: Call) -> Answering:
+    """renew-lock: start the time of message locks again.
+
+    Request   lock-tokens array of uuid.
+    Response  200 expirations: array of timestamp, in the order of the tokens; 410 message-lock-lost if one has ended
+              (the others are renewed all the same up to that one).
+    """
+    ends = []
+    for token in call.tokens("lock-tokens"):
+        ends.append(milliseconds(call.mailbox.renew(token)))
+        yield
+    return Reply.ok(expirations=Array(_TIMESTAMP, tuple(ends)))
+
+
+def receive_by_sequence_number(call: Call) -> Answering:
+    """receive-by-sequence-number: get deferred messages.
+
+    Request   sequence-numbers array of long, receiver-settle-mode uint (0: delete them, 1: lock them), [session-id].
+    Response  200 messages: [{lock-token: uuid, message: binary}], in the order asked for; 404 message-not-found unless
+              all are there, deferred and not locked.
+    """
+    settled = call.number("receiver-settle-mode", 1) == _DELETE
+    if settled and call.transaction is not None:
+        raise BrokerError(errors.NOT_ALLOWED, "A message cannot be received and deleted in a transaction.")
+    numbers = call.sequence_numbers()
+    if call.namespace.laws.deferred_one_partition and len({partition_of(number) for number in numbers}) > 1:
+        raise BrokerError(
+            errors.NOT_ALLOWED,
+            "ReceiveBatch of sequence numbers from different partitions is not supported for an entity with "
+            "partitioning enabled.",
+        )
+    found = call.mailbox.receive_deferred(numbers, settled=settled, session_id=call.optional_text("session-id"))
+    entries: list[dict[str, object]] = []
+    for message, lock in found:
+        if lock is None:
+            entries.append({"message": message.render_delivery()})
+        else:
+            payload = message.render_delivery(lock_token=lock.token, locked_until=lock.until)
+            entries.append({"lock-token": lock.token, "message": payload})
+        yield
+    return Reply.ok(messages=entries)
+
+
+def update_disposition(call: Call) -> Answering:
+    """update-disposition: settle by lock token, without the link the message came on.
+
+    Request   disposition-status "completed", "abandoned", "defered" (sic; "deferred" is taken as well) or "suspended"
+              (dead-letter), lock-tokens array of uuid, [deadletter-reason], [deadletter-description],
+              [properties-to-modify map], [session-id].
+    Response  200, or 410 message-lock-lost at the first token whose lock has ended (those before it are settled).
+    """
+    status = call.text("disposition-status")
+    if status not in ("completed", "abandoned", "defered", "deferred", "suspended"):
+        raise BrokerError(errors.ARGUMENT_ERROR, f"The disposition status '{status}' is not known.")
+    tokens = call.tokens("lock-tokens")
+    apart = call.namespace.laws.settle_one_partition and call.mailbox.entity.is_partitioned
+    if apart and len({call.mailbox.locks.partition_of(token) for token in tokens} - {None}) > 1:
+        raise BrokerError(
+            errors.NOT_ALLOWED,
+            "Batching lock tokens for different partitions is not supported for an entity with partitioning enabled.",
+        )
+    for token in tokens:
+        if call.transaction is None:
+            _settle(call, status, token)
+        else:
+            if status == "suspended" and call.mailbox.place != MAIN:
+                raise BrokerError(errors.NOT_ALLOWED, "A dead-lettered message cannot be dead-lettered again.")
+            call.transaction.settle(call.mailbox, token, partial(_settle, call, status, token))
+        yield
+    return Reply.ok()
+
+
+def _settle(call: Call, status: str, token: uuid.UUID) -> None:
+    mailbox = call.mailbox
+    properties = {str(key): value for key, value in as_mapping(call.body.get("properties-to-modify")).items()}
+    if status == "completed":
+        mailbox.complete(token)
+    elif status == "abandoned":
+        mailbox.abandon(token, properties)
+    elif status == "suspended":
+        reason, text = call.optional_text("deadletter-reason"), call.optional_text("deadletter-description")
+        mailbox.dead_letter(token, reason, text, properties)
+    else:
+        mailbox.defer(token, properties)
+
+
+def schedule_message(call: Call) -> Answering:
+    """schedule-message: accept messages for later.
+
+    Request   messages: [{message-id, message: binary, [session-id], [partition-key]}]; the time is the annotation
+              x-opt-scheduled-enqueue-time inside each message. All are accepted or none.
+    Response  200 sequence-numbers: array of long. They are valid until a message becomes active, which gives it
+              another.
+    In a transaction it is done at its commit; the numbers are given at once.
+    """
+    entity = _destination(call)
+    messages: list[Message] = []
+    for entry in call.items("messages"):
+        messages += _parsed(entity, entry)
+        yield
+    if any(message.head.scheduled_at is None for message in messages):
+        raise BrokerError(errors.ARGUMENT_ERROR, "A message to schedule has no scheduled enqueue time.")
+    if call.transaction is None:
+        yield from entity.accepting(messages, in_one_transfer=False)
+        numbers = [message.sequence_number for message in messages]
+    else:
+        numbers = call.transaction.schedule(entity, messages)
+    return Reply.ok(sequence_numbers=Array(_LONG, tuple(Long(number) for number in numbers)))
+
+
+def cancel_scheduled_message(call: Call) -> Answering:
+    """cancel-scheduled-message: delete scheduled messages, in a transaction at its commit.
+
+    Request   sequence-numbers array of long.
+    Response  200; 404 message-not-found if one is not scheduled (any more), then none is deleted.
+    """
+    entity, numbers = _destination(call), call.sequence_numbers()
+    yield
+    if call.transaction is None:
+        entity.cancel_scheduled(numbers)
+    else:
+        call.transaction.cancel_scheduled(entity, numbers)
+    return Reply.ok()
+
+
+def _destination(call: Call) -> Queue | Topic:
+    entity = call.location.entity
+    if isinstance(entity, Queue | Topic):
+        return entity
+    raise BrokerError(errors.NOT_ALLOWED, "Messages are scheduled on a queue or topic, not on a subscription.")
+
+
+def _parsed(entity: Queue | Topic, entry: object) -> list[Message]:
+    payload = as_mapping(entry).get("message")
+    if not isinstance(payload, bytes):
+        raise BrokerError(errors.ARGUMENT_ERROR, "Each entry of 'messages' must hold the bytes of a message.")
+    return entity.intake.read(payload, 0)
+
+
+def delete_messages(call: Call) -> Answering:
+    """batch-delete-messages: delete waiting messages without receiving them.
+
+    Request   message-count int (at most 500, Premium 4,000), enqueued-time-utc timestamp: only messages enqueued before
+              it; [session-id].
+    Response  200 message-count: int, how many were deleted; 204 when none was.
+    Locked, deferred and scheduled messages stay. Not available on partitioned entities.
+    """
+    mailbox, laws = call.mailbox, call.namespace.laws
+    if laws.batch_delete_partitioned and mailbox.entity.is_partitioned:
+        raise BrokerError(errors.NOT_ALLOWED, "Messages of a partitioned entity cannot be deleted in batches.")
+    count = call.number("message-count")
+    most = laws.max_batch_delete_messages
+    if not 1 <= count <= most:
+        raise BrokerError(errors.ARGUMENT_OUT_OF_RANGE, f"The message count must lie between 1 and {most}.")
+    before = call.number("enqueued-time-utc", 2**62) / 1000
+    log, session_id = mailbox.log, call.optional_text("session-id")
+    if mailbox.sessions is not None and session_id is not None:
+        log = mailbox.sessions.require_held(session_id).log
+    chosen: list[Message] = []
+    for message in log:
+        if len(chosen) >= count or message.enqueued_at >= before:
+            break
+        if message.state is State.ACTIVE and not message.locked:
+            chosen.append(message)
+    deleted = 0
+    for message in chosen:
+        if not message.locked and mailbox.log.get(message.sequence_number) is message:
+            mailbox.remove(message)
+            deleted += 1
+        yield
+    return Reply.ok(message_count=Int(deleted)) if deleted else Reply.nothing()
