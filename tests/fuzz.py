@@ -93,9 +93,8 @@ from sbpair.runtime.transfer.ledger import Ledger, outcomes_in
 from sbpair.settings import parse_yaml_with_lines
 from sbpair.settings.documents import DocumentError, parse_json
 from sbpair.settings.files import read_file
-from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError
 from sbpair.sqlfilter.parser import parse_action, parse_filter
-from sbpair.sqlfilter.values import UNKNOWN, like
+from sbpair.sqlfilter.values import UNKNOWN, FilterEvaluationError, FilterSyntaxError, like
 from tests.hostile import SCALARS, json_bytes
 
 SLOWEST_SECONDS = 3.0

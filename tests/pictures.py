@@ -25,7 +25,7 @@ from sbpair.core.entities import Tier
 from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus, report
 from sbpair.core.prices import built_in
 from sbpair.pipeline.analysis.analyze import Analysis, forecast
-from sbpair.pipeline.analysis.question import Question
+from sbpair.pipeline.analysis.partials import Question
 from sbpair.pipeline.analysis.results import Destination, Minute, Outage, Queue, Rows, SizeRange, Total
 from sbpair.render.html import to_html
 from sbpair.render.result import CommandResult

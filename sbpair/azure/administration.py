@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed
+from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed, seconds_of
 from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check_scope, connection_string_of
 from sbpair.azure.credentials import NamedCredential
-from sbpair.azure.durations import seconds_of
 from sbpair.azure.errors import translating
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import SETTINGS_OF, Counts, EntityKind, EntitySettings, NamespaceFacts, QueueFacts, TopicFacts

@@ -7,13 +7,32 @@ each answer, parsed, to a function that its calls take as `cls`; what goes on to
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement
 
 from sbpair.azure.client import READ, LazyClient, a_text
+from sbpair.core.durations import MOST_CHARACTERS, parse_iso_duration
 from sbpair.core.redact import quoted
+from sbpair.service import NEVER_DAYS
+
+
+def seconds_of(value: timedelta | str | None) -> float | None:
+    """Seconds of a duration in either client's form; None for "never" (TimeSpan.MaxValue) and for none at all.
+
+    Both SDKs lose the last digits of TimeSpan.MaxValue on the way out and the service refuses a value above it, so
+    "never" is left out of requests or written as this very text.
+    """
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        return None if value.days >= NEVER_DAYS else value.total_seconds()
+    seconds = parse_iso_duration(value) if isinstance(value, str) and len(value) <= MOST_CHARACTERS else None
+    if seconds is None:
+        raise ValueError(f"{quoted(value)} is not an ISO 8601 duration")
+    return None if seconds >= NEVER_DAYS * 86_400 else seconds
+
 
 _ATOM = "{http://www.w3.org/2005/Atom}"
 _SERVICE_BUS = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"

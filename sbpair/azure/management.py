@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sbpair.azure.administration import bare_path, configured_size, entity_status
+from sbpair.azure.atom import seconds_of
 from sbpair.azure.client import (
     READ,
     WRITE,
@@ -26,7 +27,6 @@ from sbpair.azure.client import (
     changing,
 )
 from sbpair.azure.credentials import NamedCredential
-from sbpair.azure.durations import seconds_of
 from sbpair.azure.errors import translating
 from sbpair.core.access import NamespaceAccess, resource_manager_url
 from sbpair.core.entities import SETTINGS_OF, Counts, EntityKind, NamespaceFacts, QueueFacts, TopicFacts

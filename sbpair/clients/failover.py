@@ -12,12 +12,23 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
 from typing import Any, TypeVar
 
 from sbpair.azure.wire import Feature, lacks, secrets_of
 from sbpair.clients.background import Background
 from sbpair.core.errors import IncompatibleSdkError, MessageError, SbpairError, ServiceError
-from sbpair.core.events import Event, FailedBack, FailedOver, NotReady, PairingNoticed, SideFaulted, SideRestored
+from sbpair.core.events import (
+    Diverted,
+    Event,
+    FailedBack,
+    FailedOver,
+    NotReady,
+    PairingNoticed,
+    SideFaulted,
+    SideRestored,
+)
 from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import ROUTES, Route, State
 from sbpair.core.failover.sending import Budget, QueueStanding
@@ -29,6 +40,7 @@ from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT
 from sbpair.runtime.failover.entity import MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext, PairingState, ensure_backlog_queues
 from sbpair.runtime.failover.sender import FailoverSender, SendResult
+from sbpair.version import __version__
 
 T = TypeVar("T")
 
@@ -110,7 +122,7 @@ class Chronicle:
         self._pair = pair
 
     def notify(self, event: Event) -> None:
-        from sbpair.clients.telemetry import record
+        from sbpair.clients.failover import record
         from sbpair.render.service import describe
 
         if (text := describe(event)) is not None:
@@ -550,3 +562,49 @@ def _in_sdk_words(error: ServiceError | MessageError) -> Exception:
         return exceptions.ServiceBusAuthenticationError(message=error.message)
     kind = classes.get(error.category, exceptions.ServiceBusError)
     return kind(message=error.message)
+
+
+def record(event: Event, pair: str) -> None:
+    """Add one event to the counters."""
+    counters = _counters()
+    if counters is None:
+        return
+    match event:
+        case Diverted(entity=entity, messages=messages):
+            counters["diverted"].add(messages, {**_of(pair), "messaging.destination.name": entity})
+        case FailedOver(entity=entity, cause=cause):
+            attributes = {**_of(pair), "messaging.destination.name": entity, "error.type": cause}
+            counters["failovers"].add(1, attributes)
+            _span(f"failover {entity}", attributes)
+        case FailedBack(entity=entity, seconds_away=seconds):
+            attributes = {**_of(pair), "messaging.destination.name": entity}
+            counters["away"].record(seconds, attributes)
+            _span(f"failback {entity}", attributes)
+        case SideFaulted(side=side, error_code=code):
+            counters["faults"].add(1, {**_of(pair), "sbpair.side": side, "error.type": code})
+        case _:
+            return
+
+
+def _of(pair: str) -> dict[str, Any]:
+    return {"sbpair.pair": pair, "messaging.system": "servicebus"}
+
+
+def _span(name: str, attributes: dict[str, Any]) -> None:
+    trace: Any = import_module("opentelemetry.trace")
+    trace.get_tracer("sbpair", __version__).start_span(name, attributes=attributes).end()
+
+
+@lru_cache(maxsize=1)
+def _counters() -> dict[str, Any] | None:
+    try:
+        metrics: Any = import_module("opentelemetry.metrics")
+    except ImportError:
+        return None
+    meter = metrics.get_meter("sbpair", __version__)
+    return {
+        "diverted": meter.create_counter("sbpair.messages.diverted", "{message}", "Messages put into the backlog"),
+        "failovers": meter.create_counter("sbpair.failovers", "{failover}", "Entities that left their primary"),
+        "faults": meter.create_counter("sbpair.side.faults", "{fault}", "Namespaces that refuse permanently"),
+        "away": meter.create_histogram("sbpair.failover.duration", "s", "How long an entity was away"),
+    }

@@ -44,12 +44,11 @@ from sbpair.core.errors import (
     ReservedPropertyError,
     UsageError,
 )
-from sbpair.core.message import PING_CONTENT_TYPE, Decoded, TtlMode
+from sbpair.core.message import PING_CONTENT_TYPE, Decoded, TtlMode, value_class
 from sbpair.core.names import MAX_ID_CHARACTERS, is_destination
 from sbpair.core.redact import quoted
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.system_properties import MAX_HEADER_TTL_MS
-from sbpair.core.values import value_class
 
 __all__ = [
     "AsSent",

@@ -18,9 +18,8 @@ from sbpair.emulator.entities import (
 from sbpair.emulator.limits import MAX_FILTER_STEPS_PER_MESSAGE, MAX_FILTER_STEPS_PER_RULE
 from sbpair.engine.errors import BrokerError
 from sbpair.sqlfilter import values
-from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError
 from sbpair.sqlfilter.parser import Property, parse_action, parse_filter
-from sbpair.sqlfilter.values import UNKNOWN
+from sbpair.sqlfilter.values import UNKNOWN, FilterEvaluationError, FilterSyntaxError
 
 __all__ = ["FilterEvaluationError", "FilterSyntaxError", "MessageView", "Rule", "compile_action", "compile_filter"]
 

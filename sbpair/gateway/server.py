@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from sbpair.azure.connect import make_messaging
 from sbpair.core.failover.coupling import Condition
-from sbpair.core.failover.gateway import GatewayEntity, GatewayPair
 from sbpair.core.failover.machine import ROUTES, Route
+from sbpair.core.failover.measured import GatewayEntity, GatewayPair
 from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS, Budget
 from sbpair.core.pairing import Pair
 from sbpair.core.retry import SDK_RETRIES

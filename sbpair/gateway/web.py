@@ -14,7 +14,7 @@ from sbpair.azure.client import authorities
 from sbpair.azure.messaging import tls_context
 from sbpair.core.access import check_credential, without_port
 from sbpair.core.errors import SbpairError
-from sbpair.core.failover.gateway import GatewayPair
+from sbpair.core.failover.measured import GatewayPair
 from sbpair.engine.auth import MANAGE, AuthError, Signer, authenticate, read_token, service_bus_audiences
 from sbpair.engine.clock import Clock
 from sbpair.engine.limits import MAX_HELD_BYTES_BEFORE_TOKEN

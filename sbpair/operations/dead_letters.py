@@ -9,10 +9,16 @@ from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityKind
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.summary import describe
-from sbpair.core.transfer.dead_letters import DeadLetterReason, DeadLetterReasons, ReasonCounter
 from sbpair.core.transfer.peeked import DeadLetters, NotBrowsed, peeked
 from sbpair.core.transfer.resend import ALL_MESSAGES, Selection
-from sbpair.core.transfer.triage import Cause, CauseCounter, Triage
+from sbpair.core.transfer.triage import (
+    Cause,
+    CauseCounter,
+    DeadLetterReason,
+    DeadLetterReasons,
+    ReasonCounter,
+    Triage,
+)
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, browse, pages_once
 from sbpair.runtime.links import close_quietly

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sbpair.concurrency import cancel_on, end, map_concurrently, patiently, with_timeout
 from sbpair.core.errors import InterruptedWorkError, SbpairError, ServiceError, UsageError
 from sbpair.core.events import MessageSent
-from sbpair.core.failover.sent import SentMessages, SentPlace
+from sbpair.core.failover.measured import SentMessages, SentPlace
 from sbpair.core.retry import SDK_RETRIES
 from sbpair.ports import Ends, MessageSender, Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock

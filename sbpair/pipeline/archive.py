@@ -97,7 +97,7 @@ def open_store(context: "SparkContext", uri: str) -> Store:
     """The archive at a path or URI. A plain path is a folder that driver and executors share."""
     if is_folder(uri):
         return LocalStore(Path(uri))
-    from sbpair.pipeline.hadoop import HadoopStore
+    from sbpair.pipeline.manifest import HadoopStore
 
     return HadoopStore(context, uri)
 

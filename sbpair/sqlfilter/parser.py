@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sbpair.sqlfilter import values
-from sbpair.sqlfilter.lexer import FilterSyntaxError, Token, tokenize
-from sbpair.sqlfilter.values import UNKNOWN
+from sbpair.sqlfilter.values import UNKNOWN, FilterSyntaxError, Token, tokenize
 
 
 class MessageView(Protocol):

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from sbpair.azure.administration import DataPlaneAdmin, make_administration_client
-from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed
+from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed, seconds_of
 from sbpair.azure.client import LazyClient
-from sbpair.azure.durations import seconds_of
 from sbpair.core.errors import UnknownServiceError
 from sbpair.emulator.entities import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.server import Emulator

@@ -122,7 +122,7 @@ def _spark(files: Sequence[str], rows: int) -> dict[str, Any]:
     """As `pipeline analyze` does it, the start of the session included."""
     from sbpair.pipeline.analysis.analyze import analyse
     from sbpair.pipeline.analysis.engines import SparkEngine
-    from sbpair.pipeline.analysis.question import Question
+    from sbpair.pipeline.analysis.partials import Question
     from sbpair.pipeline.analysis.units import together, units_in
     from sbpair.pipeline.spark.session import SparkRequest, open_spark
 
@@ -142,7 +142,7 @@ def _local(files: Sequence[str], rows: int) -> dict[str, Any]:
     began = time.monotonic()
     from sbpair.pipeline.analysis.analyze import analyse
     from sbpair.pipeline.analysis.engines import LocalEngine
-    from sbpair.pipeline.analysis.question import Question
+    from sbpair.pipeline.analysis.partials import Question
     from sbpair.pipeline.analysis.units import units_in
 
     started = time.monotonic()

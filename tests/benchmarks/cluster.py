@@ -81,7 +81,7 @@ def _child(master: str, files: Sequence[str], rows: int) -> dict[str, Any]:
     """`pipeline analyze --master`."""
     from sbpair.pipeline.analysis.analyze import analyse
     from sbpair.pipeline.analysis.engines import SparkEngine
-    from sbpair.pipeline.analysis.question import Question
+    from sbpair.pipeline.analysis.partials import Question
     from sbpair.pipeline.analysis.units import units_in
     from sbpair.pipeline.spark.session import SparkRequest, open_spark
 

@@ -20,7 +20,7 @@ metrics.set_meter_provider(MeterProvider([reader]))
 trace.set_tracer_provider(TracerProvider())
 trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(spans))
 
-from sbpair.clients.telemetry import record
+from sbpair.clients.failover import record
 from sbpair.events import Diverted, FailedBack, FailedOver, PingSent, SideFaulted
 
 for event in (

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
+from sbpair.pipeline.spark.jvm import sizing_for
 from sbpair.pipeline.spark.session import Session
-from sbpair.pipeline.spark.sizing import sizing_for
 
 
 class Context:

@@ -9,7 +9,7 @@ import pytest
 from sbpair.cli.options import Options
 from sbpair.cli.pipeline.session import JobLog
 from sbpair.core.events import BacklogCounted, Forwarded
-from sbpair.pipeline.spark.progress import JobProgress
+from sbpair.pipeline.spark.session import JobProgress
 from sbpair.render.progress import LINE_EVERY_SECONDS, MoveProgress
 
 

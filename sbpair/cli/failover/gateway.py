@@ -18,7 +18,7 @@ from sbpair.cli.context import EventLog, choose_pairs, load_settings, run_and_sh
 from sbpair.cli.options import Options, PairsArgument, command, duration_option
 from sbpair.core.access import shown_name
 from sbpair.core.errors import ConnectionLostError, SbpairError, UsageError
-from sbpair.core.failover.gateway import GatewayEntity, GatewayPair
+from sbpair.core.failover.measured import GatewayEntity, GatewayPair
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted, listed

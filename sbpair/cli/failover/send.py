@@ -29,7 +29,7 @@ from sbpair.core.access import NamespaceAccess, shown_name
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityNotFoundError, UsageError
 from sbpair.core.events import Event, MessageSent
-from sbpair.core.failover.sent import SentMessages, SentPlace
+from sbpair.core.failover.measured import SentMessages, SentPlace
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.serialization import INLINED

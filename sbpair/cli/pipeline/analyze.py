@@ -33,7 +33,7 @@ from sbpair.render.result import CommandResult
 if TYPE_CHECKING:
     from sbpair.pipeline.analysis.analyze import Found
     from sbpair.pipeline.analysis.engines import Engine
-    from sbpair.pipeline.analysis.question import Question
+    from sbpair.pipeline.analysis.partials import Question
 
 _ONE_TASK_ROWS = 500_000
 """Up to here one task is done before Spark has started a second."""
@@ -87,7 +87,7 @@ def analyze(
     from sbpair.pipeline.spark.session import check_columnar
 
     check_columnar()
-    from sbpair.pipeline.analysis.question import Question
+    from sbpair.pipeline.analysis.partials import Question
 
     if not rate < math.inf:  # typer takes `nan` for a number above any other
         raise UsageError(f"--assume-rate is a number of messages a second, not {rate}.")

@@ -14,7 +14,7 @@ from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
     from sbpair.pipeline.analysis.analyze import Analysis
-    from sbpair.pipeline.analysis.question import Question
+    from sbpair.pipeline.analysis.partials import Question
 
 Row = Mapping[str, Any]
 

@@ -26,8 +26,7 @@ from sbpair.settings import state_directory
 if TYPE_CHECKING:
     from sbpair.pipeline.archive import ArchiveRequest
     from sbpair.pipeline.executors import PairByName
-    from sbpair.pipeline.spark.progress import JobProgress
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import JobProgress, Session
     from sbpair.pipeline.tables import Tables
 
 _log = logging.getLogger("sbpair")

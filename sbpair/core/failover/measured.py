@@ -1,4 +1,5 @@
-"""The result of a ping: which entities answer, how fast, and with which credential and right."""
+"""The results of a ping (which entities answer, how fast, with which credential and right) and of a send, and what a
+running gateway knows of its pairs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -122,3 +123,64 @@ class Pinged:
         """What to do about those that do not answer, each advice once."""
         hints = (for_pair(entity.hint.replace(_OR_PING, "."), self.pair) for entity in self.entities if entity.hint)
         return tuple(dict.fromkeys(hints))
+
+
+@dataclass(frozen=True, slots=True)
+class SentPlace:
+    """Messages that went to one place. `where`: primary, backlog, namespace or failed."""
+
+    where: str = field(metadata=column("Where", colours=True))
+    queue: str = field(metadata=column("Backlog queue"))
+    messages: int = field(metadata=column("Messages", counts=True))
+
+
+@dataclass(frozen=True, slots=True)
+class SentMessages:
+    """What became of the messages that were sent."""
+
+    entity: str
+    accepted: int
+    diverted: int
+    """Of the accepted ones, those in a backlog queue."""
+    uncertain: int
+    """Of the accepted ones, those that may be stored twice."""
+    failed: int
+    places: tuple[SentPlace, ...] = field(default=(), metadata=HIDDEN)
+
+    def summary(self, namespace: str = "") -> str:
+        """`497 accepted (10 diverted), 0 failed.` `namespace`: the only one that was sent to."""
+        if namespace:
+            return f"{self.accepted:,} accepted by {self.entity} on {namespace}, {self.failed:,} failed."
+        return f"{self.accepted:,} accepted ({self.diverted:,} diverted), {self.failed:,} failed."
+
+    def notes(self) -> list[str]:
+        if not self.uncertain:
+            return []
+        return [f"{self.uncertain} may be stored twice, with the same MessageId: an answer was lost."]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayEntity:
+    """One queue or topic that a gateway knows of, and what became of its messages since the gateway began."""
+
+    pair: str
+    entity: str
+    state: str
+    cause: str | None
+    """Code of the error behind the state."""
+    accepted: int
+    diverted: int
+    refused: int
+    mean_milliseconds: float | None
+    """Of a send that was accepted; None: there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPair:
+    """A pair as a running gateway sees it. `troubles` keep it from taking messages; none: it is ready."""
+
+    pair: str
+    primary: str
+    connections: int
+    troubles: tuple[str, ...]
+    entities: tuple[GatewayEntity, ...]

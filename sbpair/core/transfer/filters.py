@@ -20,9 +20,8 @@ from sbpair.core.message import Received
 from sbpair.core.redact import quoted
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.service import session_key
-from sbpair.sqlfilter.lexer import FilterEvaluationError, FilterSyntaxError, tokenize
 from sbpair.sqlfilter.parser import Evaluator, parse_filter
-from sbpair.sqlfilter.values import UNKNOWN
+from sbpair.sqlfilter.values import UNKNOWN, FilterEvaluationError, FilterSyntaxError, tokenize
 
 
 def _time(seconds: float | None) -> str | None:

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
+from sbpair.core.message import value_class
 from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.core.redact import json_text
 from sbpair.core.transfer.state import Key
-from sbpair.core.values import value_class
 
 STATE_MOVED = "session-state"
 """Outcome of a line that tells of the state of a session, not of a message: sequence number 0, the session's id."""

@@ -14,7 +14,7 @@ from sbpair.core.message import Received, State
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, Time, column, iso_time
 from sbpair.core.summary import MessageSummary, plain
-from sbpair.core.transfer.reasons import meaning_of
+from sbpair.core.transfer.explained import meaning_of
 from sbpair.core.words import counted
 from sbpair.service import session_key
 

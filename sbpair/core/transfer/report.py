@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from sbpair.core.errors import ServiceError
-from sbpair.core.message import Disposition
+from sbpair.core.message import Disposition, value_class
 from sbpair.core.serialization import AS_OBJECT, HIDDEN, INLINED, column, rounded
 from sbpair.core.transfer.state import Item, Settle
-from sbpair.core.values import value_class
 
 
 class Kind(StrEnum):

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sbpair.core.errors import Category
-from sbpair.core.message import Disposition, Received
-from sbpair.core.values import value_class
+from sbpair.core.message import Disposition, Received, value_class
 from sbpair.service import session_key
 
 # Lock expiries on the local clock, right even when the local clock is wrong.

@@ -15,12 +15,12 @@ Rates: `rate_per_second` bounds what is sent. `budget_per_second`, and what the 
 from collections.abc import Iterator
 
 from sbpair.core.errors import ServiceError
+from sbpair.core.message import value_class
 from sbpair.core.retry import TokenBucket
 from sbpair.core.transfer.order import Mode, QueueOrder
 from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.queues import Queues
 from sbpair.core.transfer.state import Limits, PauseBegan
-from sbpair.core.values import value_class
 
 FEW_OF_WINDOW = 32
 """A receive of less than this part of what may be in flight waits as long as its queue has more on its way."""

@@ -1,6 +1,5 @@
 """What is in a backlog: counts, sizes, ages, sessions, duplicates, outages, from archived messages.
 
-    question    what is asked: the moment, the limits, the rate
     units       which messages are read together: row groups of an archive's files, cut by queue and number
     partials    what one unit says, and how such partial results become one: DuckDB over Arrow
     engines     who carries it out: this process, or Spark, which spreads the units over its tasks

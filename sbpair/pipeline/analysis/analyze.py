@@ -21,6 +21,7 @@ from sbpair.pipeline.analysis.partials import (
     SESSION,
     SMALL,
     Key,
+    Question,
     Worst,
     equal_ids,
     in_shares,
@@ -33,7 +34,6 @@ from sbpair.pipeline.analysis.partials import (
     worst,
     worst_of,
 )
-from sbpair.pipeline.analysis.question import Question
 from sbpair.pipeline.analysis.units import read_ids
 
 if TYPE_CHECKING:

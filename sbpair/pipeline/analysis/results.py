@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Final, get_args, get_type_hints
 from sbpair.core.durations import format_duration
 from sbpair.core.serialization import published
 from sbpair.core.words import merge_spellings
-from sbpair.pipeline.analysis.partials import Small, database, highest_sql, lowest_sql
-from sbpair.pipeline.analysis.question import MICROS, MICROS_PER_MINUTE, Question
+from sbpair.pipeline.analysis.partials import (
+    MICROS,
+    MICROS_PER_MINUTE,
+    Question,
+    Small,
+    database,
+    highest_sql,
+    lowest_sql,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -59,7 +59,7 @@ class BacklogDataSource(DataSource):
             return ReplayWriter(self._write_options(overwrite, stream=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from sbpair.pipeline.streaming.writer import ReplayStreamWriter
+        from sbpair.pipeline.source.writer import ReplayStreamWriter
 
         with marking_errors():
             return ReplayStreamWriter(self._write_options(overwrite, stream=True), schema)

@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -32,13 +33,63 @@ from sbpair.core.errors import InterruptedWorkError, SbpairError
 from sbpair.files import make_private_folder, write_private
 from sbpair.pipeline.errors import SparkFailedError, SparkUnavailableError, error_in
 from sbpair.pipeline.spark.java import find_java, launcher_home
-from sbpair.pipeline.spark.jvm import Jvm, cache_directory, start_jvm, write_properties
-from sbpair.pipeline.spark.progress import JobProgress, watch
-from sbpair.pipeline.spark.sizing import Sizing, sizing_for
+from sbpair.pipeline.spark.jvm import Jvm, Sizing, cache_directory, sizing_for, start_jvm, write_properties
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import SparkContext, StatusTracker
     from pyspark.sql import DataFrame, SparkSession
+
+
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """Tasks of one action. `total` is 0 while Spark still plans."""
+
+    label: str
+    done: int
+    total: int
+    failed: int
+    """Attempts that failed; Spark tries them again where it may."""
+    seconds: float
+
+
+def watch(
+    tracker: "StatusTracker",
+    group: str,
+    label: str,
+    future: "Future[Any]",
+    tell: Callable[[JobProgress], None] | None,
+) -> None:
+    """Until `future` is done; tells how far its job group is."""
+    began = time.monotonic()
+    counts: dict[int, tuple[int, int, int]] = {}
+    while not _done(future):
+        if tell is not None:
+            _count(tracker, group, counts)
+            tasks, completed, failed = (sum(one[place] for one in counts.values()) for place in range(3))
+            tell(JobProgress(label, completed, tasks, failed, time.monotonic() - began))
+
+
+def _done(future: "Future[Any]") -> bool:
+    """Wait a moment; an error of the future is raised where its result is asked for."""
+    try:
+        future.exception(POLL_SECONDS)
+    except FutureTimeoutError:
+        return False
+    return True
+
+
+def _count(tracker: "StatusTracker", group: str, counts: dict[int, tuple[int, int, int]]) -> None:
+    """Tasks, completed and failed of every stage seen so far; Spark forgets stages, this does not."""
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            known = tracker.getStageInfo(stage)
+            if known is not None:
+                counts[stage] = known.numTasks, known.numCompletedTasks, known.numFailedTasks
+
 
 T = TypeVar("T")
 

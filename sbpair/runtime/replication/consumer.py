@@ -10,9 +10,9 @@ may run, in any region, for any number of queues and subscriptions with one jour
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Collection, Coroutine, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -27,15 +27,17 @@ from sbpair.core.errors import (
     UsageError,
 )
 from sbpair.core.events import NotIdleYet, Paused, ReceiveFailed
-from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received
+from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received, State
+from sbpair.core.names import subscription_of
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import Terms
 from sbpair.core.retry import SYPHON, Backoff
+from sbpair.core.summary import describe
 from sbpair.ports import Clock, Journal, MessageReceiver, Messaging, Observer
+from sbpair.runtime.browse import pages_once
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.replication.handlers import Handler
 from sbpair.runtime.replication.lease import JOURNAL_DOWN
-from sbpair.runtime.replication.remaining import CopyKey, Remaining, look
 from sbpair.runtime.replication.session import RETRY, SessionWorker, Setup
 from sbpair.runtime.replication.store import SessionStore
 from sbpair.service import session_key
@@ -313,7 +315,7 @@ class _Consumer:
                 told = not_yet
             await self._clock.sleep(pause)
 
-    async def _look(self) -> Remaining:
+    async def _look(self) -> "Remaining":
         """What is still to come, as far as it can be seen."""
         sides = {side: self._sides[side] for side in self._request.sides if side not in self._unread}
         remaining = await look(self._request.source, sides, self._single or (), page_seconds=CONFIRM_SECONDS)
@@ -335,7 +337,7 @@ class _Consumer:
                 if len(await self._setup.store.settled(session_id, message_id)) == len(Side):
                     single.discard((session_id, message_id))
 
-    def _worth_waiting_for(self, remaining: Remaining) -> float | None:
+    def _worth_waiting_for(self, remaining: "Remaining") -> float | None:
         """Until when it is waited for what is still to come, on the clock that only goes forward; None: not longer."""
         request, now = self._request, self._clock.monotonic()
         if remaining.scheduled is None:
@@ -441,3 +443,78 @@ def _spawn(work: Coroutine[Any, Any, None], tasks: "set[asyncio.Task[None]]", *,
     task = asyncio.create_task(work, name=name)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
+
+
+CopyKey = tuple[str, str]
+"""The session's `service.session_key`, and the message id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What was seen to lie on the sides."""
+
+    complete: bool
+    """All of it was seen; otherwise the counts are of what was."""
+    second_copies: int = 0
+    """Of messages that are finished; each message counts once."""
+    active_second_copies: int = 0
+    """Those of them whose time has come."""
+    scheduled: int | None = 0
+    """Other messages that are scheduled. None: not known."""
+    next_at: float | None = None
+    """When the first scheduled one comes, UTC epoch seconds."""
+    errors: Mapping[Side, ServiceError] = field(default_factory=dict)
+    """Of sides where what is consumed could not be browsed."""
+
+    def not_seen(self, second_copies: int) -> "Remaining":
+        """The same where that many second copies were not met, wherever they are."""
+        return replace(self, second_copies=second_copies, scheduled=None)
+
+
+async def look(
+    source: str, sides: Mapping[Side, Messaging], finished: Collection[CopyKey], *, page_seconds: float
+) -> Remaining:
+    """Browse the queue, or the subscription and its topic, on these sides to the end: copies may lie there for later.
+
+    A browse shows what is scheduled in a queue. What is scheduled to a topic lies in the topic until its time has come:
+    the topic shows it to who may listen there, which a consumer of a subscription need not.
+
+    Args:
+        finished: messages whose second copy was not met.
+        page_seconds: bounds each page.
+    """
+    active: set[CopyKey] = set()
+    later: Counter[CopyKey] = Counter()
+    times: list[float] = []
+
+    async def browse(side: Side, path: str) -> ServiceError | None:
+        receiver = sides[side].receiver(path)
+        try:
+            async with aclosing(pages_once(receiver, page_seconds=page_seconds)) as pages:
+                async for page in pages:
+                    for message in page:
+                        key = (session_key(message.session_id or ""), message.message_id or "")
+                        if message.state is State.SCHEDULED:
+                            later[key] += 1
+                            if (at := describe(message.payload).scheduled_at) is not None:
+                                times.append(at)
+                        elif key in finished:
+                            active.add(key)
+        except ServiceError as error:
+            return error
+        finally:
+            await close_quietly(receiver)
+        return None
+
+    subscription = subscription_of(source)
+    paths = (source,) if subscription is None else (source, subscription[0])
+    asked = [(side, path) for side in sides for path in paths]
+    answers = await asyncio.gather(*(browse(side, path) for side, path in asked))
+    return Remaining(
+        not any(answers),
+        len(active.union(key for key in later if key in finished)),
+        len(active),
+        sum(count for key, count in later.items() if key not in finished),
+        min(times, default=None),
+        {side: error for (side, path), error in zip(asked, answers, strict=True) if path == source and error},
+    )

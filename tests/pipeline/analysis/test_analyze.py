@@ -19,6 +19,7 @@ from sbpair.core.prices import Meter, built_in, to_cents
 from sbpair.pipeline.analysis.analyze import RESULTS, analyse, existing_paths, forecast
 from sbpair.pipeline.analysis.engines import Engine, LocalEngine, SparkEngine
 from sbpair.pipeline.analysis.partials import (
+    Question,
     Small,
     bucket_sql,
     database,
@@ -31,7 +32,6 @@ from sbpair.pipeline.analysis.partials import (
     size_bucket_sql,
     with_sessions,
 )
-from sbpair.pipeline.analysis.question import Question
 from sbpair.pipeline.analysis.results import Total
 from sbpair.pipeline.analysis.units import Piece, Unit, pieces_in, read_unit, together, units_in, units_of
 from sbpair.pipeline.schemas import arrow_schema
