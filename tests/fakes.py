@@ -23,7 +23,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sbpair.amqp import codec, sections
+from sbpair.amqp import sections
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Long, Symbol, Timestamp, Uint
 from sbpair.concurrency import each_answered
@@ -733,7 +734,7 @@ def _text(value: object) -> str | None:
 def _map_edited(payload: bytes, section: Section, put: dict[object, object]) -> bytes:
     spans = sections.scan(payload)
     span = next((span for span in spans if span.section == section), None)
-    value = payload[span.value_start : span.end] if span is not None else codec.encode({})
+    value = payload[span.value_start : span.end] if span is not None else encode({})
     edited = sections.edit_map(value, (), put)
     return sections.edit(payload, {section: sections.section_bytes(section, edited)}, spans)
 
@@ -748,7 +749,7 @@ def _with_broker_annotations(stored: Stored) -> bytes:
     annotated = _map_edited(stored.payload, Section.MESSAGE_ANNOTATIONS, put)
     spans = sections.scan(annotated)
     span = next((span for span in spans if span.section == Section.HEADER), None)
-    header = annotated[span.value_start : span.end] if span is not None else codec.encode([])
+    header = annotated[span.value_start : span.end] if span is not None else encode([])
     counted = sections.edit_fields(header, {HeaderField.DELIVERY_COUNT: Uint(stored.delivery_count)})
     return sections.edit(annotated, {Section.HEADER: sections.section_bytes(Section.HEADER, counted)}, spans)
 

@@ -21,7 +21,8 @@ from typing import Any
 
 from azure.servicebus._pyamqp.aio._session_async import Session
 
-from sbpair.amqp import codec, sections
+from sbpair.amqp import sections
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import AmqpError, Described, Int, Long, Symbol, Timestamp, Uint
 from sbpair.azure import frames, wire
@@ -72,11 +73,11 @@ def of_text(dice: Dice, value: str) -> bytes:
         case 3 if short and raw:
             return b"\xa1" + bytes((len(raw),)) + raw[:-1] + b"\xff"
         case _:
-            return codec.encode(value)
+            return encode(value)
 
 
 def any_value(dice: Dice) -> bytes:
-    return codec.encode(
+    return encode(
         dice.choice(
             (
                 None,
@@ -134,7 +135,7 @@ def header(dice: Dice) -> bytes:
         ttl = dice.choice((Uint(0), Uint(60_000), Uint(2**32 - 1), "60"))
     if dice.rarely(0.1):
         count = dice.choice((Int(-1), "4", b"\x01", [None]))
-    fields = [codec.encode(one) for one in (dice.choice((None, True)), None, ttl, dice.choice((None, False)), count)]
+    fields = [encode(one) for one in (dice.choice((None, True)), None, ttl, dice.choice((None, False)), count)]
     return section(dice, Section.HEADER, framed(dice, 0xC0, fields[: dice.choice((5, 5, 5, 5, 3, 0))]))
 
 
@@ -142,7 +143,7 @@ def delivery_annotations(dice: Dice) -> bytes:
     if dice.random() < 0.1:
         return b""
     token = [b"\xa3\x10x-opt-lock-token", b"\x98" + dice.randbytes(16)]
-    more = [codec.encode(Symbol("other")), any_value(dice)] if dice.rarely(0.05) else []
+    more = [encode(Symbol("other")), any_value(dice)] if dice.rarely(0.05) else []
     return section(dice, Section.DELIVERY_ANNOTATIONS, framed(dice, 0xC1, dice.choice((token + more, more + token))))
 
 
@@ -186,10 +187,10 @@ def properties(dice: Dice) -> bytes:
         if dice.random() < 0.1:
             fields[index] = any_value(dice) if dice.rarely(0.2) else of_text(dice, text(dice))
     if dice.random() < 0.3:
-        fields[6] = codec.encode(Symbol(dice.choice(("text/plain", PING_CONTENT_TYPE))))
+        fields[6] = encode(Symbol(dice.choice(("text/plain", PING_CONTENT_TYPE))))
     for index in (8, 9):
         if dice.random() < 0.2:
-            fields[index] = codec.encode(Timestamp(int(NOW * 1000) + dice.choice((-60_000, 0, 60_000))))
+            fields[index] = encode(Timestamp(int(NOW * 1000) + dice.choice((-60_000, 0, 60_000))))
     if dice.random() < 0.15:
         fields[10] = of_text(dice, text(dice))
     fields = fields[: dice.choice((1, 1, 7, 10, 10, 11, 13))] + [b"\x40"] * (
@@ -231,8 +232,8 @@ def application_properties(dice: Dice) -> bytes:
     add("x-ms-path", lambda: of_text(dice, path), 0.97)
     add("x-ms-sessionid", lambda: of_text(dice, text(dice)), 0.5)
     ttl = Described(Symbol("com.microsoft:timespan"), Long(dice.choice((0, 1, 10**9, 10**15, 2**63 - 1, -5))))
-    add("x-ms-timetolive", lambda: codec.encode(ttl), 0.05)
-    add("x-ms-scheduledenqueuetimeutc", lambda: codec.encode(Timestamp(int(NOW * 1000) + 5_000)), 0.05)
+    add("x-ms-timetolive", lambda: encode(ttl), 0.05)
+    add("x-ms-scheduledenqueuetimeutc", lambda: encode(Timestamp(int(NOW * 1000) + 5_000)), 0.05)
     for name in ("x-ms-", "x-ms-other", "DeadLetterReason", "DeadLetterErrorDescription", "n", "ключ", "x" * 120):
         add(name, lambda: of_text(dice, text(dice)) if dice.random() < 0.5 else any_value(dice), 0.1)
     dice.shuffle(entries)

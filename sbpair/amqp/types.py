@@ -184,6 +184,11 @@ class Described:
     value: Any
 
 
+def describe(code: int, fields: list[Any]) -> Described:
+    """The composite (AMQP 1.0 §1.4) with this ulong as descriptor; fields may leave out trailing nulls."""
+    return Described(Ulong(code), fields)
+
+
 class Descriptors(tuple[Any, ...]):
     """What `Array.descriptor` is when one bare one will not do: several, outermost first, or null."""
 

@@ -8,7 +8,8 @@ Everything else on the connection stays the SDK's. Sources: AMQP 1.0 §2.3 (fram
 import struct
 from itertools import product
 
-from sbpair.amqp.codec import decode, encode
+from sbpair.amqp.decoding import decode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ulong
 from sbpair.azure.errors import WireError
 

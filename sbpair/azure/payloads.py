@@ -5,7 +5,8 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from sbpair.amqp import codec, sections
+from sbpair.amqp import sections
+from sbpair.amqp.decoding import decode, skip
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError, MapPairs, Symbol
 from sbpair.core.delivered import MAX_DELIVERY_COUNT, MAX_SEQUENCE_NUMBER, read
@@ -115,9 +116,9 @@ def _read(payload: bytes) -> dict[int, Any]:
     while payload[position : position + 2] == _SHORT_DESCRIPTOR and payload[position + 2] <= Section.PROPERTIES:
         section = payload[position + 2]
         if section == Section.DELIVERY_ANNOTATIONS:
-            position = codec.skip(payload, position + 3)
+            position = skip(payload, position + 3)
         else:
-            found[section], position = codec.decode(payload, position + 3)
+            found[section], position = decode(payload, position + 3)
     if position < len(payload):
         if payload[position : position + 2] != _SHORT_DESCRIPTOR:
             return _read_anywhere(payload)

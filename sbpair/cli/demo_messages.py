@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sbpair import amqp
-from sbpair.amqp import HeaderField, PropertyField, Section
+from sbpair.amqp import sections, types
+from sbpair.amqp.encoding import encode
+from sbpair.amqp.sections import HeaderField, PropertyField, Section
 
 QUEUE = "orders"
 SESSION_QUEUE = "invoices/incoming"
@@ -73,22 +74,22 @@ def _payload(number: int, message_id: str, session: str | None, scheduled_at: fl
     properties: dict[int, Any] = {
         PropertyField.MESSAGE_ID: message_id,
         PropertyField.SUBJECT: f"order {number}",
-        PropertyField.CONTENT_TYPE: amqp.Symbol("application/json"),
+        PropertyField.CONTENT_TYPE: types.Symbol("application/json"),
     }
     if session is not None:
         properties[PropertyField.GROUP_ID] = session
     header: dict[int, Any] = {HeaderField.DURABLE: True}
     if number % 5 == 2:
-        header[HeaderField.TTL] = amqp.Uint(3_600_000 + number)
-    annotations: dict[Any, Any] = {amqp.Symbol("x-opt-demo"): amqp.Long(number << 33)} if number % 4 == 1 else {}
+        header[HeaderField.TTL] = types.Uint(3_600_000 + number)
+    annotations: dict[Any, Any] = {types.Symbol("x-opt-demo"): types.Long(number << 33)} if number % 4 == 1 else {}
     if scheduled_at is not None:
-        annotations[amqp.Symbol("x-opt-scheduled-enqueue-time")] = amqp.Timestamp(round(scheduled_at * 1000))
-    return amqp.build(
+        annotations[types.Symbol("x-opt-scheduled-enqueue-time")] = types.Timestamp(round(scheduled_at * 1000))
+    return sections.build(
         header=header,
         message_annotations=annotations or None,
         properties=properties,
         application_properties=_awkward_properties(number),
-        footer={amqp.Symbol("demo-footer"): amqp.Ubyte(number % 256)} if number % 10 == 4 else None,
+        footer={types.Symbol("demo-footer"): types.Ubyte(number % 256)} if number % 10 == 4 else None,
         **_body(number),
     )
 
@@ -96,15 +97,15 @@ def _payload(number: int, message_id: str, session: str | None, scheduled_at: fl
 def _awkward_properties(number: int) -> dict[Any, Any]:
     """Types that a careless relay loses: 64-bit integers, chars, decimals, described values, timestamps."""
     return {
-        "number": amqp.Long(number + (1 << 40)),
-        "small": amqp.Byte(number % 128 - 64),
-        "price": amqp.Decimal128(number.to_bytes(16, "big")),
-        "rate": amqp.Decimal64(number.to_bytes(8, "big")),
-        "letter": amqp.Char(chr(0x4E00 + number % 500)),
-        "due": amqp.Timestamp(1_790_000_000_000 + number),
-        "span": amqp.Described(amqp.Symbol("com.microsoft:timespan"), amqp.Long(36_000_000_000 + number)),
+        "number": types.Long(number + (1 << 40)),
+        "small": types.Byte(number % 128 - 64),
+        "price": types.Decimal128(number.to_bytes(16, "big")),
+        "rate": types.Decimal64(number.to_bytes(8, "big")),
+        "letter": types.Char(chr(0x4E00 + number % 500)),
+        "due": types.Timestamp(1_790_000_000_000 + number),
+        "span": types.Described(types.Symbol("com.microsoft:timespan"), types.Long(36_000_000_000 + number)),
         "id": uuid.UUID(int=number),
-        "ratio": amqp.Float(number / 7),
+        "ratio": types.Float(number / 7),
         "name": f"Grüße №{number}",
         "flag": number % 2 == 0,
         "nothing": None,
@@ -119,11 +120,11 @@ def _body(number: int) -> dict[str, Any]:
         case 2:
             return {"data": [text, b"\x00\xff" * 20]}
         case 3:
-            return {"value": {"order": amqp.Ulong(number), "lines": [amqp.Uint(1), "two", None]}}
+            return {"value": {"order": types.Ulong(number), "lines": [types.Uint(1), "two", None]}}
         case 4:
-            return {"sequences": [[amqp.Int(number), "a"], [amqp.Symbol("b")]]}
+            return {"sequences": [[types.Int(number), "a"], [types.Symbol("b")]]}
         case _:
-            return {"value": (None, False, "", amqp.Long(0))[number // 6 % 4]}
+            return {"value": (None, False, "", types.Long(0))[number // 6 % 4]}
 
 
 def goes_to_audit(message_id: str) -> bool:
@@ -133,24 +134,24 @@ def goes_to_audit(message_id: str) -> bool:
 
 def fingerprint(payload: bytes) -> str:
     """SHA-256 of everything in a message that has to arrive as it was sent."""
-    spans = amqp.scan(payload)
+    spans = sections.scan(payload)
     digest = hashlib.sha256()
     for span in spans:
         if span.section in _EXACT_SECTIONS:
             digest.update(payload[span.start : span.end])
-    header = amqp.read(payload, spans, Section.HEADER)
-    digest.update(amqp.encode([amqp.field(header, index) for index in _APPLICATION_HEADER_FIELDS]))
-    annotations = amqp.read(payload, spans, Section.MESSAGE_ANNOTATIONS) or {}
-    session = amqp.field(amqp.read(payload, spans, Section.PROPERTIES), PropertyField.GROUP_ID)
+    header = sections.read(payload, spans, Section.HEADER)
+    digest.update(encode([sections.field(header, index) for index in _APPLICATION_HEADER_FIELDS]))
+    annotations = sections.read(payload, spans, Section.MESSAGE_ANNOTATIONS) or {}
+    session = sections.field(sections.read(payload, spans, Section.PROPERTIES), PropertyField.GROUP_ID)
     for key, value in sorted(annotations.items()):
         # A message with a session comes back with a partition key that says the same, as from the retired library.
         says_the_session = key == "x-opt-partition-key" and value == session
         if key not in _BROKER_ANNOTATIONS and not says_the_session:
-            digest.update(amqp.encode([key, value]))
+            digest.update(encode([key, value]))
     return digest.hexdigest()
 
 
 def message_id_of(payload: bytes) -> str:
     """The MessageId of a demo message."""
-    properties = amqp.read(payload, amqp.scan(payload), Section.PROPERTIES)
-    return str(amqp.field(properties, PropertyField.MESSAGE_ID))
+    properties = sections.read(payload, sections.scan(payload), Section.PROPERTIES)
+    return str(sections.field(properties, PropertyField.MESSAGE_ID))

@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection
 from functools import lru_cache
 
-from sbpair.amqp import codec, sections
-from sbpair.amqp.codec import skip
+from sbpair.amqp import sections
+from sbpair.amqp.decoding import decode, skip
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError
 
@@ -147,7 +147,7 @@ def _ids(payload: bytes, position: int, end: int, fields: int) -> tuple[str | No
 @lru_cache(maxsize=256)
 def _delivery_count(header: bytes) -> int:
     """Of a whole header section; headers differ in little else."""
-    count = int(sections.field(codec.decode(header, 3)[0], HeaderField.DELIVERY_COUNT) or 0)
+    count = int(sections.field(decode(header, 3)[0], HeaderField.DELIVERY_COUNT) or 0)
     return count if 0 <= count <= MAX_DELIVERY_COUNT else 0
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sbpair.amqp import codec, sections
+from sbpair.amqp import sections
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError, Int, Long, Symbol, Timestamp, Uint
 from sbpair.core.durations import parse_duration
@@ -422,7 +423,7 @@ def _property(name: str, before: Any, value: Any, *, known: bool) -> Any:
             made = type(before)(value)
         else:
             made = typed(value)
-        codec.encode(made)
+        encode(made)
     except AmqpError as error:
         raise UsageError(f"{what} does not fit its type: {error}.") from error
     return made

@@ -3,13 +3,15 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sbpair.amqp import codec, sections
+from sbpair.amqp import sections
+from sbpair.amqp.decoding import decode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import PropertyField, Section, Span
 from sbpair.amqp.types import AmqpError, MapPairs
 from sbpair.core.errors import MalformedMessageError
 
-_EMPTY_LIST = codec.encode([])
-_EMPTY_MAP = codec.encode({})
+_EMPTY_LIST = encode([])
+_EMPTY_MAP = encode({})
 
 
 def spans_of(payload: bytes) -> tuple[Span, ...]:
@@ -113,7 +115,7 @@ class EncodedMessage:
             return {}
         try:
             taken, rest = sections.take_entries(self._value(section, _EMPTY_MAP), keys)
-            values = {key: codec.decode(value)[0] for key, value in taken.items() if key in wanted}
+            values = {key: decode(value)[0] for key, value in taken.items() if key in wanted}
         except AmqpError as error:
             raise _unreadable(section, error) from error
         if taken:
@@ -132,7 +134,7 @@ class EncodedMessage:
 
     def edit_body(self, data: bytes) -> None:
         """Other bytes for a body that is one data section."""
-        self._keep(Section.DATA, codec.encode(data), False)
+        self._keep(Section.DATA, encode(data), False)
 
     def drop_if_empty(self, section: Section) -> None:
         """Remove a map section without entries."""

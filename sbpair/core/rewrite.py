@@ -31,7 +31,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Unpack
 
-from sbpair.amqp import codec, sections
+from sbpair.amqp import sections
+from sbpair.amqp.decoding import decode
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError, Described, Int, Long, Symbol, Timestamp, Uint
 from sbpair.core import system_properties
@@ -413,7 +414,7 @@ def _plain_header(section: bytes) -> bytes | None:
 @lru_cache(maxsize=1024)
 def _encoded_path(value: bytes) -> str:
     """The destination that an encoded alias names: those of one backlog are few."""
-    return _destination(codec.decode(value)[0])
+    return _destination(decode(value)[0])
 
 
 def _destination(value: Any) -> str:

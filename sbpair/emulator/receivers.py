@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sbpair.amqp.codec import encode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.types import Described, Long
 from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.mailbox import DELIVERIES_PER_TURN, MAIN, Mailbox

@@ -17,7 +17,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sbpair.amqp.codec import decode_all, encode
+from sbpair.amqp.decoding import decode_all
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.types import AmqpError
 from sbpair.emulator.broker.duplicates import Identity
 from sbpair.emulator.broker.entity import MessageEntity

@@ -7,7 +7,7 @@ deliveries with the same outcome become one disposition with a range, as long as
 from struct import Struct
 from typing import Final
 
-from sbpair.amqp.codec import encode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.types import Described
 from sbpair.engine.performatives import ACCEPTED_BYTES, accepted
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from sbpair.amqp.codec import decode_all, encode
+from sbpair.amqp.decoding import decode_all
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.types import Described, Symbol, Ulong
 from sbpair.engine.auth import ClaimsHolder, Rights, Signer, resource_path
 from sbpair.engine.budgets import Budget

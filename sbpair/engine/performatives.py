@@ -7,7 +7,8 @@ both for granted and waits for ever where they are missing.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sbpair.amqp.codec import decode, encode, skip
+from sbpair.amqp.decoding import decode, skip
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Uint, Ulong
 from sbpair.engine.errors import TIMEOUT, UNKNOWN_OUTCOME, tracked
 

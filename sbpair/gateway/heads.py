@@ -4,7 +4,7 @@ else stays as it is (AMQP 1.0 §2.7.5). The payload is never looked at here."""
 from struct import Struct
 from typing import Final, NamedTuple
 
-from sbpair.amqp.codec import skip
+from sbpair.amqp.decoding import skip
 from sbpair.amqp.types import AmqpDecodeError
 from sbpair.engine.frames import encode_uint
 

@@ -7,7 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from sbpair.amqp import (
+from sbpair.amqp.decoding import decode, decode_all, skip
+from sbpair.amqp.encoding import encode, encode_into
+from sbpair.amqp.types import (
     AmqpDecodeError,
     AmqpEncodeError,
     Array,
@@ -29,13 +31,8 @@ from sbpair.amqp import (
     Uint,
     Ulong,
     Ushort,
-    decode,
-    decode_all,
     describe,
-    encode,
-    encode_into,
     same,
-    skip,
 )
 
 SIXTEEN = bytes(range(16))

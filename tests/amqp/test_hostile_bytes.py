@@ -6,17 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from sbpair.amqp import (
-    MAX_DEPTH,
-    MAX_ITEMS,
-    AmqpDecodeError,
-    Array,
-    Described,
-    decode_all,
-    encode,
-    scan,
-    skip,
-)
+from sbpair.amqp.decoding import MAX_DEPTH, MAX_ITEMS, decode_all, skip
+from sbpair.amqp.encoding import encode
+from sbpair.amqp.sections import scan
+from sbpair.amqp.types import AmqpDecodeError, Array, Described
 
 MEGABYTE = 1_000_000
 

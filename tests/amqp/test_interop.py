@@ -9,17 +9,17 @@ from azure.servicebus._pyamqp._decode import _DECODE_BY_CONSTRUCTOR, decode_payl
 from azure.servicebus._pyamqp._encode import encode_payload, encode_value
 from azure.servicebus._pyamqp.message import Header, Message, Properties
 
-from sbpair.amqp import (
+from sbpair.amqp.decoding import decode_all
+from sbpair.amqp.encoding import encode
+from sbpair.amqp.sections import HeaderField, PropertyField, Section, build, edit, read, scan
+from sbpair.amqp.types import (
     Array,
     Byte,
     Decimal128,
     Described,
     Float,
-    HeaderField,
     Int,
     Long,
-    PropertyField,
-    Section,
     Short,
     Symbol,
     Timestamp,
@@ -27,13 +27,7 @@ from sbpair.amqp import (
     Uint,
     Ulong,
     Ushort,
-    build,
-    decode_all,
-    edit,
-    encode,
-    read,
     same,
-    scan,
 )
 
 ID = UUID("12345678-1234-5678-1234-567812345678")

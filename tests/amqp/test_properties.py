@@ -8,7 +8,20 @@ from hypothesis import given as _given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from sbpair.amqp import (
+from sbpair.amqp.decoding import decode, decode_all, skip
+from sbpair.amqp.encoding import encode
+from sbpair.amqp.sections import (
+    Section,
+    Span,
+    body_sections,
+    edit,
+    edit_fields,
+    edit_map,
+    read_span,
+    scan,
+    section_bytes,
+)
+from sbpair.amqp.types import (
     AmqpDecodeError,
     AmqpError,
     Array,
@@ -23,27 +36,14 @@ from sbpair.amqp import (
     Int,
     Long,
     MapPairs,
-    Section,
     Short,
-    Span,
     Symbol,
     Timestamp,
     Ubyte,
     Uint,
     Ulong,
     Ushort,
-    body_sections,
-    decode,
-    decode_all,
-    edit,
-    edit_fields,
-    edit_map,
-    encode,
-    read_span,
     same,
-    scan,
-    section_bytes,
-    skip,
 )
 
 

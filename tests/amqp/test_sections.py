@@ -2,33 +2,27 @@
 
 import pytest
 
-from sbpair.amqp import (
+from sbpair.amqp.decoding import decode_all
+from sbpair.amqp.encoding import encode
+from sbpair.amqp.sections import (
     ABSENT,
-    AmqpDecodeError,
-    AmqpEncodeError,
-    Array,
     HeaderField,
-    Long,
-    MapPairs,
     PropertyField,
     Section,
-    Symbol,
-    Ubyte,
-    Uint,
     body_sections,
     build,
-    decode_all,
     edit,
     edit_fields,
     edit_map,
-    encode,
     field,
     read,
     read_span,
     scan,
     section_bytes,
+    text_properties,
+    with_symbol_keys,
 )
-from sbpair.amqp.sections import text_properties, with_symbol_keys
+from sbpair.amqp.types import AmqpDecodeError, AmqpEncodeError, Array, Long, MapPairs, Symbol, Ubyte, Uint
 
 FULL = build(
     header={HeaderField.TTL: Uint(5000), HeaderField.DURABLE: True},

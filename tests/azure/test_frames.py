@@ -5,7 +5,7 @@ import struct
 import pytest
 from azure.servicebus._pyamqp._decode import decode_frame
 
-from sbpair.amqp.codec import decode, decode_all
+from sbpair.amqp.decoding import decode, decode_all
 from sbpair.amqp.types import Described, Symbol
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sbpair import amqp
-from sbpair.amqp import Section
+from sbpair.amqp import sections, types
+from sbpair.amqp.encoding import encode
+from sbpair.amqp.sections import Section
 from sbpair.cli.demo_messages import SESSION_QUEUE, demo_messages, fingerprint, message_id_of
 from sbpair.cli.demo_story import compare, expected_places
 from sbpair.core.message import Received
@@ -68,15 +69,15 @@ def test_sessions_out_of_order_are_seen() -> None:
 
 def test_broker_annotations_do_not_count_but_the_applications_do() -> None:
     original = next(message.payload for message in MESSAGES if b"x-opt-demo" in message.payload)
-    annotations = amqp.read(original, amqp.scan(original), Section.MESSAGE_ANNOTATIONS)
-    delivered = {**annotations, amqp.Symbol("x-opt-sequence-number"): amqp.Long(7)}
+    annotations = sections.read(original, sections.scan(original), Section.MESSAGE_ANNOTATIONS)
+    delivered = {**annotations, types.Symbol("x-opt-sequence-number"): types.Long(7)}
     assert fingerprint(with_annotations(original, delivered)) == fingerprint(original)
     assert fingerprint(with_annotations(original, {})) != fingerprint(original)
 
 
-def with_annotations(payload: bytes, annotations: dict[amqp.Symbol, object]) -> bytes:
-    section = amqp.section_bytes(Section.MESSAGE_ANNOTATIONS, amqp.encode(annotations))
-    return amqp.edit(payload, {Section.MESSAGE_ANNOTATIONS: section})
+def with_annotations(payload: bytes, annotations: dict[types.Symbol, object]) -> bytes:
+    section = sections.section_bytes(Section.MESSAGE_ANNOTATIONS, encode(annotations))
+    return sections.edit(payload, {Section.MESSAGE_ANNOTATIONS: section})
 
 
 def test_the_messages_are_awkward_and_all_different() -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbpair.amqp import codec, sections
+from sbpair.amqp import sections
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Described, Long, Symbol, Timestamp, Uint
 from sbpair.core.cost.model import Workload, estimate
@@ -351,7 +352,7 @@ def test_a_well_formed_message_with_fields_of_any_type_is_handled_or_refused(
     header: Any, annotations: Any, properties: Any, application: Any, value: Any
 ) -> None:
     payload = b"".join(
-        sections.section_bytes(section, codec.encode(content))
+        sections.section_bytes(section, encode(content))
         for section, content in (
             (Section.HEADER, header),
             (Section.MESSAGE_ANNOTATIONS, annotations),

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from sbpair.amqp import codec, sections
+from sbpair.amqp import sections
+from sbpair.amqp.decoding import decode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import (
     Array,
@@ -168,7 +170,7 @@ def test_the_round_trip_leaves_every_other_byte_identical(original):
     # The schedule and the tied key come back at the end of the map, all else stands in its place.
     come_back, went = read(restored.payload, Section.MESSAGE_ANNOTATIONS) or {}, with_tied_key(original)
     assert sorted(come_back) == sorted(went)
-    assert all(codec.encode(come_back[key]) == codec.encode(went[key]) for key in went)
+    assert all(encode(come_back[key]) == encode(went[key]) for key in went)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -224,7 +226,7 @@ def as_delivered(payload, number=7):
         Symbol("x-opt-enqueued-time"): Timestamp(1_790_000_000_000),
         Symbol("x-opt-locked-until"): Timestamp(1_790_000_060_123),
     }
-    token = codec.encode({Symbol("x-opt-lock-token"): uuid.UUID(int=2**127 + 5)})
+    token = encode({Symbol("x-opt-lock-token"): uuid.UUID(int=2**127 + 5)})
     return sections.edit(
         payload,
         {
@@ -268,8 +270,8 @@ def test_what_the_receiver_has_decoded_changes_nothing(data, original):
 def test_a_lock_token_among_other_annotations_is_taken_out_alone():
     backlog = for_backlog(sections.build(message_annotations=None, data=b"x"), "some/queue")
     token = {Symbol("x-opt-lock-token"): uuid.UUID(int=9)}
-    alone = sections.section_bytes(Section.DELIVERY_ANNOTATIONS, codec.encode(token))
-    more = sections.section_bytes(Section.DELIVERY_ANNOTATIONS, codec.encode({**token, Symbol("other"): "kept"}))
+    alone = sections.section_bytes(Section.DELIVERY_ANNOTATIONS, encode(token))
+    more = sections.section_bytes(Section.DELIVERY_ANNOTATIONS, encode({**token, Symbol("other"): "kept"}))
     assert raw(home(sections.edit(backlog, {Section.DELIVERY_ANNOTATIONS: alone})).payload, 0x71) == b""
     kept = home(sections.edit(backlog, {Section.DELIVERY_ANNOTATIONS: more})).payload
     assert read(kept, Section.DELIVERY_ANNOTATIONS) == {"other": "kept"}
@@ -297,10 +299,10 @@ def test_the_shorter_way_is_taken_by_a_message_as_brokers_deliver_most():
 
 @pytest.mark.parametrize(("keys", "left"), [((b"a",), {"b": 2}), ((b"a", b"b"), None), ((b"x",), {"a": 1, "b": 2})])
 def test_entries_are_taken_out_of_a_map_as_edit_map_would_remove_them(keys, left):
-    encoded = codec.encode({"a": Int(1), Symbol("b"): Int(2)})
+    encoded = encode({"a": Int(1), Symbol("b"): Int(2)})
     taken, rest = sections.take_entries(encoded, frozenset(keys))
     assert rest == (b"" if left is None else sections.edit_map(encoded, {key.decode() for key in keys}, {}))
-    assert {key: codec.decode(value)[0] for key, value in taken.items()} == {
+    assert {key: decode(value)[0] for key, value in taken.items()} == {
         key: {b"a": 1, b"b": 2}[key] for key in keys if key in (b"a", b"b")
     }
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbpair.amqp.codec import encode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.types import Described, Int, Symbol, Ubyte, Uint, Ulong
 from sbpair.engine.connection import Connection
 from sbpair.engine.performatives import ATTACH, BEGIN, CLOSE, OPEN, SOURCE, TARGET, TRANSFER, perform

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sbpair.amqp.codec import encode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import Section, build, read, scan
 from sbpair.amqp.types import Described, Symbol, Uint, Ulong, Ushort
 from sbpair.engine.auth import make_sas_token

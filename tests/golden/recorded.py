@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpair.amqp import sections
-from sbpair.amqp.codec import encode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import MapPairs, Symbol, Timestamp, Uint, same
 from sbpair.core.rewrite import NEVER_MS

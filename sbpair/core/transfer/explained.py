@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sbpair.amqp import Section
+from sbpair.amqp.sections import Section
 from sbpair.core.durations import format_duration
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.entities import EntityFacts, RuleFacts

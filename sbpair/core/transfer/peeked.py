@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
 
-from sbpair.amqp import Section, read_span, scan
+from sbpair.amqp.sections import Section, read_span, scan
 from sbpair.amqp.types import AmqpError
 from sbpair.core.errors import ServiceError
 from sbpair.core.message import Received, State

@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from sbpair.amqp import sections
-from sbpair.amqp.codec import decode_all, encode
+from sbpair.amqp.decoding import decode_all
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import HeaderField, PropertyField, Section, Span
 from sbpair.amqp.types import AmqpError, Long, MapPairs, Symbol, Timestamp, Uint
 from sbpair.amqp.types import Int as AmqpInt

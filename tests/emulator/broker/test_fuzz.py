@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpair.amqp import sections
-from sbpair.amqp.codec import encode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Described, Long, Symbol, Timestamp
 from sbpair.emulator.broker.messages import BATCH_FORMAT

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from sbpair.amqp.codec import encode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import Section, build
 from sbpair.amqp.types import Byte, Char, Decimal128, Described, Float, Long, Symbol, Timestamp, Ubyte, Uint
 from sbpair.emulator.broker.messages import parse

@@ -18,7 +18,7 @@ from typing import Any
 
 import aiohttp
 
-from sbpair.amqp.codec import encode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Described, Int, Long, Symbol, Ubyte, Uint, Ulong
 from sbpair.emulator.broker.messages import BATCH_FORMAT

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from sbpair.amqp import sections
-from sbpair.amqp.codec import encode
+from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Described, Symbol, Ubyte, Uint, Ulong
 from sbpair.emulator.entities import CorrelationFilter, QueueDescription, RuleDescription, SqlFilter
