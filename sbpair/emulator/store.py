@@ -11,7 +11,7 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
@@ -49,7 +49,6 @@ from sbpair.service import EntityStatus
 
 # Descriptions of entities to and from JSON, for the durable store. Lossless, AMQP types in rules included.
 
-Description = QueueDescription | TopicDescription | SubscriptionDescription
 AnyDescription = TypeVar("AnyDescription", QueueDescription, TopicDescription, SubscriptionDescription)
 Json = dict[str, Any]
 
@@ -59,31 +58,31 @@ _FILTERS: dict[str, type[RuleFilter]] = {
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def description_to_json(description: Description) -> Json:
-    """Any description as a JSON object."""
-    fields = {name: getattr(description, name) for name in description.__dataclass_fields__}
-    rules = fields.pop("authorization_rules", None)
-    if rules is not None:
-        fields["authorization_rules"] = [rule_to_json(rule) for rule in rules]
-    if "client_affine" in fields:
-        fields["client_affine"] = _values_to_json(fields["client_affine"])
-    return fields
+def _to_json(part: Any) -> Any:
+    """A description, a rule, a filter or an action as a JSON object."""
+    if is_dataclass(part):
+        return {one.name: _to_json(getattr(part, one.name)) for one in fields(part)}
+    if isinstance(part, Mapping):
+        return {name: _value_to_json(value) for name, value in part.items()}
+    if isinstance(part, tuple | frozenset):
+        return [_to_json(one) for one in (sorted(part) if isinstance(part, frozenset) else part)]
+    return part
+
+
+def _values_from_json(stored: Json) -> Json:
+    """The fields of a description, a filter or an action, whose objects hold values."""
+    return {
+        name: {key: _value_from_json(one) for key, one in value.items()} if isinstance(value, dict) else value
+        for name, value in stored.items()
+    }
 
 
 def description_from_json(kind: type[AnyDescription], stored: Json) -> AnyDescription:
     """The description of that kind."""
-    fields = dict(stored)
-    fields["status"] = EntityStatus(fields["status"])
-    if "authorization_rules" in fields:
-        fields["authorization_rules"] = tuple(rule_from_json(rule) for rule in fields["authorization_rules"])
-    if "client_affine" in fields:
-        fields["client_affine"] = _values_from_json(fields["client_affine"])
-    return kind(**fields)
-
-
-def rule_to_json(rule: AuthorizationRule) -> Json:
-    """A shared access rule."""
-    return {**asdict(rule), "rights": sorted(rule.rights)}
+    known = {**_values_from_json(stored), "status": EntityStatus(stored["status"])}
+    if "authorization_rules" in known:
+        known["authorization_rules"] = tuple(rule_from_json(rule) for rule in known["authorization_rules"])
+    return kind(**known)
 
 
 def rule_from_json(stored: Json) -> AuthorizationRule:
@@ -94,38 +93,16 @@ def rule_from_json(stored: Json) -> AuthorizationRule:
 
 def filter_rule_to_json(description: RuleDescription) -> Json:
     """A subscription's rule without its name."""
-    action = description.action
-    return {
-        "kind": type(description.filter).__name__,
-        "filter": _part_to_json(description.filter),
-        "action": None if action is None else _part_to_json(action),
-    }
+    return {"kind": type(description.filter).__name__, **_to_json(description)}
 
 
 def filter_rule_from_json(stored: Json) -> RuleDescription:
     """The subscription's rule."""
     action = stored["action"]
     return RuleDescription(
-        filter=_FILTERS[stored["kind"]](**_part_from_json(stored["filter"])),
-        action=None if action is None else SqlAction(**_part_from_json(action)),
+        filter=_FILTERS[stored["kind"]](**_values_from_json(stored["filter"])),
+        action=None if action is None else SqlAction(**_values_from_json(action)),
     )
-
-
-def _part_to_json(part: RuleFilter | SqlAction) -> Json:
-    fields = {name: getattr(part, name) for name in part.__dataclass_fields__}
-    return {name: _values_to_json(value) if isinstance(value, Mapping) else value for name, value in fields.items()}
-
-
-def _part_from_json(stored: Json) -> Json:
-    return {name: _values_from_json(value) if isinstance(value, dict) else value for name, value in stored.items()}
-
-
-def _values_to_json(values: Mapping[str, object]) -> Json:
-    return {name: _value_to_json(value) for name, value in values.items()}
-
-
-def _values_from_json(stored: Json) -> dict[str, object]:
-    return {name: _value_from_json(value) for name, value in stored.items()}
 
 
 def _value_to_json(value: object) -> object:
@@ -475,7 +452,7 @@ class Store(NamespaceStore):
         if namespace is None or not self._settings_noted:
             return False
         facts = {
-            "auth_rules": [rule_to_json(rule) for rule in namespace.auth_rules.values()],
+            "auth_rules": [_to_json(rule) for rule in namespace.auth_rules.values()],
             "created_at": namespace.created_at,
             "disaster_recovery_configs": namespace.disaster_recovery_configs,
         }
@@ -505,7 +482,7 @@ def _body(entity: StoredEntity) -> dict[str, Any]:
         raise TypeError(f"no entity to keep: {entity!r}")
     body: dict[str, Any] = {
         "path": entity.path,
-        "description": description_to_json(entity.description),
+        "description": _to_json(entity.description),
         "created_at": entity.created_at,
         "updated_at": entity.updated_at,
         "accessed_at": entity.accessed_at,

@@ -11,7 +11,6 @@ A backlog on its way: source or streaming read it, archive keeps it, analysis, r
     delta       an archive that is a Delta table as well
     analysis    what is in an archive: DuckDB in tasks, partial results merged
     replay      from an archive to the primary, in order, with a ledger
-    waiting     which archived messages still lie in the backlog queues
     tables      archives, ledgers and queues as named tables, and SQL over them: by Spark, or in this process
     reconcile   every message has exactly one outcome, or is listed
     replication active/active: archives of both sides held against the journal

@@ -46,7 +46,6 @@ from sbpair.pipeline.source.options import queue_paths, spans_to_json
 from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import Span, merged, overlapping, overlaps, pieces, uncovered
 from sbpair.pipeline.units import ArchivedUnit, Archiving
-from sbpair.pipeline.waiting import ENQUEUED_MS, LEDGER_KEY, messages_in, within
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -59,6 +58,9 @@ UNIT_MESSAGES = 10_000
 TAKE_ROUND_MESSAGES = 200_000
 """Per queue and round: what a task that completes messages has to keep in mind."""
 Tell = Callable[[Any], None]
+LEDGER_KEY = ("queue", "dead_letter", "sequence_number", "enqueued_at_ms")
+ENQUEUED_MS = "coalesce(unix_millis(enqueued_at), -1L)"
+"""Spark SQL: a message's enqueued time as ledgers write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -586,3 +588,28 @@ def read_files(spark: "SparkSession", store: Store, files: Sequence[ArchiveFile]
         return spark.createDataFrame([], message_schema())
     paths = [store.location(one.path) for one in files]
     return spark.read.schema(message_schema()).parquet(*paths).select(*(name for name, *_ in MESSAGE_COLUMNS))
+
+
+def messages_in(spark: "SparkSession", pair: str, config: Path | None, spans: Sequence[Span]) -> "DataFrame":
+    """The messages of these stretches as `sbpair-backlog` reads them, without payloads, and their `enqueued_at_ms`."""
+    from pyspark.sql import functions as F
+
+    options = {"pair": pair, "ranges": spans_to_json(spans), "includePayload": "false", "includeBody": "false"}
+    if config is not None:
+        options["config"] = str(config)
+    frame = spark.read.format("sbpair-backlog").options(**options).load()
+    return frame.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS))
+
+
+def within(spark: "SparkSession", frame: "DataFrame", spans: Sequence[Span]) -> "DataFrame":
+    """The rows whose numbers are in these stretches."""
+    from pyspark.sql import functions as F
+
+    rows = [(one.queue.lower(), one.dead_letter, one.first, one.last) for one in spans]
+    stretches = spark.createDataFrame(rows, "t_queue string, t_dead boolean, t_first long, t_last long")
+    condition = (
+        (F.lower("queue") == F.col("t_queue"))
+        & (F.col("dead_letter") == F.col("t_dead"))
+        & F.col("sequence_number").between(F.col("t_first"), F.col("t_last"))
+    )
+    return frame.join(stretches, condition, "left_semi")

@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,14 +18,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sbpair.core.errors import ServiceError
+from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.names import is_destination
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.custody import REFUSED_OUTCOME
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.ledger import Entry, Way
 from sbpair.core.transfer.verdict import MOST_NAMES, OTHERS
-from sbpair.core.words import merge_spellings
+from sbpair.core.words import counted, merge_spellings
+from sbpair.pipeline.archive import ENQUEUED_MS
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.manifest import Manifest, together
 from sbpair.pipeline.reconcile import STRETCH_COLUMNS, browse_backlog, inside, waiting
@@ -35,7 +36,6 @@ from sbpair.pipeline.runs import DONE_OUTCOMES, the_only_run
 from sbpair.pipeline.source.writer import Tally, read_tally
 from sbpair.pipeline.spans import merged
 from sbpair.pipeline.tables import KEY, Tables, files_of, same
-from sbpair.pipeline.waiting import ENQUEUED_MS, refused_as_gone, refused_as_waiting
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.restore import not_known
 
@@ -216,7 +216,12 @@ def _look(
     report: ReplayReport,
     tell: Callable[[Any], None] | None,
 ) -> None:
-    """Refuse what a drain would send again, or may have sent. A dry run says what the real one will meet."""
+    """Refuse what a drain would send again, or may have sent. A dry run says what the real one will meet.
+
+    Only an archive's own record of a taking spares the question. An archive that left the queues as they are says
+    nothing about what a drain has done since: what it has and its queue lacks has gone somewhere, to its destination as
+    a rule.
+    """
     todo = report.matched - report.already_done - report.duplicates
     if request.although_in_queues:
         report.waiting = report.gone = None
@@ -244,9 +249,29 @@ def _look(
     if request.dry_run:
         return
     if report.waiting:
-        raise refused_as_waiting(report.waiting, todo, request.pair.name, request.archives)
+        raise _refused_as_waiting(report.waiting, todo, request.pair.name, request.archives)
     if report.gone and not request.although_gone:
-        raise refused_as_gone(report.gone, todo, request.pair.name, request.archives)
+        raise _refused_as_gone(report.gone, todo, request.pair.name, request.archives)
+
+
+def _refused_as_waiting(waiting: int, todo: int, pair: str, archives: Sequence[str]) -> UsageError:
+    """Sending these would double them as soon as the backlog is drained."""
+    return UsageError(
+        f"{waiting:,} of {counted(todo, 'message')} still wait in the backlog queues or in their dead-letter queues; a "
+        "drain would send them a second time. Nothing was sent.",
+        hint=f"Drain them (sbpair drain {pair}, and again with --dlq), or take them out first (sbpair pipeline archive "
+        f"{pair} --archive {archives[0]} --take). --although-in-the-queues sends them nevertheless.",
+    )
+
+
+def _refused_as_gone(gone: int, todo: int, pair: str, archives: Sequence[str]) -> UsageError:
+    """Sending these would double what a drain has sent back since they were archived."""
+    return UsageError(
+        f"{gone:,} of {counted(todo, 'message')} have left the backlog queues, and the archive did not take them out: "
+        "a drain or syphon may have sent them back already. Nothing was sent.",
+        hint="Name its ledger as well (--ledger drain.jsonl): what it has is left out. See what has arrived (sbpair "
+        f"pipeline reconcile {archives[0]} --pair {pair}). --although-gone sends them nevertheless.",
+    )
 
 
 def _expected_outcome(is_ping: bool, destination: str | None) -> str:

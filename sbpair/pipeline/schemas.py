@@ -61,25 +61,6 @@ BODY_COLUMNS: Final = (
 KEY_COLUMNS: Final = ("queue", "dead_letter", "sequence_number", "enqueued_at")
 """What tells one stored message from every other (a queue deleted and made again counts from 1 again)."""
 
-OUTCOME_COLUMNS: Final[tuple[tuple[str, str], ...]] = (
-    ("queue", "string"),
-    ("dead_letter", "boolean"),
-    ("sequence_number", "bigint"),
-    ("enqueued_at_ms", "bigint"),
-    ("message_id", "string"),
-    ("session_id", "string"),
-    ("destination", "string"),
-    ("digest", "binary"),
-    ("outcome", "string"),
-    ("reason", "string"),
-    ("attempts", "int"),
-    ("at", "timestamp"),
-    ("source", "string"),
-    ("from_namespace", "string"),
-)
-"""One line of any ledger: what became of a message, and which ledger says so. `digest` is null where the ledger keeps
-none (a drain's)."""
-
 
 def message_schema() -> "StructType":
     """Spark's schema of an archived message."""

@@ -22,7 +22,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.core.transfer.filters import MessageFilter
 from sbpair.core.transfer.ledger import NO_MESSAGE_OUTCOMES
-from sbpair.pipeline.archive import open_store, read_files
+from sbpair.pipeline.archive import messages_in, only_wanted, open_store, read_files
 from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.manifest import ArchiveFile, LocalStore, Manifest, Store, check_archive, refuse_other_sides
 from sbpair.pipeline.paths import is_folder, spark_path
@@ -219,16 +219,12 @@ class SparkTables(Tables):
         self._session.spark.createDataFrame(list(rows), struct(tuple(columns))).createOrReplaceTempView(name)
 
     def in_queues(self, name: str, pair: PairByName, config: Path | None, spans: Sequence[Span]) -> None:
-        from sbpair.pipeline.waiting import messages_in
-
         frame = messages_in(self._session.spark, pair.name, config, spans)
         frame.selectExpr("lower(queue) place", *(column for column, _ in PLACE_COLUMNS[1:])).createOrReplaceTempView(
             name
         )
 
     def filtered(self, name: str, source: str, wanted: MessageFilter) -> None:
-        from sbpair.pipeline.archive import only_wanted
-
         only_wanted(self._session.spark.table(source), wanted).createOrReplaceTempView(name)
 
     def _files(self, name: str, store: Store, files: Sequence[ArchiveFile]) -> None:
