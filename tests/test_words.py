@@ -49,7 +49,7 @@ LEFT_IN_NAMES = {
     *("engine/budgets.py:kept_bytes", "engine/link.py:kept_bytes", "pipeline/importing.py:kept_in"),
     *("runtime/failover/backlog.py:KeptQueue", "runtime/failover/backlog.py:kept"),
     *("core/inspection/audit/findings.py:look", "pipeline/reconcile.py:look"),
-    "runtime/replication/remaining.py:look",
+    "runtime/replication/consumer.py:look",
 }
 NOT_IN_SENTENCES = re.compile(r"\b(?:whoever|so many|anew|for good)\b", re.IGNORECASE)
 MOST_SHARED = 76
