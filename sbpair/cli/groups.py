@@ -66,7 +66,7 @@ pipeline = _group(
     "Archive, analyze, replay and reconcile large backlogs with Spark, here or on a cluster (--master).",
     {
         "archive": Entry("pipeline.archive", "archive", "Save a backlog as Parquet files."),
-        "follow": Entry("pipeline.follow", "follow", "Keep an archive up to date while a backlog grows."),
+        "follow": Entry("pipeline.archive", "follow", "Keep an archive up to date while a backlog grows."),
         "replay": Entry("pipeline.replay", "replay", "Send archived messages to their destinations."),
         "reconcile": Entry(
             "pipeline.reconcile", "reconcile", "Check that each archived message has exactly one outcome."

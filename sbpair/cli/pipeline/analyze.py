@@ -15,15 +15,11 @@ from sbpair.cli.inspection.saved import read_snapshots
 from sbpair.cli.options import Options, command, duration_option, moment_option
 from sbpair.cli.pipeline.session import (
     ArchivesArgument,
-    ConfOption,
-    EngineOption,
+    EngineOptions,
     HtmlOption,
     JobLog,
-    MasterOption,
-    check_engine,
     check_folder,
     rows_in,
-    spark_session,
     write_report,
 )
 from sbpair.core.errors import UsageError
@@ -69,9 +65,8 @@ def analyze(
         list[Path] | None, typer.Option(help="Price list: JSON of the Retail Prices API, or YAML.")
     ] = None,
     region: Annotated[str | None, typer.Option(help="Azure region of the prices.")] = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
-    engine: EngineOption = "spark",
+    *,
+    by: EngineOptions,
 ) -> CommandResult:
     """Report what is in archived backlogs: destinations, sizes, ages, sessions, duplicates, outages, drain forecast.
 
@@ -83,7 +78,7 @@ def analyze(
       sbpair pipeline analyze backlog/ --engine local
       sbpair pipeline analyze monday/ tuesday/ --snapshot today.json --assume-rate 500 -o json
     """
-    check_engine(engine)
+    by.check()
     from sbpair.pipeline.spark.session import check_columnar
 
     check_columnar()
@@ -102,7 +97,7 @@ def analyze(
     wanted = _Wanted(question, top, read_snapshots(snapshot) if snapshot is not None else (), parquet)
     for folder in [parquet] if parquet is not None else [html.parent] if html is not None else []:
         check_folder(folder, create=False)
-    found = _by_spark(options, archives, wanted, master, conf) if engine == "spark" else _here(archives, wanted)
+    found = _by_spark(options, archives, wanted, by) if not by.local else _here(archives, wanted)
     from sbpair.cli.pipeline.analyze_shown import result_of
     from sbpair.pipeline.analysis.analyze import to_analysis
 
@@ -137,9 +132,7 @@ def _here(archives: list[str], wanted: _Wanted) -> "Found":
     return wanted.of(LocalEngine(units, cores=cores), rows)
 
 
-def _by_spark(
-    options: Options, archives: list[str], wanted: _Wanted, master: str | None, conf: list[str] | None
-) -> "Found":
+def _by_spark(options: Options, archives: list[str], wanted: _Wanted, by: EngineOptions) -> "Found":
     """Archives in folders are opened by the tasks; what lies elsewhere Spark reads for them."""
     from sbpair.pipeline.spark.session import check_installed
 
@@ -155,7 +148,7 @@ def _by_spark(
         return wanted.of(LocalEngine((), cores=1), 0)  # nothing to spread
     if units and sum(unit.rows for unit in units) <= _ONE_TASK_ROWS:
         units = [together(units)]
-    spark = spark_session(options, master, conf, rows=_JVM_ROWS, name="analyze", sources=False)
+    spark = by.session(options, rows=_JVM_ROWS, name="analyze", sources=False)
     with spark as session, JobLog(options) as log:
         if rows is not None:
             return wanted.of(SparkEngine.over_units(session, units, log), rows)

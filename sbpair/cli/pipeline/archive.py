@@ -1,5 +1,7 @@
-"""`sbpair pipeline archive`: a backlog into Parquet."""
+"""`sbpair pipeline archive` and `follow`: a backlog into Parquet, once or while it grows."""
 
+import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,28 +9,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli import suggestions
-from sbpair.cli.options import Options, PairArgument, command
+from sbpair.cli.context import configure_logging
+from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.cli.pipeline.session import (
     ArchivingOptions,
     IntoOption,
     JobLog,
+    SparkOptions,
     check_folder,
     pair_by_name,
-    spark_session,
     wants_delta,
 )
-from sbpair.cli.transfer.options import Filters
+from sbpair.cli.transfer.options import Filters, ForOption, UntilIdleOption
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_source_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.serialization import to_plain
-from sbpair.pipeline.reports import ArchiveReport, ArchiveResult, Imported
+from sbpair.core.words import counted
+from sbpair.pipeline.reports import ArchiveReport, ArchiveResult, FollowReport, FollowResult, Imported
 from sbpair.render.result import Column, CommandResult, Table
 
 if TYPE_CHECKING:
     from sbpair.pipeline.archive import ArchiveRequest
     from sbpair.pipeline.manifest import ArchiveFile
+    from sbpair.pipeline.spark.session import Session
+
+_log = logging.getLogger("sbpair")
 
 _SMALL_ROWS = 100_000
 """Where tasks write the files themselves, the JVM sees a row per file: it may be small."""
@@ -96,7 +103,7 @@ def archive(
         compact=compact,
         dry_run=dry_run,
     )
-    return _run(options, request, archiving.master, archiving.conf)
+    return _run(options, request, archiving.spark)
 
 
 def _entities(entity: list[str] | None, queue: list[str] | None, side: Side, *, take: bool) -> tuple[str, ...]:
@@ -119,7 +126,7 @@ def _entities(entity: list[str] | None, queue: list[str] | None, side: Side, *, 
     return tuple(dict.fromkeys(check_source_path(one) for one in entity))
 
 
-def _run(options: Options, request: "ArchiveRequest", master: str | None, conf: list[str] | None) -> CommandResult:
+def _run(options: Options, request: "ArchiveRequest", spark: SparkOptions) -> CommandResult:
     from sbpair.pipeline.archive import archive as archive_backlog
     from sbpair.pipeline.archive import plan_in_folder, without_work
     from sbpair.pipeline.paths import is_folder
@@ -130,8 +137,7 @@ def _run(options: Options, request: "ArchiveRequest", master: str | None, conf: 
         return _result(request, report)
     rows = _SMALL_ROWS if folder else None
     sources = not folder or request.take  # what is taken is looked for in the queues by the source
-    spark = spark_session(options, master, conf, rows=rows, name="archive", sources=sources)
-    with spark as session, JobLog(options) as log:
+    with spark.session(options, rows=rows, name="archive", sources=sources) as session, JobLog(options) as log:
         report = archive_backlog(session, request, plan=plan, tell=log)
     return _result(request, report)
 
@@ -150,21 +156,17 @@ def _import(pair: str, into: str, file: Path, *, delta: bool) -> CommandResult:
     rows = sum(one.rows for one in added)
     data = Imported(into, file, rows, len(added), len(unreadable))
     summary = (
-        f"{_count(rows, 'message')} of {file} added." if added else f"{file} had been added before; nothing was added."
+        f"{counted(rows, 'message')} of {file} added." if added else f"{file} had been added before; nothing was added."
     )
     if unreadable:
         numbers = ", ".join(str(one.line) for one in unreadable[:3]) + (", ..." if len(unreadable) > 3 else "")
         summary += (
-            f" {_count(len(unreadable), 'line')} (line {numbers}) held no message; kept in "
+            f" {counted(len(unreadable), 'line')} (line {numbers}) held no message; kept in "
             f"{kept_in[0]}. Correct and add them: sbpair pipeline archive {pair} --archive {into} --import {kept_in[0]}"
         )
     code = Exit.PARTIAL if unreadable else Exit.OK
     table = _table(_per_queue(added))
     return CommandResult("pipeline archive", data, (table,), summary=summary, closing=True, exit=code)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
 def _per_queue(files: "list[ArchiveFile]") -> dict[str, int]:
@@ -184,7 +186,7 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
     if report.dry_run:
         columns = tuple(Column(key, title) for key, title in _SPAN_COLUMNS)
         spans = to_plain(report.spans)
-        summary = f"{_count(len(spans), 'sequence-number range')} not archived yet; nothing was changed."
+        summary = f"{counted(len(spans), 'sequence-number range')} not archived yet; nothing was changed."
         exit_code = Exit.FINDINGS if spans else Exit.OK
         return CommandResult(
             "pipeline archive", data, (Table("", columns, spans),), summary=summary, exit=exit_code, closing=True
@@ -192,12 +194,12 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
     notes = [f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())]
     if report.gone:
         notes.append(
-            f"{_count(report.gone, 'archived message')} had left the queues before: removed by an interrupted run of "
+            f"{counted(report.gone, 'archived message')} had left the queues before: removed by an interrupted run of "
             "this command, or sent back by a drain. Give the drain's ledger to `sbpair pipeline replay`."
         )
     if report.unnamed:
         notes.append(
-            f"{_count(report.unnamed, 'file')} under data/ {'is' if report.unnamed == 1 else 'are'} not part of the "
+            f"{counted(report.unnamed, 'file')} under data/ {'is' if report.unnamed == 1 else 'are'} not part of the "
             "archive and will go in a day. Do not read data/ by a glob: the commands of `sbpair pipeline` read what "
             "the commits name, and so do readers of Delta tables with --format delta."
         )
@@ -208,7 +210,7 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
         (_table(report.per_queue),),
         notes=tuple(notes),
         closing=True,
-        summary=f"{_count(report.rows, 'message')} added to {report.archive}, which has {report.total_rows:,}{taken}.",
+        summary=f"{counted(report.rows, 'message')} added to {report.archive}, which has {report.total_rows:,}{taken}.",
         exit=Exit.PARTIAL if report.left else Exit.OK,
     )
 
@@ -219,3 +221,101 @@ _SPAN_COLUMNS = (
     ("first", "First number"),
     ("last", "Last number"),
 )
+
+
+@command(output="pipeline.reports:FollowResult")
+def follow(
+    options: Options,
+    into: IntoOption,
+    pair: PairArgument = None,
+    every: Annotated[str, typer.Option(metavar="DURATION", help="Pause between two looks.")] = "30s",
+    for_: ForOption = None,
+    until_idle: UntilIdleOption = None,
+    *,
+    archiving: ArchivingOptions,
+) -> CommandResult:
+    """Keep an archive up to date while a backlog grows: look every --every, and add what is new.
+
+    The archive is that of `pipeline archive`: `analyze` and `replay` read it at any time. The queues keep their
+    messages; --take removes each one after the file that holds it is part of the archive. SIGTERM, Ctrl-C and the end
+    of --for or --until-idle leave a whole archive; the same command goes on. Needs Listen on the secondary.
+
+    \b
+    Examples:
+      sbpair pipeline follow orders --archive /data/outage-2026-11
+      sbpair pipeline follow orders --archive /data/outage-2026-11 --format delta
+      sbpair pipeline follow orders --archive /data/outage-2026-11 --every 5s --until-idle 10m --take --with-dlq
+    """
+    archiving.check()
+    pause = duration_option(every) or 0.0
+    if pause < 1:
+        raise UsageError(f"--every is one second or more, not {every}.")
+    from sbpair.pipeline.spark.session import check_installed
+
+    check_installed()
+    from sbpair.pipeline.follow import FollowRequest
+    from sbpair.pipeline.follow import follow as keep_up_to_date
+    from sbpair.pipeline.paths import is_folder
+
+    delta = wants_delta(archiving.format_, into)
+    chosen = pair_by_name(options, pair)
+    if is_folder(into):
+        check_folder(Path(into), create=False)
+    if archiving.take:
+        archiving.ask_to_take(options, pair, into, besides=", and those that come later")
+    request = FollowRequest(
+        archiving.request(options, chosen, into, delta=delta),
+        pause,
+        duration_option(for_),
+        duration_option(until_idle),
+    )
+    configure_logging(options)
+    with ExitStack() as stack:
+        opened: list[Session] = []
+        progress = JobLog(options)
+
+        def session() -> "Session":
+            if not opened:
+                sources = archiving.take or not is_folder(into)
+                spark = archiving.spark.session(options, rows=None, name="follow", sources=sources)
+                opened.append(stack.enter_context(spark))
+                stack.enter_context(progress)
+            return opened[0]
+
+        def begun() -> None:
+            _log.info(f"Following {chosen.name} into {into}, every {every}.")
+
+        report = keep_up_to_date(session, request, tell=progress, begun=begun, added=_say_added)
+    return _followed(chosen.name, report, take=archiving.take)
+
+
+def _say_added(added: ArchiveReport) -> None:
+    taken = f", {added.settled:,} removed from their queues" if added.settled else ""
+    _log.info(f"{counted(added.rows, 'message')} added{taken}; the archive has {added.total_rows:,}.")
+
+
+_EXITS = {"interrupted": Exit.INTERRUPTED, "terminated": Exit.TERMINATED}
+_ENDED = {
+    "time": "The time is over",
+    "idle": "Nothing new has come",
+    "interrupted": "Interrupted",
+    "terminated": "Terminated",
+}
+
+
+def _followed(pair: str, report: FollowReport, *, take: bool) -> CommandResult:
+    taken = f"; {report.settled:,} removed from their queues" if take else ""
+    columns = (Column("rounds", "Rounds", right=True), Column("rows", "Added", right=True))
+    row = {"rounds": report.rounds, "rows": report.rows}
+    return CommandResult(
+        "pipeline follow",
+        FollowResult(pair, report),
+        (Table("", columns, [row]),),
+        notes=tuple(f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())),
+        closing=True,
+        summary=(
+            f"{_ENDED[report.ended]}. {counted(report.rows, 'message')} added to {report.archive}, "
+            f"which has {report.total_rows:,}{taken}."
+        ),
+        exit=_EXITS.get(report.ended) or (Exit.PARTIAL if report.left else Exit.OK),
+    )

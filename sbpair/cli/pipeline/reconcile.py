@@ -8,14 +8,10 @@ import typer
 from sbpair.cli.options import Options, command
 from sbpair.cli.pipeline.session import (
     ArchivesArgument,
-    ConfOption,
-    EngineOption,
+    EngineOptions,
     JobLog,
-    MasterOption,
-    check_engine,
     pair_by_name,
     rows_in,
-    tables_of,
 )
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
@@ -47,9 +43,8 @@ def reconcile(
         str | None, typer.Option(help="Search the queues of this pair for messages that no ledger has.")
     ] = None,
     listed: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most this many findings.")] = 1_000,
-    master: MasterOption = None,
-    conf: ConfOption = None,
-    engine: EngineOption = "spark",
+    *,
+    by: EngineOptions,
 ) -> CommandResult:
     """Check archives against the ledgers of drains and replays: each message has exactly one outcome, or is listed.
 
@@ -63,7 +58,7 @@ def reconcile(
       sbpair pipeline reconcile /data/outage-2026-11 --ledger drain.jsonl --pair orders --engine local
       sbpair pipeline reconcile A B --ledger /data/replayed -o json | jq .data.counts
     """
-    check_engine(engine, installed=True)
+    by.check(installed=True)
     from sbpair.pipeline.reconcile import reconcile as hold_together
 
     look = None if pair is None else pair_by_name(options, pair)
@@ -71,7 +66,7 @@ def reconcile(
     for one in ledger or ():
         if not Path(one).expanduser().exists():
             raise UsageError(f"There is no ledger {one}.")
-    with tables_of(engine, options, master, conf, rows=rows, name="reconcile") as (tables, _), JobLog(options) as log:
+    with by.tables(options, rows=rows, name="reconcile") as (tables, _), JobLog(options) as log:
         report = hold_together(
             tables, archives, ledger or [], look=look, config=options.config, tell=log, listed=listed
         )

@@ -10,16 +10,12 @@ from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.pipeline.session import (
-    ConfOption,
-    EngineOption,
+    EngineOptions,
     ExplainOption,
     JobLog,
-    MasterOption,
-    check_engine,
     check_folder,
     pair_by_name,
     rows_in,
-    tables_of,
 )
 from sbpair.cli.transfer.options import (
     AlthoughInTheQueuesOption,
@@ -74,9 +70,7 @@ def replay(
     ] = False,
     yes: YesOption = False,
     explain: ExplainOption = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
-    engine: EngineOption = "spark",
+    by: EngineOptions,
 ) -> CommandResult:
     """Send archived messages to their destinations on the primary, each session in order.
 
@@ -91,12 +85,12 @@ def replay(
       sbpair pipeline replay orders --archive /data/outage-2026-11 --ledger /data/replayed --ledger drain.jsonl
       sbpair pipeline replay --archive A --archive B --ledger L --destination 'orders/*' --since 1d
     """
-    check_engine(engine, installed=True)
+    by.check(installed=True)
     from sbpair.pipeline.replay import Dedupe, ReplayRequest, in_order, prepare, tasks_of
     from sbpair.pipeline.replay import replay as replay_archives
     from sbpair.pipeline.spark.session import explained
 
-    if engine == "local" and (explain or not dry_run):
+    if by.local and (explain or not dry_run):
         raise UsageError(
             "--engine local only counts: it needs --dry-run. Spark sends.",
             hint="Leave --engine out. `sbpair restore` sends files of a few messages without Spark.",
@@ -128,7 +122,7 @@ def replay(
     )
     rows = rows_in(from_, of_backlog=True)
     check_folder(own, create=False)
-    opened = tables_of(engine, options, master, conf, rows=rows, name="replay")
+    opened = by.tables(options, rows=rows, name="replay")
     with opened as (tables, session), JobLog(options) as log:
         if explain and session is not None:
             prepare(tables, request)

@@ -8,12 +8,8 @@ import typer
 from sbpair.cli.context import run_async, run_until, system_clock
 from sbpair.cli.options import Options, command, moment_option
 from sbpair.cli.pipeline.session import (
-    ConfOption,
-    EngineOption,
+    EngineOptions,
     JobLog,
-    MasterOption,
-    check_engine,
-    spark_session,
 )
 from sbpair.cli.replication.options import (
     JournalKeyOption,
@@ -94,9 +90,8 @@ def replication_audit(
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most this many findings.")] = 1_000,
-    master: MasterOption = None,
-    conf: ConfOption = None,
-    engine: EngineOption = "spark",
+    *,
+    by: EngineOptions,
 ) -> CommandResult:
     """Find messages of active/active that are missing, unprocessed, out of order, begun twice or on one side only.
 
@@ -111,11 +106,11 @@ def replication_audit(
       sbpair pipeline archive orders-pair --archive s --entity parcels --side secondary
       sbpair pipeline replication-audit --primary-archive p --secondary-archive s --journal sqlite:j.db
     """
-    check_engine(engine)
+    by.check()
     from sbpair.pipeline.spark.session import check_columnar, check_installed
 
     check_columnar()
-    if engine == "spark":
+    if not by.local:
         check_installed()
     from sbpair.pipeline.replication.audit import archive_parts
     from sbpair.pipeline.replication.judging import Asked
@@ -132,8 +127,8 @@ def replication_audit(
     )
     parts = archive_parts(primary, secondary, at_least=os.cpu_count() or 1)
     parts += _read_journal(options, store)
-    found = _here if engine == "local" else _by_spark
-    return result_of(found(options, parts, asked, store.name, master, conf))
+    found = _here if by.local else _by_spark
+    return result_of(found(options, parts, asked, store.name, by))
 
 
 def _read_journal(options: Options, store: "Journal") -> "list[Part]":
@@ -161,7 +156,7 @@ def _here(options: Options, parts: "list[Part]", asked: "Asked", journal: str, *
 
 
 def _by_spark(
-    options: Options, parts: "list[Part]", asked: "Asked", journal: str, master: str | None, conf: list[str] | None
+    options: Options, parts: "list[Part]", asked: "Asked", journal: str, by: EngineOptions
 ) -> ReplicationReport:
     from sbpair.pipeline.analysis.engines import SparkEngine
     from sbpair.pipeline.replication.audit import audit
@@ -169,7 +164,7 @@ def _by_spark(
 
     if not parts:
         return _here(options, parts, asked, journal)  # nothing to spread
-    spark = spark_session(options, master, conf, rows=_JVM_ROWS, name="replication-audit", sources=False)
+    spark = by.session(options, rows=_JVM_ROWS, name="replication-audit", sources=False)
     with spark as session, JobLog(options) as log:
         engine = SparkEngine.over_units(session, parts, log, read=read_part)
         return audit(engine, asked, rows=sum(part.rows for part in parts), journal=journal)

@@ -31,22 +31,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("sbpair")
 
-MasterOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help="Spark master, e.g. spark://host:7077.", show_default="every core of this machine"
-    ),
-]
-ConfOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark property; repeatable.")]
 ExplainOption = Annotated[bool, typer.Option("--explain-plan", help="Only show Spark's plan.")]
 ArchivesArgument = Annotated[
     list[str], typer.Argument(metavar="ARCHIVE...", help="Folders or URIs that `sbpair pipeline archive` wrote.")
 ]
 IntoOption = Annotated[
     str, typer.Option("--archive", metavar="DIR", help="The archive: a folder, or a URI such as abfss://...")
-]
-EngineOption = Annotated[
-    str, typer.Option(metavar="spark|local", help="local: in this process, without Spark and Java.")
 ]
 
 
@@ -72,6 +62,83 @@ def wants_delta(chosen: str, into: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class SparkOptions(OptionSet):
+    """Where Spark runs, and how."""
+
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Spark master, e.g. spark://host:7077.", show_default="every core of this machine"
+        ),
+    ] = None
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark property; repeatable.")] = None
+
+    @contextmanager
+    def session(self, options: Options, *, rows: int | None, name: str, sources: bool = True) -> Iterator["Session"]:
+        """The open Spark session of a command, its log among sbpair's state, its start told on stderr. `rows`: see
+        `SparkRequest`. `sources`: the job may read or write by our data sources, which cost seconds to register."""
+        from sbpair.pipeline.source.datasource import register_backlog
+        from sbpair.pipeline.spark.session import LOCAL_MASTER, SparkRequest, open_spark
+
+        request = SparkRequest(
+            rows=rows,
+            master=self.master or LOCAL_MASTER,
+            conf=_properties(self.conf),
+            name=f"sbpair pipeline {name}",
+            log_directory=state_directory(os.environ) / "spark",
+            prepare=register_backlog if sources else None,
+        )
+        with ExitStack() as stack:
+            with JobLog(options) as log:
+                log.say("Starting Spark")
+                session = stack.enter_context(open_spark(request))
+            if options.verbose and not options.quiet:
+                java, sizing = session.java, session.sizing
+                say(f"Spark {session.context.version} on {java}, heap {sizing.heap}; log: {session.log}")
+            yield session
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions(SparkOptions):
+    """Spark, or this process alone."""
+
+    engine: Annotated[
+        str, typer.Option(metavar="spark|local", help="local: in this process, without Spark and Java.")
+    ] = "spark"
+
+    @property
+    def local(self) -> bool:
+        return self.engine == "local"
+
+    def check(self, *, installed: bool = False) -> None:
+        """Refuse what is no engine; `installed`: and one whose packages are missing.
+
+        Raises:
+            UsageError: it is none.
+            SparkUnavailableError: it is not installed.
+        """
+        from sbpair.pipeline.spark.session import check_columnar, check_installed
+
+        if self.engine not in ("spark", "local"):
+            raise UsageError(f"--engine is spark or local, not {self.engine!r}.")
+        if installed:
+            check_installed()  # the package, not a JVM: both engines use its types
+            if self.local:
+                check_columnar()
+
+    @contextmanager
+    def tables(self, options: Options, *, rows: int | None, name: str) -> "Iterator[tuple[Tables, Session | None]]":
+        """The tables of the engine, and the session where that is Spark."""
+        from sbpair.pipeline.tables import LocalTables, SparkTables
+
+        if self.local:
+            yield LocalTables(), None
+            return
+        with self.session(options, rows=rows, name=name) as session:
+            yield SparkTables(session), session
+
+
+@dataclass(frozen=True, slots=True)
 class ArchivingOptions(OptionSet):
     """What `archive` and `follow` share: which queues, in which form, and whether the messages leave them."""
 
@@ -93,8 +160,7 @@ class ArchivingOptions(OptionSet):
     ] = None
     reserve: ReserveOption = None
     yes: YesOption = False
-    master: MasterOption = None
-    conf: ConfOption = None
+    spark: SparkOptions = SparkOptions()
 
     def check(self) -> None:
         """Refuse options that contradict each other.
@@ -129,63 +195,6 @@ class ArchivingOptions(OptionSet):
             delta=delta,
             budget_per_second=budget_of(self.reserve),
         )
-
-
-def check_engine(engine: str, *, installed: bool = False) -> None:
-    """Refuse what is no engine; `installed`: and one whose packages are missing.
-
-    Raises:
-        UsageError: it is none.
-        SparkUnavailableError: it is not installed.
-    """
-    from sbpair.pipeline.spark.session import check_columnar, check_installed
-
-    if engine not in ("spark", "local"):
-        raise UsageError(f"--engine is spark or local, not {engine!r}.")
-    if installed:
-        check_installed()  # the package, not a JVM: both engines use its types
-        if engine == "local":
-            check_columnar()
-
-
-@contextmanager
-def tables_of(
-    engine: str, options: Options, master: str | None, conf: list[str] | None, *, rows: int | None, name: str
-) -> "Iterator[tuple[Tables, Session | None]]":
-    """The tables of an engine, and the session where that is Spark."""
-    from sbpair.pipeline.tables import LocalTables, SparkTables
-
-    if engine == "local":
-        yield LocalTables(), None
-        return
-    with spark_session(options, master, conf, rows=rows, name=name) as session:
-        yield SparkTables(session), session
-
-
-@contextmanager
-def spark_session(
-    options: Options, master: str | None, conf: list[str] | None, *, rows: int | None, name: str, sources: bool = True
-) -> Iterator["Session"]:
-    """The open Spark session of a command, its log among sbpair's state, its start told on stderr. `rows`: see
-    `SparkRequest`. `sources`: the job may read or write by our data sources, which cost seconds to register."""
-    from sbpair.pipeline.source.datasource import register_backlog
-    from sbpair.pipeline.spark.session import LOCAL_MASTER, SparkRequest, open_spark
-
-    request = SparkRequest(
-        rows=rows,
-        master=master or LOCAL_MASTER,
-        conf=_properties(conf),
-        name=f"sbpair pipeline {name}",
-        log_directory=state_directory(os.environ) / "spark",
-        prepare=register_backlog if sources else None,
-    )
-    with ExitStack() as stack:
-        with JobLog(options) as log:
-            log.say("Starting Spark")
-            session = stack.enter_context(open_spark(request))
-        if options.verbose and not options.quiet:
-            say(f"Spark {session.context.version} on {session.java}, heap {session.sizing.heap}; log: {session.log}")
-        yield session
 
 
 def _properties(conf: list[str] | None) -> dict[str, str]:
