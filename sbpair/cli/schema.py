@@ -12,7 +12,7 @@ from sbpair.cli.options import Options, Output, command
 from sbpair.core.errors import UsageError
 from sbpair.core.serialization import output_schema, says
 from sbpair.render.formats import Envelope
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, Table, columns
 
 
 def outputs() -> Mapping[str, Output]:
@@ -110,8 +110,9 @@ def schema(
         known = outputs()
         besides = {each: output.besides for each, output in known.items() if output.besides}
         rows = [{"command": each, "note": besides.get(each, "")} for each in known]
-        columns = (Column("command", "Command"), Column("note", "Without JSON"))
-        return CommandResult("schema", Known(tuple(known), besides), (Table("", columns, rows),))
+        return CommandResult(
+            "schema", Known(tuple(known), besides), (Table("", columns("command", "note: Without JSON"), rows),)
+        )
     output, name = output_of(words), " ".join(words)
     if output is None:
         raise _unknown(name, outputs())

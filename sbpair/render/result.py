@@ -64,6 +64,17 @@ def columns_of(kind: type, show: Sequence[str] | Mapping[str, str] = ()) -> tupl
     return tuple(replace(column, title=titles.get(column.key) or column.title) for column in columns)
 
 
+def columns(*named: str) -> tuple[Column, ...]:
+    """Columns of rows that no dataclass declares: `key`, or `key: Title` where the title is not the key in words. `>`
+    before it: numbers stand on the right; `#`: they are counts as well."""
+    found = []
+    for text in named:
+        key, _, title = text.lstrip(">#").partition(": ")
+        key_in_words = key.replace("_", " ").capitalize()
+        found.append(Column(key, title or key_in_words, right=text[0] in ">#", counts=text[0] == "#"))
+    return tuple(found)
+
+
 def _declared(kind: type) -> "Iterator[tuple[str, dataclasses.Field[Any]]]":
     """The fields with a column, those of inlined dataclasses too, since their values stand in the same object."""
     for field in dataclasses.fields(kind):

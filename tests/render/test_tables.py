@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sbpair.render.output import Format
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import Column, CommandResult, Table, columns
 from sbpair.render.tables import as_renderable, as_text
 
 QUEUES = Table(
@@ -162,3 +162,11 @@ def test_numbers_of_things_have_commas_for_people_and_names_have_none() -> None:
     columns = (Column("number", "Number", right=True), Column("messages", "Messages", right=True, counts=True))
     table = Table("", columns, [{"number": 12345, "messages": 1234567}])
     assert as_text(CommandResult("x", None, (table,))).split()[-2:] == ["12345", "1,234,567"]
+
+
+def test_a_column_says_only_what_its_key_does_not() -> None:
+    assert columns("session_id: Session", ">on_primary", "#messages") == (
+        Column("session_id", "Session"),
+        Column("on_primary", "On primary", right=True),
+        Column("messages", "Messages", right=True, counts=True),
+    )

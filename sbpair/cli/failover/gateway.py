@@ -22,7 +22,7 @@ from sbpair.core.failover.measured import GatewayEntity, GatewayPair
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted, listed
-from sbpair.render.result import Column, CommandResult, Metric, Table
+from sbpair.render.result import CommandResult, Metric, Table, columns
 
 if TYPE_CHECKING:
     import asyncio
@@ -204,17 +204,19 @@ def _status(options: Options, host: str, port: int) -> CommandResult:
     told = tuple(
         GatewayPair(**one | {"troubles": tuple(one["troubles"])} | {"entities": _entities(one)}) for one in found
     )
-    columns = (
-        *(Column(name, name.capitalize()) for name in ("pair", "entity", "state", "cause")),
-        *(Column(name, name.capitalize()) for name in ("accepted", "diverted", "refused")),
-        Column("mean_milliseconds", "Mean ms"),
-    )
+    counts = ("accepted", "diverted", "refused", "mean_milliseconds: Mean ms")
     troubles = [text for one in told for text in one.troubles]
     count = sum(one.connections for one in told)
     return CommandResult(
         "gateway",
         told,
-        (Table("", columns, [row for one in told for row in to_plain(one.entities)]),),
+        (
+            Table(
+                "",
+                columns("pair", "entity", "state", "cause", *counts),
+                [row for one in told for row in to_plain(one.entities)],
+            ),
+        ),
         notes=tuple(troubles),
         summary=f"{'Not ready' if troubles else 'Ready'}; {counted(count, 'connection')}.",
         exit=Exit.FAILED if troubles else Exit.OK,

@@ -10,7 +10,7 @@ from sbpair.core.names import is_destination
 from sbpair.core.serialization import spoken_time, to_plain
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Line, Lines, Page, Section, Text, Tone
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, Table, columns
 
 if TYPE_CHECKING:
     from sbpair.pipeline.analysis.analyze import Analysis
@@ -26,93 +26,59 @@ _PAGE_ROWS = 100
 NO_DESTINATION = "(none)"
 
 
-def _columns(*named: tuple[str, str]) -> tuple[Column, ...]:
-    """Columns of (key, title); a title that begins with `>` is right-aligned."""
-    return tuple(Column(key, title.removeprefix(">"), right=title.startswith(">")) for key, title in named)
-
-
-DESTINATION_COLUMNS = _columns(
-    ("pair", "Pair"),
-    ("destination", "Destination"),
-    ("exists", "Exists"),
-    ("messages", ">Messages"),
-    ("bytes", ">Bytes"),
-    ("units", ">64 KB units"),
-    ("dead_letters", ">Dead letters"),
-    ("sessions", ">Sessions"),
-    ("oldest_at", "Oldest"),
-    ("age_p50", ">Age p50"),
-    ("age_p95", ">Age p95"),
-    ("size_p50", ">Bytes p50"),
-    ("size_p95", ">Bytes p95"),
-    ("size_max", ">Bytes max"),
-    ("near_limit", ">Near limit"),
-    ("expired", ">Expired"),
-    ("expiring", ">Expires before drained"),
+DESTINATION_COLUMNS = columns(
+    "pair",
+    "destination",
+    "exists",
+    ">messages",
+    ">bytes",
+    ">units: 64 KB units",
+    ">dead_letters",
+    ">sessions",
+    "oldest_at: Oldest",
+    ">age_p50",
+    ">age_p95",
+    ">size_p50: Bytes p50",
+    ">size_p95: Bytes p95",
+    ">size_max: Bytes max",
+    ">near_limit",
+    ">expired",
+    ">expiring: Expires before drained",
 )
-OUTAGE_COLUMNS = _columns(
-    ("pair", "Pair"),
-    ("destination", "Destination"),
-    ("began_at", "First diverted"),
-    ("ended_at", "Last diverted"),
-    ("lasted", ">Lasted"),
-    ("messages", ">Messages"),
-    ("busiest_minute", ">Busiest minute"),
-    ("going_on", "Ongoing"),
+OUTAGE_COLUMNS = columns(
+    "pair",
+    "destination",
+    "began_at: First diverted",
+    "ended_at: Last diverted",
+    ">lasted",
+    ">messages",
+    ">busiest_minute",
+    "going_on: Ongoing",
 )
-FORECAST_COLUMNS = _columns(
-    ("pair", "Pair"),
-    ("messages", ">Messages"),
-    ("operations", ">Operations"),
-    ("messages_per_second", ">Messages/s"),
-    ("lasts", ">Takes"),
-    ("ends_at", "Ends"),
-    ("cost_at_most", ">Cost at most"),
-    ("currency", "Currency"),
+FORECAST_COLUMNS = columns(
+    "pair",
+    ">messages",
+    ">operations",
+    ">messages_per_second: Messages/s",
+    ">lasts: Takes",
+    "ends_at: Ends",
+    ">cost_at_most",
+    "currency",
 )
-LIFE_COLUMNS = _columns(
-    ("pair", "Pair"),
-    ("destination", "Destination"),
-    ("lives", ">Time to live"),
-    ("messages", ">Messages"),
-    ("expired", ">Expired"),
-    ("expiring", ">Expires before drained"),
+LIFE_COLUMNS = columns(
+    "pair", "destination", ">lives: Time to live", ">messages", ">expired", ">expiring: Expires before drained"
 )
-DEAD_LETTER_COLUMNS = _columns(
-    ("pair", "Pair"),
-    ("reason", "Reason"),
-    ("destination", "Destination"),
-    ("messages", ">Messages"),
-    ("queues", ">Queues"),
-    ("oldest_at", "Oldest"),
-    ("newest_at", "Newest"),
+DEAD_LETTER_COLUMNS = columns(
+    "pair", "reason", "destination", ">messages", ">queues", "oldest_at: Oldest", "newest_at: Newest"
 )
-SESSION_COLUMNS = _columns(
-    ("pair", "Pair"),
-    ("destination", "Destination"),
-    ("session_id", "Session"),
-    ("messages", ">Messages"),
-    ("queues", ">Queues"),
-    ("interleaved", "Interleaved"),
-    ("inversions", ">Inversions"),
+SESSION_COLUMNS = columns(
+    "pair", "destination", "session_id: Session", ">messages", ">queues", "interleaved", ">inversions"
 )
-DUPLICATE_COLUMNS = _columns(
-    ("pair", "Pair"),
-    ("destination", "Destination"),
-    ("message_id", "Message id"),
-    ("copies", ">Copies"),
-    ("queues", "Queues"),
-    ("first_at", "First"),
-    ("last_at", "Last"),
+DUPLICATE_COLUMNS = columns(
+    "pair", "destination", "message_id", ">copies", "queues", "first_at: First", "last_at: Last"
 )
-QUEUE_COLUMNS = _columns(
-    ("pair", "Pair"),
-    ("queue", "Queue"),
-    ("dead_letter", "Dead letters"),
-    ("messages", ">Messages"),
-    ("bytes", ">Bytes"),
-    ("oldest_at", "Oldest"),
-    ("newest_at", "Newest"),
+QUEUE_COLUMNS = columns(
+    "pair", "queue", "dead_letter: Dead letters", ">messages", ">bytes", "oldest_at: Oldest", "newest_at: Newest"
 )
 
 

@@ -28,7 +28,7 @@ from sbpair.core.pairing import Side
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
 from sbpair.pipeline.reports import ArchiveReport, ArchiveResult, FollowReport, FollowResult, Imported
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, Table, columns
 
 if TYPE_CHECKING:
     from sbpair.pipeline.archive import ArchiveRequest
@@ -178,18 +178,26 @@ def _per_queue(files: "list[ArchiveFile]") -> dict[str, int]:
 
 def _table(per_queue: dict[str, int]) -> Table:
     rows = [{"queue": path, "messages": count} for path, count in sorted(per_queue.items())]
-    return Table("", (Column("queue", "Queue"), Column("messages", "Messages", right=True, counts=True)), rows)
+    return Table("", columns("queue", "#messages"), rows)
 
 
 def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
     data = ArchiveResult(request.pair.name, report)
     if report.dry_run:
-        columns = tuple(Column(key, title) for key, title in _SPAN_COLUMNS)
         spans = to_plain(report.spans)
         summary = f"{counted(len(spans), 'sequence-number range')} not archived yet; nothing was changed."
         exit_code = Exit.FINDINGS if spans else Exit.OK
         return CommandResult(
-            "pipeline archive", data, (Table("", columns, spans),), summary=summary, exit=exit_code, closing=True
+            "pipeline archive",
+            data,
+            (
+                Table(
+                    "", columns("queue", "dead_letter: Dead letters", "first: First number", "last: Last number"), spans
+                ),
+            ),
+            summary=summary,
+            exit=exit_code,
+            closing=True,
         )
     notes = [f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())]
     if report.gone:
@@ -213,14 +221,6 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
         summary=f"{counted(report.rows, 'message')} added to {report.archive}, which has {report.total_rows:,}{taken}.",
         exit=Exit.PARTIAL if report.left else Exit.OK,
     )
-
-
-_SPAN_COLUMNS = (
-    ("queue", "Queue"),
-    ("dead_letter", "Dead letters"),
-    ("first", "First number"),
-    ("last", "Last number"),
-)
 
 
 @command(output="pipeline.reports:FollowResult")
@@ -305,12 +305,11 @@ _ENDED = {
 
 def _followed(pair: str, report: FollowReport, *, take: bool) -> CommandResult:
     taken = f"; {report.settled:,} removed from their queues" if take else ""
-    columns = (Column("rounds", "Rounds", right=True), Column("rows", "Added", right=True))
     row = {"rounds": report.rounds, "rows": report.rows}
     return CommandResult(
         "pipeline follow",
         FollowResult(pair, report),
-        (Table("", columns, [row]),),
+        (Table("", columns(">rounds", ">rows: Added"), [row]),),
         notes=tuple(f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())),
         closing=True,
         summary=(

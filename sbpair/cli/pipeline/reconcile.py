@@ -18,16 +18,10 @@ from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
 from sbpair.pipeline.reports import FINDINGS
-from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns
 
-_COLUMNS = (
-    Column("verdict", "Verdict"),
-    Column("queue", "Queue"),
-    Column("sequence_number", "Number", right=True),
-    Column("message_id", "Message id"),
-    Column("session_id", "Session"),
-    Column("destination", "Destination"),
-    Column("why", "Why"),
+_COLUMNS = columns(
+    "verdict", "queue", ">sequence_number: Number", "message_id", "session_id: Session", "destination", "why"
 )
 
 

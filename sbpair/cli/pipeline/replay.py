@@ -32,7 +32,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.pipeline.reports import Explained, ReplayReport, ReplayResult
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, Table, columns
 
 
 @command(output="pipeline.reports:ReplayPrinted")
@@ -153,11 +153,6 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
     rows += [{"what": "left", "where": NOT_CONFIGURED + path, "messages": n} for path, n in report.elsewhere.items()]
     others = (("already done", report.already_done), ("copies left out", report.duplicates))
     rows += [{"what": what, "where": "", "messages": count} for what, count in others if count]
-    columns = (
-        Column("what", "What"),
-        Column("where", "Destination or reason"),
-        Column("messages", "Messages", right=True, counts=True),
-    )
     verb = "would be sent" if report.dry_run else "sent"
     notes = (
         [f"{report.resent:,} were sent again after an unclear answer, with the same MessageId."]
@@ -184,7 +179,7 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
     return CommandResult(
         "pipeline replay",
         ReplayResult(pair, report),
-        (Table("", columns, rows),),
+        (Table("", columns("what", "where: Destination or reason", "#messages"), rows),),
         notes=tuple(notes),
         closing=True,
         summary=f"{report.forwarded:,} of {report.matched:,} messages {verb} to the primary"

@@ -24,7 +24,7 @@ from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted, listed
 from sbpair.journal import COSMOS_KEY
 from sbpair.pipeline.replication.report import VERDICTS, ReplicationReport
-from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,22 +45,10 @@ _WORDS = {
     "one_side": "on one side only",
 }
 _GRAVE = ("missing", "unprocessed", "failed", "out_of_order")
-_COLUMNS = (
-    Column("verdict", "Finding"),
-    Column("destination", "Queue"),
-    Column("session_id", "Session"),
-    Column("message_id", "Message id"),
-    Column("why", "Why"),
-)
-_DESTINATIONS = (
-    Column("destination", "Queue"),
-    Column("messages", "Messages", right=True, counts=True),
-    Column("on_primary", "On primary", right=True),
-    Column("on_secondary", "On secondary", right=True),
-    Column("stamped", "Stamped", right=True),
-    Column("completed", "Completed", right=True),
-    Column("unknown", "Unknown", right=True),
-    *(Column(name, text[0].upper() + text[1:], right=True) for name, text in _WORDS.items()),
+_COLUMNS = columns("verdict: Finding", "destination: Queue", "session_id: Session", "message_id", "why")
+_DESTINATIONS = columns(
+    *("destination: Queue", "#messages", ">on_primary", ">on_secondary", ">stamped", ">completed", ">unknown"),
+    *(f">{name}: {text[0].upper()}{text[1:]}" for name, text in _WORDS.items()),
 )
 
 

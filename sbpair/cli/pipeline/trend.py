@@ -14,32 +14,32 @@ from sbpair.core.errors import UsageError
 from sbpair.core.serialization import to_plain, utc_time
 from sbpair.core.words import counted
 from sbpair.render.page import Card, Cards, Line, Lines, Page, Section, Text, Tone
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, Table, columns
 
 if TYPE_CHECKING:
     from sbpair.pipeline.trend import Reading, Trend
 
-FINDING_COLUMNS = (
-    Column("pair", "Pair"),
-    Column("code", "Code"),
-    Column("title", "What it finds"),
-    Column("state", "State"),
-    Column("latest", "Latest", right=True),
-    Column("most", "Most", right=True),
-    Column("seen", "Seen in", right=True),
-    Column("first_seen", "First seen"),
-    Column("last_seen", "Last seen"),
-    Column("changes", "Changes", right=True),
+FINDING_COLUMNS = columns(
+    "pair",
+    "code",
+    "title: What it finds",
+    "state",
+    ">latest",
+    ">most",
+    ">seen: Seen in",
+    "first_seen",
+    "last_seen",
+    ">changes",
 )
-GROWTH_COLUMNS = (
-    Column("pair", "Pair"),
-    Column("queue", "Queue"),
-    Column("active", "Messages", right=True, counts=True),
-    Column("dead_letter", "Dead letters", right=True, counts=True),
-    Column("size_bytes", "Bytes", right=True),
-    Column("messages_per_hour", "Messages an hour", right=True),
-    Column("bytes_per_hour", "Bytes an hour", right=True),
-    Column("full_in", "Full in", right=True),
+GROWTH_COLUMNS = columns(
+    "pair",
+    "queue",
+    "#active: Messages",
+    "#dead_letter: Dead letters",
+    ">size_bytes: Bytes",
+    ">messages_per_hour: Messages an hour",
+    ">bytes_per_hour: Bytes an hour",
+    ">full_in",
 )
 
 

@@ -39,7 +39,7 @@ from sbpair.core.pairing import Side
 from sbpair.core.rewrite import compose
 from sbpair.journal import COSMOS_KEY
 from sbpair.render.output import Format
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import CommandResult, Table, columns
 from sbpair.runtime.replication.sender import DualSender, DualSent
 
 if TYPE_CHECKING:
@@ -214,11 +214,10 @@ class _Sent(Lines[FailedLine]):
             tuple(self.failures),
             self.bad_line,
         )
-        columns = (Column("where", "Where"), Column("messages", "Messages", right=True, counts=True))
         return CommandResult(
             "replicate send",
             data,
-            (Table("", columns, rows),),
+            (Table("", columns("where", "#messages"), rows),),
             notes=tuple(notes),
             summary=f"{self._both + single:,} accepted ({single:,} by one side only), {self.failed:,} failed.",
             closing=True,

@@ -14,7 +14,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.transfer.ledger_report import IncidentReport, LedgerSeen, PossibleDouble, RunSeen
 from sbpair.core.words import counted
 from sbpair.render.page import Card, Cards, Page, Section, Text, Tone, number
-from sbpair.render.result import Column, CommandResult, Table, table_of
+from sbpair.render.result import CommandResult, Table, columns, table_of
 
 MOST_ROWS = 200
 
@@ -64,7 +64,7 @@ def report(
             exit=incident.exit,
             screen=(
                 table_of(RunSeen, incident.runs, "Runs"),
-                Table("", (Column("what", "What"), Column("value", "Value")), figures),
+                Table("", columns("what", "value"), figures),
                 *_tables(incident),
             ),
             page=page,
@@ -76,11 +76,11 @@ def report(
 
 
 def _tables(incident: IncidentReport) -> Iterator[Table]:
-    columns = (Column("what", "Destination or reason"), Column("messages", "Messages", right=True, counts=True))
+    of_all = columns("what: Destination or reason", "#messages")
     for title, named in (("Sent to", incident.destinations), ("Dead-lettered for", incident.dead_letter_reasons)):
         if named:
             most_first = sorted(named, key=lambda one: (-one[1], one[0]))
-            yield Table(title, columns, [{"what": what, "messages": messages} for what, messages in most_first])
+            yield Table(title, of_all, [{"what": what, "messages": messages} for what, messages in most_first])
     if doubles := incident.possible_doubles:
         more = f" (the first {MOST_ROWS} of {len(doubles):,}; all: -o json)" if len(doubles) > MOST_ROWS else ""
         yield table_of(PossibleDouble, doubles[:MOST_ROWS], f"Possibly twice at the destination{more}")

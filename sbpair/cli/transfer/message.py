@@ -24,7 +24,7 @@ from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.purge import ArchiveOption, NoArchiveOption, check_archive
 from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.retry import PATIENCE_SECONDS
-from sbpair.render.result import Column, CommandResult, Table, table_of
+from sbpair.render.result import CommandResult, Table, columns, table_of
 
 if TYPE_CHECKING:
     from sbpair.core.transfer.peeked import PeekedMessage
@@ -53,7 +53,7 @@ def show(
     place = find_entity_ref(load_settings(options), on, entity)
     found = browse_number(options, place, number, dlq=dlq)
     rows = [{"field": name, "value": value} for name, value in _shown(found)]
-    table = Table("message", (Column("field", "Field"), Column("value", "Value")), rows)
+    table = Table("message", columns("field", "value"), rows)
     return CommandResult("message show", found, (table,))
 
 

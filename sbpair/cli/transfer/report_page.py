@@ -16,7 +16,7 @@ from sbpair.core.transfer.ledger_report import IncidentReport
 from sbpair.core.transfer.report import DEAD_LETTERED
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone, number
-from sbpair.render.result import Column, CommandResult, Table
+from sbpair.render.result import Column, CommandResult, Table, columns
 
 _BAD = (Exit.FAILED, Exit.DENIED, Exit.UNREACHABLE)
 _MOST_BARS = 20
@@ -64,7 +64,7 @@ def _sections(drained: DrainResult, result: CommandResult, *, last: bool) -> Ite
         rest = most_first[_MOST_BARS:]
         note = f"{len(rest):,} others with {sum(one[1] for one in rest):,} together." if rest else ""
         yield Bars(title, tuple(Bar(name, messages) for name, messages in most_first[:_MOST_BARS]), note)
-    why = (Column("why", "Why"), Column("messages", "Messages", right=True, counts=True))
+    why = columns("why", "#messages")
     if report.dead_letter_reasons:
         dead = [{"why": reason, "messages": messages} for reason, messages in report.dead_letter_reasons]
         yield Table("Would be dead-lettered" if report.dry_run else "Dead-lettered in this run", why, dead)
@@ -73,9 +73,8 @@ def _sections(drained: DrainResult, result: CommandResult, *, last: bool) -> Ite
     if left:
         yield Table("Would be left in the backlog" if report.dry_run else "Left in the backlog", why, left)
     if report.per_destination[_MOST_BARS:]:
-        columns = (Column("destination", "Destination"), Column("messages", "Messages", right=True, counts=True))
         went = [{"destination": name, "messages": messages} for name, messages in most_first]
-        yield Table("All destinations", columns, went)
+        yield Table("All destinations", columns("destination", "#messages"), went)
     if rows := list(_queues(drained)):
         yield _queue_table(rows, dry_run=report.dry_run)
     shown = {ARCHIVED, MOVED, TO_THE_PRIMARY, LEFT, DEAD_LETTERED}
