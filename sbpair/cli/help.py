@@ -42,6 +42,7 @@ class Topic(StrEnum):
     PERMISSIONS = "permissions"
     ENVIRONMENT = "environment"
     PAIRING = "pairing"
+    METRICS = "metrics"
     MEASUREMENTS = "measurements"
     FAILOVER = "failover"
     SECURITY = "security"
@@ -70,6 +71,7 @@ KINDS = {
         Topic.PERMISSIONS,
         Topic.ENVIRONMENT,
         Topic.PAIRING,
+        Topic.METRICS,
         Topic.MEASUREMENTS,
     ),
     "Explanation": (Topic.FAILOVER, Topic.SECURITY, Topic.CONTRIBUTING),
@@ -262,10 +264,8 @@ def help_on(
         case []:
             text = _contents()
             return CommandResult("help", Text(text), text=text)
-        case [Topic.TERMS]:
-            return _named(Topic.TERMS, TERMS)
-        case [Topic.ENVIRONMENT]:
-            return _named(Topic.ENVIRONMENT, environment_names())
+        case [(Topic.TERMS | Topic.ENVIRONMENT | Topic.METRICS) as name]:
+            return _named(Topic(name), _meanings(Topic(name)))
         case [Topic.EXIT_CODES]:
             codes = tuple(ExitCode(int(code), code.label, when) for code, when in EXIT_CODES.items())
             return CommandResult(
@@ -307,8 +307,16 @@ def _explained(topic: Topic) -> str:
         case Topic.CONFIG:
             return CONFIG
         case _:
-            meanings = TERMS if topic is Topic.TERMS else environment_names()
-            return "".join(f"{name}\n    {meaning}\n" for name, meaning in meanings.items())
+            return "".join(f"{name}\n    {meaning}\n" for name, meaning in _meanings(topic).items())
+
+
+def _meanings(topic: Topic) -> Mapping[str, str]:
+    """What the names of a topic mean."""
+    if topic is Topic.METRICS:
+        from sbpair.core.metrics import series
+
+        return {f"{one.name}{{{', '.join(one.labels)}}}": one.help for one in series().values()}
+    return TERMS if topic is Topic.TERMS else environment_names()
 
 
 def _contents() -> str:

@@ -15,7 +15,7 @@ A field says with its metadata where its JSON differs from the attribute:
     taken_at: float = field(metadata=AS_TIME)           # epoch seconds, written as ISO 8601
     from_: Decimal = field(metadata=named("from"))
     reason: str = field(metadata=column("Why"))         # a table of these objects has it as a column
-    skipped: int = field(metadata=metric("sbpair_audit_skipped_checks", "Checks that could not run."))
+    skipped: int = field(metadata=metric("sbpair_audit_skipped_checks"))
 
 an annotation what its schema should add: `at: Annotated[str, says(format="date-time")]`, or `Time` for short; and
 `@published` what is written beside the fields because it follows from them. An error is written as its code, message
@@ -74,10 +74,10 @@ def column(title: str, *, colours: bool = False, **more: bool) -> dict[str, Any]
     return {"column": {"title": title, "right": more.get("counts", False), **more}, "colours": colours}
 
 
-def metric(name: str, what: str, *, label: str = "") -> dict[str, Any]:
-    """Metadata of a number that monitoring formats show under `name`, which ends in its unit; None is not shown. Of a
+def metric(name: str, *, label: str = "") -> dict[str, Any]:
+    """Metadata of a number that monitoring formats show as a metric of `sbpair.core.metrics`; None is not shown. Of a
     mapping each entry is a sample, with its key as the value of `label`."""
-    return {"metric": name, "what": what, "label": label}
+    return {"metric": name, "label": label}
 
 
 class published(Generic[T]):

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sbpair.operations.report import *
     from sbpair.operations.restore import *
     from sbpair.operations.resubmit import *
+    from sbpair.operations.scrape import *
     from sbpair.operations.send import *
     from sbpair.operations.sessions import *
     from sbpair.operations.status import *
@@ -72,7 +73,6 @@ _MODULES = {
         "DeleteEntityRequest",
         "DeleteRuleRequest",
         "ListEntitiesRequest",
-        "ScrapeRequest",
         "SetStatusRequest",
         "ShowEntityRequest",
         "create_entity",
@@ -80,7 +80,6 @@ _MODULES = {
         "delete_entity",
         "delete_rule",
         "list_entities",
-        "scrape_namespace",
         "set_status",
         "show_entity",
     ),
@@ -102,6 +101,7 @@ _MODULES = {
     "report": ("IncidentReport", "ReportRequest", "report"),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
     "resubmit": ("Repair", "ResubmitRequest", "Steps", "resubmit"),
+    "scrape": ("ScrapeRequest", "scrape_namespace"),
     "send": ("SendRequest", "SentMessages", "send"),
     "sessions": ("ListSessionsRequest", "SessionRequest", "list_sessions", "set_session_state", "show_session"),
     "status": ("StatusReport", "StatusRequest", "status", "watch_status"),

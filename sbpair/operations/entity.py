@@ -5,11 +5,11 @@ Each takes the `Ends` of the namespace (`sbpair.open_ends(access)`) and needs Ma
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from sbpair.concurrency import run_until, side_by_side
+from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError, SbpairError, ServiceError, UsageError
@@ -17,9 +17,7 @@ from sbpair.core.inspection.entity import (
     STATUS_MEANS,
     Action,
     Changed,
-    Listed,
     ListedEntities,
-    ScrapedNamespace,
     Shown,
     has_status,
     listed,
@@ -35,7 +33,6 @@ from sbpair.core.words import listed as listed_names
 from sbpair.operations.log import OperationsLog, change_line
 from sbpair.ports import Ends, Observer, Topology
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.clock import SystemClock
 from sbpair.service import EntityStatus
 
 __all__ = [
@@ -44,7 +41,6 @@ __all__ = [
     "DeleteEntityRequest",
     "DeleteRuleRequest",
     "ListEntitiesRequest",
-    "ScrapeRequest",
     "SetStatusRequest",
     "ShowEntityRequest",
     "create_entity",
@@ -52,7 +48,6 @@ __all__ = [
     "delete_entity",
     "delete_rule",
     "list_entities",
-    "scrape_namespace",
     "set_status",
     "show_entity",
 ]
@@ -156,51 +151,6 @@ async def list_entities(
     ]
     found.sort(key=lambda facts: facts.path.lower())
     return ListedEntities(shown_name(ends.source_access), tuple(map(listed, found)))
-
-
-@dataclass(frozen=True, slots=True)
-class ScrapeRequest:
-    """What is read for monitoring."""
-
-    pattern: str = "*"
-    """Shell pattern of paths; case does not matter."""
-    most_entities: int = 5_000
-    """Of more, the first by path are read; the others are only counted."""
-    oldest: bool = True
-    """Browse one message of each queue and subscription that holds some. Needs Listen."""
-
-
-async def scrape_namespace(
-    ends: Ends,
-    request: ScrapeRequest,
-    *,
-    observer: Observer | None = None,
-    stop: asyncio.Event | None = None,
-) -> ScrapedNamespace:
-    """The entities of a namespace with counts, and how long the first message of each has waited. Reads only.
-
-    One management call for each page of entities and topic, and one browse for each entity with messages. An entity
-    that cannot be browsed, for want of Listen, has no age.
-
-    Raises:
-        ServiceError: the entities could not be read.
-        InterruptedWorkError: `stop` was set.
-    """
-    found = await list_entities(ends, ListEntitiesRequest(request.pattern), observer=observer, stop=stop)
-    kept = found.entities[: request.most_entities]
-    clock = SystemClock()
-
-    async def age(entity: Listed) -> tuple[str, float | None]:
-        try:
-            oldest = (await peeking(ends.source, dead_letters=False)(entity.path)).oldest_enqueued_at
-        except ServiceError:
-            oldest = None
-        return entity.path, None if oldest is None else max(0.0, clock.now().timestamp() - oldest)
-
-    waiting = [entity for entity in kept if entity.active and entity.kind is not EntityKind.TOPIC]
-    ages = await run_until(stop or asyncio.Event(), side_by_side(age, waiting if request.oldest else ()))
-    known = {path: seconds for path, seconds in ages if seconds is not None}
-    return ScrapedNamespace(replace(found, entities=kept), known, len(found.entities) - len(kept))
 
 
 async def show_entity(

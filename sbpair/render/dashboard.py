@@ -123,6 +123,21 @@ PANELS = (
         unit="s",
     ),
     Panel(
+        "Dead letters by cause",
+        "Of all entities, in words of `sbpair explain`. See them: sbpair dlq list --namespace NAMESPACE",
+        [Query("sum by (namespace, cause) (sbpair_entity_dead_letter_cause_messages)", "{{namespace}} {{cause}}")],
+    ),
+    Panel(
+        "Credits of the exporter",
+        "Throttling credits a second that monitoring itself uses, of the 1,000 of a namespace of tier Standard.",
+        [
+            Query(
+                "sum by (namespace) (rate(sbpair_exporter_credits_total[$__rate_interval]))",
+                "{{namespace}}",
+            )
+        ],
+    ),
+    Panel(
         "Findings by check",
         "Explain one: sbpair audit --explain CODE",
         [Query(f"sum by (pair, code) (sbpair_audit_check_findings{_P})", "{{pair}} {{code}}")],

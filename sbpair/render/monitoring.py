@@ -63,12 +63,10 @@ def to_prometheus(result: CommandResult) -> str:
     return exposition((*result.metrics, success_stamp(result.command)))
 
 
-def success_stamp(command: str, *labels: tuple[str, str]) -> Metric:
-    """When a command last ran to its end: now."""
-    name = "sbpair_last_success_timestamp_seconds"
-    return Metric(
-        name, "When this command last ran to its end.", round(time.time(), 3), (("command", command), *labels)
-    )
+def success_stamp(command: str, *labels: tuple[str, str], at: float | None = None) -> Metric:
+    """When a command last ran to its end: `at`, UTC epoch seconds, or now."""
+    value = round(at or time.time(), 3)
+    return Metric("sbpair_last_success_timestamp_seconds", value, (("command", command), *labels))
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
@@ -78,8 +76,8 @@ def exposition(metrics: Iterable[Metric]) -> str:
     for metric in sorted(metrics, key=lambda item: item.name):
         if metric.name not in seen:
             seen.add(metric.name)
-            lines.append(f"# HELP {metric.name} {metric.help}")
-            lines.append(f"# TYPE {metric.name} {'counter' if metric.counter else 'gauge'}")
+            lines.append(f"# HELP {metric.name} {metric.series.help}")
+            lines.append(f"# TYPE {metric.name} {'counter' if metric.series.counter else 'gauge'}")
         labels = ",".join(f'{name}="{_prometheus_value(value)}"' for name, value in metric.labels)
         lines.append(
             f"{metric.name}{{{labels}}} {metric.value:.15g}" if labels else f"{metric.name} {metric.value:.15g}"

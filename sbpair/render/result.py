@@ -10,6 +10,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
 
 if TYPE_CHECKING:
+    from sbpair.core.metrics import Series
     from sbpair.render.page import Page
 
 
@@ -117,13 +118,18 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One sample for Prometheus and Nagios perfdata. `name` ends in its unit."""
+    """One sample for Prometheus and Nagios perfdata, of a metric in the table of `sbpair.core.metrics`."""
 
     name: str
-    help: str
     value: float
     labels: tuple[tuple[str, str], ...] = ()
-    counter: bool = False
+
+    @property
+    def series(self) -> "Series":
+        """What it is a sample of."""
+        from sbpair.core.metrics import series
+
+        return series()[self.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +175,9 @@ def metrics_of(figures: Any, *labels: tuple[str, str]) -> Iterator[Metric]:
     for field in dataclasses.fields(figures):
         if "metric" not in field.metadata:
             continue
-        name, help, label = (field.metadata.get(key, "") for key in ("metric", "what", "label"))
-        value = getattr(figures, field.name)
+        name, value = field.metadata["metric"], getattr(figures, field.name)
         if isinstance(value, Mapping):
             for key, number in value.items():
-                yield Metric(name, help, number, (*labels, (label, str(key))))
+                yield Metric(name, number, (*labels, (field.metadata["label"], str(key))))
         elif value is not None:
-            yield Metric(name, help, value, labels)
+            yield Metric(name, value, labels)

@@ -2,11 +2,12 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sbpair.core import events
 from sbpair.core.durations import format_duration
+from sbpair.core.metrics import of_a_service, series
 from sbpair.core.serialization import iso_time, spoken_clock
 from sbpair.core.transfer.report import Tally, numbers
 from sbpair.core.words import counted, listed
@@ -143,20 +144,15 @@ class _Queue:
     waiting: int | None = None
 
 
-_FROM_TO = ("queue", "entity")
-_COUNTERS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
-    "forwarded": ("forwarded_messages_total", "Messages sent back to the primary.", _FROM_TO),
-    "forwarded_bytes": ("forwarded_bytes_total", "Bytes sent back to the primary.", _FROM_TO),
-    "dead_lettered": ("dead_lettered_messages_total", "Messages put into dead-letter queues.", ("queue", "reason")),
-    "receive_failures": ("receive_failures_total", "Receives that failed.", ("queue", "code")),
-    "pauses": (
-        "pauses_total",
-        "Times a destination was held back; an empty entity is the whole namespace.",
-        ("entity", "code"),
-    ),
-    "restarts": ("restarts_total", "Times the service started again after an error.", ("code",)),
+_COUNTERS = {
+    "forwarded": "sbpair_syphon_forwarded_messages_total",
+    "forwarded_bytes": "sbpair_syphon_forwarded_bytes_total",
+    "dead_lettered": "sbpair_syphon_dead_lettered_messages_total",
+    "receive_failures": "sbpair_syphon_receive_failures_total",
+    "pauses": "sbpair_syphon_pauses_total",
+    "restarts": "sbpair_syphon_restarts_total",
 }
-"""What is counted: its metric, what that is, and the labels by which it is counted."""
+"""What is counted: its metric, which has the labels by which it is counted."""
 
 
 class ServiceMetrics:
@@ -234,10 +230,9 @@ class ServiceMetrics:
 
     def samples(self) -> Iterator[Metric]:
         """What is known now, each by its labels."""
-        for kind, (name, text, labels) in _COUNTERS.items():
+        for kind, name in _COUNTERS.items():
             for key, value in sorted(self._counts[kind].items()):
-                told = (("pair", self._pair), *zip(labels, key, strict=True))
-                yield Metric(f"sbpair_syphon_{name}", text, value, told, counter=True)
+                yield Metric(name, value, tuple(zip(series()[name].labels, (self._pair, *key), strict=True)))
         yield from self._of_totals()
         yield from self._gauges()
 
@@ -245,26 +240,23 @@ class ServiceMetrics:
         """The counters of a drain, but for those that are told by queue and destination already."""
         for number in numbers():
             if number.name in self.totals.numbers and number.name not in SHOWN_IN_PARTS:
-                name, value = number.metadata["metric"].removeprefix("sbpair_"), self.totals.numbers[number.name]
-                labels = (("pair", self._pair),)
-                yield Metric(f"sbpair_syphon_{name}_total", number.metadata["what"], value, labels, counter=True)
+                value = self.totals.numbers[number.name]
+                yield Metric(of_a_service(number.metadata["metric"]), value, (("pair", self._pair),))
 
     def _gauges(self) -> Iterator[Metric]:
-        yield self._gauge("start_timestamp_seconds", "When the service started.", round(self._began, 3))
-        yield self._gauge("healthy_ratio", "1 while /healthz says so, else 0.", 0 if self.troubles() else 1)
+        yield self._gauge("start_timestamp_seconds", round(self._began, 3))
+        yield self._gauge("healthy_ratio", 0 if self.troubles() else 1)
         now = self._now()
         for entity, until in sorted(self._paused.items()):
-            seconds = round(max(0.0, until - now), 3)
-            yield self._gauge("pause_left_seconds", "Until a held back destination is tried.", seconds, entity=entity)
+            yield self._gauge("pause_left_seconds", round(max(0.0, until - now), 3), entity=entity)
         for path, queue in sorted(self._queues.items()):
             if queue.polled_at is not None:
-                at = round(queue.polled_at, 3)
-                yield self._gauge("last_poll_timestamp_seconds", "When a poll was last answered.", at, queue=path)
+                yield self._gauge("last_poll_timestamp_seconds", round(queue.polled_at, 3), queue=path)
             if queue.waiting is not None:
-                yield self._gauge("waiting_messages", "Messages in it, as last counted.", queue.waiting, queue=path)
+                yield self._gauge("waiting_messages", queue.waiting, queue=path)
 
-    def _gauge(self, name: str, text: str, value: float, **labels: str) -> Metric:
-        return Metric(f"sbpair_syphon_{name}", text, value, (("pair", self._pair), *labels.items()))
+    def _gauge(self, name: str, value: float, **labels: str) -> Metric:
+        return Metric(f"sbpair_syphon_{name}", value, (("pair", self._pair), *labels.items()))
 
 
 SHOWN_IN_PARTS = ("forwarded", "forwarded_bytes", "dead_lettered")

@@ -15,7 +15,7 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.emulator import Emulator
 from sbpair.emulator.broker.queue import Queue
-from sbpair.emulator.entities import QueueDescription
+from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.throttling import Throttling, ThrottlingLimits
 from sbpair.engine.clock import SystemClock
@@ -23,6 +23,8 @@ from tests.benchmarks.processes import ask
 
 BACKLOG = tuple(f"primary/x-servicebus-transfer/{index}" for index in range(10))
 DESTINATION = "orders"
+TOPICS, SUBSCRIPTIONS = 3, 99
+"""Of a namespace that is given entities; the rest are queues."""
 _NEVER = 10**9
 COUNTED = ("attach", "send", "receive", "settle", "management", "http")
 
@@ -55,6 +57,11 @@ class Embedded:
         """Messages: `home` and `backlog`."""
         counts: dict[str, int] = self.order("counts")
         return counts
+
+    def entities(self, count: int) -> None:
+        """Give the primary so many queues, topics and subscriptions: every second one holds messages, every fifth one
+        dead letters of two causes, every tenth one requires sessions."""
+        self.order("entities", count=count)
 
     def watch(self) -> None:
         """Begin to count the operations of both namespaces anew (takes back every fault)."""
@@ -115,6 +122,27 @@ class _Server:
                 application_properties={"tenant": "contoso", "number": Long(number)},
             )
             queues[number % len(queues)].send(for_backlog(payload, DESTINATION), 0)
+
+    def _entities(self, count: int) -> None:
+        namespace = self._emulator.namespace("primary")
+        for number in range(count):
+            topic, below = divmod(number, SUBSCRIPTIONS + 1)
+            if topic < TOPICS:
+                if not below:
+                    namespace.create_topic(f"topic-{topic}", TopicDescription())
+                else:
+                    namespace.create_subscription(f"topic-{topic}", f"s-{below:03}", SubscriptionDescription())
+                continue
+            sessions = number % 10 == 0
+            queue = namespace.create_queue(f"queue-{number:05}", QueueDescription(requires_session=sessions))
+            if number % 5 == 0:
+                for reason in ("TTLExpiredException", "MaxDeliveryCountExceeded", f"reason {number}"):
+                    queue.send(compose(body="x", message_id="1", session_id="s" if sessions else None))
+                    (message,) = queue.mailboxes[0].peek(0, 1, _NEVER)
+                    queue.to_dead_letters(queue.mailboxes[0], message, reason, "")
+            if number % 2 == 0:
+                for session in range(3):
+                    queue.send(compose(body="x", message_id="1", session_id=str(session) if sessions else None))
 
     def _delay(self, milliseconds: float) -> None:
         for name in self._emulator.names:

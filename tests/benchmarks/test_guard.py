@@ -11,9 +11,12 @@ from sbpair.core.events import Polled
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from tests.benchmarks.embedded import BACKLOG, Embedded, embedded
+from tests.benchmarks.scrape import scraped
 from tests.fakes import RecordingObserver
 
 FEW, MANY = 500, 2500
+SCRAPED = 350
+"""Three topics with 99 subscriptions each, and 50 queues beside the one that is there."""
 RECEIVE_MESSAGES = 100
 MOST_RUNS = 8
 """What comes a second after the receive that asked for it is released and comes again. That is the machine being busy
@@ -76,3 +79,18 @@ async def test_operations_of_a_drain_stay_in_proportion(on: Embedded) -> None:
     for operation in ("connect", "attach", "management", "http"):
         assert many[operation] <= few[operation] + len(BACKLOG), f"{operation}: grows with the backlog"
     assert many["management"] <= 3 * len(BACKLOG), "browses of empty queues"
+
+
+async def test_a_scrape_asks_a_namespace_no_more_than_it_says(on: Embedded) -> None:
+    """A call for each page of entities and each topic, and fewer credits than it allows itself; what it tells of both
+    is what the namespace has counted."""
+    on.entities(SCRAPED)
+    rows = {(row.case.split()[0], row.figure): row.value for row in await scraped(on, SCRAPED)}
+    for case in ("first", "second"):
+        figures = {figure: value for (told, figure), value in rows.items() if told == case}
+        assert figures["management calls"] == figures["management calls, as told"] == 1 + 1 + 3
+        assert figures["credits of browses"] == figures["credits of browses, as told"] <= 1_000
+        assert (figures["ages"], figures["dead letters not read"]) == (25, 0)
+        assert figures["entities with sessions"] == 5
+    letters = 3 * 10
+    assert rows["first", "credits of browses"] - rows["second", "credits of browses"] == letters

@@ -16,6 +16,7 @@ import yaml
 
 from sbpair.core import events
 from sbpair.core.events import Event
+from sbpair.core.metrics import series
 from sbpair.render.dashboard import PANELS, dashboard
 from sbpair.render.export import Kind, dns_name, in_action, in_bicep, in_hcl, in_shell, in_yaml
 from sbpair.render.service import ServiceMetrics
@@ -171,6 +172,10 @@ def samples(local: Sbpair) -> Mapping[str, set[str]]:
     """Name of each sample that the program writes -> its labels."""
     assert local("provision", "local", "--queues", "2").code == 0
     local.python(DIVERT)
+    on = ("--namespace", "local-secondary")
+    assert local("entity", "create", "refused", *on, "--yes").code == 0
+    assert local("send", "refused", *on, stdin="x\n").code == 0
+    assert local("message", "dead-letter", "refused", "1", "--reason", "mine", *on, "--yes").code == 0
     metrics = ServiceMetrics("local", poll_seconds=900)
     for event in one_of_each():
         metrics.notify(event)
@@ -194,14 +199,21 @@ def test_a_quiet_year_of_a_pair_read_without_arm_has_no_skipped_check(
     assert re.search(r"^sbpair_audit_skipped_checks\{.*\} 0$", text, re.MULTILINE), text
 
 
+def test_every_sample_is_in_the_table_with_its_labels(samples: Mapping[str, set[str]]) -> None:
+    for name, labels in samples.items():
+        assert labels - {"instance", "job"} <= set(series()[name].labels), name
+
+
 def alerts(files: Files) -> Iterator[dict[str, Any]]:
     for group in yaml.safe_load(files.one(Kind.ALERTS))["groups"]:
         yield from group["rules"]
 
 
 def check_query(expression: str, samples: Mapping[str, set[str]]) -> None:
+    """It asks for what a program writes, and for nothing that is not in the table."""
     named = re.findall(r"sbpair_\w+", expression)
     assert named, expression
+    assert set(named) <= set(series())
     common = set.intersection(*(samples[name] for name in named))  # a KeyError names what no program writes
     asked = {label for group in re.findall(r"by \((.*?)\)", expression) for label in group.split(", ")}
     asked |= {label for group in re.findall(r"\{(.*?)\}", expression) for label in re.findall(r"(\w+)=~?\"", group)}

@@ -60,7 +60,7 @@ def result_of(value: str) -> CommandResult:
         notes=(value,),
         exit=Exit.OK,
         checks=(Check(value, value, Severity.ERROR, value), Check("A", value, Severity.WARNING, value)),
-        metrics=(Metric("m", "Help.", 1.0, (("queue", value),)),),
+        metrics=(Metric("sbpair_entities", 1.0, (("queue", value),)),),
     )
 
 
@@ -119,8 +119,8 @@ def test_what_is_defused_stays_so_and_loses_nothing(value: str) -> None:
 
 @given(HOSTILE)
 def test_labels_have_valid_escapes_only(value: str) -> None:
-    line = monitoring.exposition([Metric("m", "h", 1.0, (("queue", value),))]).splitlines()[-1]
-    inside = line[len('m{queue="') : line.rindex('"} ')]
+    line = monitoring.exposition([Metric("sbpair_entities", 1.0, (("queue", value),))]).splitlines()[-1]
+    inside = line[len('sbpair_entities{queue="') : line.rindex('"} ')]
     rest = inside.replace("\\\\", "").replace('\\"', "").replace("\\n", "")
     assert "\\" not in rest
     assert '"' not in rest

@@ -47,10 +47,10 @@ RESULT = CommandResult(
         Check("unreachable", "host", Severity.UNKNOWN, "no answer"),
     ),
     metrics=(
-        Metric("sbpair_backlog_messages", "Messages in the backlog.", 1234567, (("pair", 'o"\\d'), ("kind", "active"))),
-        Metric("sbpair_backlog_messages", "Messages in the backlog.", 2, (("pair", "it's"), ("kind", "dead-letter"))),
-        Metric("sbpair_ping_latency_seconds", "Time.", 0.0125),
-        Metric("sbpair_sent_total", "Sent.", 3, counter=True),
+        Metric("sbpair_backlog_messages", 1234567, (("pair", 'o"\\d'), ("kind", "active"))),
+        Metric("sbpair_backlog_messages", 2, (("pair", "it's"), ("kind", "dead-letter"))),
+        Metric("sbpair_ping_latency_seconds", 0.0125),
+        Metric("sbpair_syphon_restarts_total", 3),
     ),
 )  # fmt: skip
 

@@ -40,9 +40,9 @@ def test_nagios_is_unknown_when_nothing_could_be_looked_at(code: Exit) -> None:
 
 def test_nagios_begins_with_status_and_perfdata_on_one_line() -> None:
     one = CommandResult(
-        "ping", {}, summary="a | b", checks=(), metrics=(Metric("m_seconds", "h", 1.5, (("e", "x'=|"),)),)
+        "ping", {}, summary="a | b", checks=(), metrics=(Metric("sbpair_ping_connect_seconds", 1.5, (("e", "x'=|"),)),)
     )
-    assert monitoring.to_nagios(one) == "SBPAIR OK - a / b | 'm_seconds.x_/'=1.5\n"
+    assert monitoring.to_nagios(one) == "SBPAIR OK - a / b | 'sbpair_ping_connect_seconds.x_/'=1.5\n"
 
 
 def test_github_annotates_ten_of_a_kind_and_counts_the_rest() -> None:
@@ -89,18 +89,19 @@ def test_junit_is_xml_whatever_the_messages_hold() -> None:
 
 def test_prometheus_writes_help_and_type_once_and_keeps_a_metric_together() -> None:
     metrics = (
-        Metric("b_total", "Second.", 1, counter=True),
-        Metric("a_seconds", "First.", 0.5, (("side", "primary"),)),
-        Metric("a_seconds", "First.", 1e15, (("side", "secondary\n"),)),
+        Metric("sbpair_syphon_restarts_total", 1),
+        Metric("sbpair_ping_connect_seconds", 0.5, (("side", "primary"),)),
+        Metric("sbpair_ping_connect_seconds", 1e15, (("side", "secondary\n"),)),
     )
     text = monitoring.to_prometheus(CommandResult("ping", {}, checks=(), metrics=metrics))
     lines = text.splitlines()
-    assert lines[:6] == [
-        "# HELP a_seconds First.",
-        "# TYPE a_seconds gauge",
-        'a_seconds{side="primary"} 0.5',
-        'a_seconds{side="secondary\\n"} 1e+15',
-        "# HELP b_total Second.",
-        "# TYPE b_total counter",
+    assert lines[3:] == [
+        "# HELP sbpair_ping_connect_seconds The first accepted ping, which connects.",
+        "# TYPE sbpair_ping_connect_seconds gauge",
+        'sbpair_ping_connect_seconds{side="primary"} 0.5',
+        'sbpair_ping_connect_seconds{side="secondary\\n"} 1e+15',
+        "# HELP sbpair_syphon_restarts_total Times the service started again after an error.",
+        "# TYPE sbpair_syphon_restarts_total counter",
+        "sbpair_syphon_restarts_total 1",
     ]
-    assert lines[-1].startswith('sbpair_last_success_timestamp_seconds{command="ping"} ')
+    assert lines[2].startswith('sbpair_last_success_timestamp_seconds{command="ping"} ')

@@ -188,7 +188,6 @@ def one_estimate(found: Estimated) -> CommandResult:
     currency = found.estimate.currency
     metric = Metric(
         "sbpair_cost_month_total",
-        "Estimated cost of a month in the labelled currency.",
         float(to_cents(found.estimate.total)),
         (("pair", found.pair or ""), ("currency", currency)),
     )

@@ -363,20 +363,15 @@ class _Metrics:
             of_entity = pair, ("entity", entity)
             passed = counts.accepted - counts.diverted
             for outcome, value in (("primary", passed), ("backlog", counts.diverted), ("refused", counts.refused)):
-                labels = (*of_entity, ("outcome", outcome))
-                text = "Messages of clients, by what became of them."
-                yield Metric("sbpair_gateway_messages_total", text, value, labels, True)
-            text = "Time from a send's arrival until it was accepted, together."
-            yield Metric("sbpair_gateway_send_seconds_total", text, counts.seconds, of_entity, True)
-            text = "Sends that were accepted, by the time they took at most."
+                yield Metric("sbpair_gateway_messages_total", value, (*of_entity, ("outcome", outcome)))
+            yield Metric("sbpair_gateway_send_seconds_total", counts.seconds, of_entity)
             sends = 0
             for bound in LATENCIES:
                 sends += counts.within[bound]
-                yield Metric("sbpair_gateway_sends_total", text, sends, (*of_entity, ("le", f"{bound:g}")), True)
-            yield Metric("sbpair_gateway_sends_total", text, counts.sends, (*of_entity, ("le", "+Inf")), True)
+                yield Metric("sbpair_gateway_sends_total", sends, (*of_entity, ("le", f"{bound:g}")))
+            yield Metric("sbpair_gateway_sends_total", counts.sends, (*of_entity, ("le", "+Inf")))
         for one in house.pairing.state().entities:
-            labels = (pair, ("entity", one.entity), ("state", one.state.value))
-            yield Metric("sbpair_gateway_entity_state", "1 for the state of an entity's sends.", 1, labels)
+            yield Metric("sbpair_gateway_entity_state", 1, (pair, ("entity", one.entity), ("state", one.state.value)))
         told = house.status()
-        yield Metric("sbpair_gateway_connections", "Connections of clients.", told.connections, (pair,))
-        yield Metric("sbpair_gateway_ready", "1 if messages can be accepted.", float(not told.troubles), (pair,))
+        yield Metric("sbpair_gateway_connections", told.connections, (pair,))
+        yield Metric("sbpair_gateway_ready", float(not told.troubles), (pair,))

@@ -2,59 +2,30 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.context import load_settings, open_sides, run_async
+from sbpair.cli.context import load_settings, run_async
+from sbpair.cli.inspection.sources import Source, ToWatch, Watched, chosen_namespaces, chosen_pairs
 from sbpair.cli.options import Options, command, duration_option
-from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, NamespaceOptions, find_namespace
-from sbpair.core.access import NamespaceAccess, shown_name
-from sbpair.core.errors import SbpairError, UsageError
+from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
+from sbpair.core.access import shown_name
+from sbpair.core.errors import UsageError
+from sbpair.core.forecast import Forecast
 from sbpair.core.inspection.audit.result import figures as audit_figures
-from sbpair.core.inspection.entity import EntityFigures, ScrapedNamespace, ScrapeFigures
+from sbpair.core.inspection.entity import ScrapedNamespace, ScrapeFigures
+from sbpair.core.inspection.status import StatusReport
 from sbpair.core.inspection.status import figures as status_figures
-from sbpair.core.pairing import Pair
+from sbpair.core.serialization import metric
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, Metric, metrics_of
-from sbpair.service import EntityStatus
-
-if TYPE_CHECKING:
-    from sbpair.settings import Settings
 
 _log = logging.getLogger("sbpair")
-
-
-@dataclass
-class _Source:
-    """What is read again and again: the samples of the last time that it could be, and since when it cannot."""
-
-    name: str
-    read: Callable[[], Awaitable[list[Metric]]]
-    dark: tuple[Metric, ...] = ()
-    """Its samples while it cannot be read: stale figures are left out, since they would look like today's."""
-    samples: Sequence[Metric] = ()
-    trouble: str = ""
-
-    async def refresh(self, stop: asyncio.Event, interval_seconds: float) -> None:
-        """Read until `stop`, so that a slow or dark source holds up no other one."""
-        while not stop.is_set():
-            try:
-                self.samples = await self.read()
-                if self.trouble:
-                    _log.info(f"{self.name} is read again.")
-                self.trouble = ""
-            except SbpairError as error:
-                if error.message != self.trouble:
-                    _log.warning(f"{self.name} cannot be read: {error.message}")
-                self.samples, self.trouble = self.dark, error.message
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), interval_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +36,25 @@ class ExporterEnded:
     pairs: tuple[str, ...]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Exported:
-    """What the port serves."""
+    """What the port serves. What cannot be read has no samples: those of before would look like today's."""
 
-    sources: list[_Source] = field(default_factory=list)
+    watched: Watched
 
     def text(self) -> str:
         from sbpair.render.monitoring import exposition
 
-        return exposition(metric for source in self.sources for metric in source.samples)
+        return exposition(self._samples())
+
+    def _samples(self) -> Iterator[Metric]:
+        for source in self.watched.sources:
+            yield from _samples(source)
+        for name, used in self.watched.used.items():
+            yield from metrics_of(_Used.of(used), ("namespace", name))
 
     def troubles(self) -> list[str]:
-        return [f"{source.name}: {source.trouble}" for source in self.sources if source.trouble]
+        return [f"{source.sentence}: {source.trouble}" for source in self.watched.sources if source.trouble]
 
 
 @command(output="cli.inspection.exporter:ExporterEnded")
@@ -109,18 +86,20 @@ def exporter(
     most_entities: Annotated[
         int, typer.Option(min=1, help="The most entities of a namespace that have samples; of more, the first by path.")
     ] = 5_000,
-    oldest: Annotated[
-        bool, typer.Option("--oldest/--no-oldest", help="Browse one message of each entity with messages for its age.")
+    browse: Annotated[
+        bool,
+        typer.Option("--browse/--no-browse", help="Browse for ages, sessions and the causes of dead letters."),
     ] = True,
     auth: NamespaceAuthOption = None,
 ) -> CommandResult:
     """Serve figures of namespaces and pairs for Prometheus until stopped.
 
-    /metrics has the messages, dead letters, size and oldest message of every queue and subscription, and of each pair
-    the backlog, the reachability of both sides and the findings of the audit: what the rules of `sbpair export alerts`
-    and the dashboard read. /healthz names what cannot be read. Reads only. Needs Manage on the namespaces, and Listen
-    for ages. A scrape costs the namespaces nothing: figures are read in the background, --interval apart, and what
-    cannot be read has no samples until it can.
+    /metrics has the messages, dead letters by cause, size, sessions and oldest message of every queue and subscription,
+    and of each pair the backlog, the reachability of both sides and the findings of the audit: what the rules of
+    `sbpair export alerts` and the dashboard read. /healthz names what cannot be read. Reads only. Needs Manage on the
+    namespaces, and Listen to browse. Figures are read in the background, --interval apart, with one management call for
+    100 entities and for each topic, and one browse for each entity at most; a dead letter is read once. What cannot be
+    read has no samples until it can.
 
     \b
     Examples:
@@ -132,39 +111,28 @@ def exporter(
     seconds = duration_option(interval) or 0.0
     if seconds < 1:
         raise UsageError(f"--interval is one second or more, not {interval}.")
-    audit_seconds = duration_option(audit_interval) or 0.0
-    chosen = _pairs(settings, pairs, namespaces)
-    places = _namespaces(settings, namespaces, chosen, auth)
-    request = operations.ScrapeRequest(most_entities=most_entities, oldest=oldest)
+    chosen = chosen_pairs(settings, pairs, namespaces)
+    watch = ToWatch(
+        chosen_namespaces(settings, namespaces, chosen, auth),
+        chosen,
+        operations.ScrapeRequest(most_entities=most_entities, browse=browse),
+        seconds,
+        options.timeout_seconds(operations.StatusRequest().timeout_seconds),
+        duration_option(audit_interval) or 0.0,
+    )
 
     async def work(stop: asyncio.Event) -> None:
         from sbpair.cli.transfer.metrics_endpoint import metrics_port
-        from sbpair.connect import open_ends
 
-        exported = _Exported()
-        async with AsyncExitStack() as stack:
-            reading: list[tuple[_Source, float]] = []
-            for access in places:
-                ends = await stack.enter_async_context(open_ends(access))
-                reading.append((_of_namespace(access, ends, request), seconds))
-            for pair in chosen:
-                sides = await stack.enter_async_context(open_sides(pair))
-                timeout_seconds = options.timeout_seconds(operations.StatusRequest().timeout_seconds)
-                reading.append((_of_status(pair, sides, timeout_seconds), seconds))
-                if audit_seconds:
-                    reading.append((_of_audit(pair, sides, tuple(chosen)), audit_seconds))
-            exported.sources = [source for source, _ in reading]
-            await stack.enter_async_context(metrics_port(exported, host, port))
+        async with watch.opened() as watched, metrics_port(_Exported(watched), host, port):
             _log.info(
-                f"Reading {counted(len(places), 'namespace')} and {counted(len(chosen), 'pair')} every {interval}. "
-                "Ctrl-C ends it."
+                f"Reading {counted(len(watch.namespaces), 'namespace')} and {counted(len(chosen), 'pair')} every "
+                f"{interval}. Ctrl-C ends it."
             )
-            async with asyncio.TaskGroup() as group:
-                for source, wait_seconds in reading:
-                    group.create_task(source.refresh(stop, wait_seconds))
+            await watched.refresh(stop)
 
     run_async(options, work)
-    ended = ExporterEnded(tuple(map(shown_name, places)), tuple(pair.name for pair in chosen))
+    ended = ExporterEnded(tuple(map(shown_name, watch.namespaces)), tuple(pair.name for pair in chosen))
     return CommandResult("exporter", ended, text="")
 
 
@@ -175,65 +143,38 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  (what `:9464` asks for)
 
 
-def _pairs(settings: "Settings", names: list[str] | None, namespaces: list[str] | None) -> list[Pair]:
-    """Those that are named; without any name all that are configured, or the one that the environment tells."""
-    if names:
-        return [settings.pair(name) for name in names]
-    if namespaces:
-        return []
-    return [settings.pair(name) for name in settings.pair_names() or (None,)]
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """What the exporter itself has asked of a namespace since it began."""
+
+    management_calls: int = field(metadata=metric("sbpair_exporter_management_calls_total"))
+    credits: int = field(metadata=metric("sbpair_exporter_credits_total"))
+
+    @classmethod
+    def of(cls, used: Forecast) -> "_Used":
+        return cls(used.management_calls, used.throttling_credits)
 
 
-def _namespaces(
-    settings: "Settings", names: list[str] | None, pairs: Sequence[Pair], auth: Any
-) -> list[NamespaceAccess]:
-    named = [find_namespace(settings, NamespaceOptions(namespace=name, auth=auth))[0] for name in names or ()]
-    of_pairs = [access for pair in pairs for access in (pair.primary, pair.secondary)] if not names else []
-    return list({access.host.lower(): access for access in (*named, *of_pairs)}.values())
-
-
-def _of_namespace(access: NamespaceAccess, ends: operations.Ends, request: operations.ScrapeRequest) -> _Source:
-    name = shown_name(access)
-    label = ("namespace", name)
-
-    async def read() -> list[Metric]:
-        return list(_samples(await operations.scrape_namespace(ends, request), label))
-
-    return _Source(f"The namespace {name}", read, tuple(metrics_of(ScrapeFigures(0, None, None), label)))
-
-
-def _samples(scraped: ScrapedNamespace, label: tuple[str, str]) -> "list[Metric]":
-    entities = scraped.listed.entities
-    found = list(metrics_of(ScrapeFigures(1, len(entities) + scraped.left_out, scraped.left_out), label))
-    for entity in entities:
-        labels = (label, ("entity", entity.path))
-        enabled = int(entity.status == EntityStatus.ACTIVE.value)
-        found += metrics_of(entity, *labels)
-        found += metrics_of(EntityFigures(enabled, scraped.oldest_age_seconds.get(entity.path)), *labels)
-    return found
-
-
-def _of_status(pair: Pair, sides: operations.Sides, timeout_seconds: float) -> _Source:
-    request = operations.StatusRequest(0, timeout_seconds)
-
-    async def read() -> list[Metric]:
-        found = await operations.status(sides, request)
-        return [*metrics_of(status_figures(found), ("pair", pair.name)), _stamp("status", pair)]
-
-    return _Source(f"The backlog of {pair.name}", read)
-
-
-def _of_audit(pair: Pair, sides: operations.Sides, others: tuple[Pair, ...]) -> _Source:
-    request = operations.AuditRequest(others=others)
-
-    async def read() -> list[Metric]:
-        found = await operations.audit(sides, request)
-        return [*metrics_of(audit_figures(found), ("pair", pair.name)), _stamp("audit", pair)]
-
-    return _Source(f"The audit of {pair.name}", read)
-
-
-def _stamp(command_name: str, pair: Pair) -> Metric:
+def _samples(source: Source[Any]) -> Iterator[Metric]:
+    """Those of what was read last."""
     from sbpair.render.monitoring import success_stamp
 
-    return success_stamp(command_name, ("pair", pair.name))
+    found = None if source.trouble else source.latest
+    if source.kind is ScrapedNamespace and (found is not None or source.trouble):
+        yield from _of_namespace(found, ("namespace", source.name))
+    elif found is not None:
+        status = isinstance(found, StatusReport)
+        label = ("pair", source.name)
+        yield from metrics_of(status_figures(found) if status else audit_figures(found), label)
+        yield success_stamp("status" if status else "audit", label, at=source.read_at)
+
+
+def _of_namespace(scraped: ScrapedNamespace | None, label: tuple[str, str]) -> Iterator[Metric]:
+    if scraped is None:
+        yield from metrics_of(ScrapeFigures(0), label)
+        return
+    yield from metrics_of(scraped.figures(), label)
+    for entity in scraped.listed.entities:
+        labels = (label, ("entity", entity.path))
+        yield from metrics_of(entity, *labels)
+        yield from metrics_of(scraped.figures_of(entity), *labels)

@@ -94,12 +94,7 @@ def reconcile(
             for kind, count in counts.items()
         ),
         metrics=tuple(
-            Metric(
-                "sbpair_reconcile_messages",
-                "Archived messages by verdict.",
-                report.verdicts.get(kind, 0),
-                (("verdict", kind),),
-            )
+            Metric("sbpair_reconcile_messages", report.verdicts.get(kind, 0), (("verdict", kind),))
             for kind in ("ok", "arrived", *FINDINGS)
         ),
     )

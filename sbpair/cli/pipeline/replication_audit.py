@@ -205,12 +205,6 @@ def result_of(report: ReplicationReport) -> CommandResult:
             for name, text in _WORDS.items()
         ),
         metrics=tuple(
-            Metric(
-                "sbpair_replication_audit_findings",
-                "Findings of the audit by kind.",
-                counts[name],
-                (("verdict", name),),
-            )
-            for name in VERDICTS
+            Metric("sbpair_replication_audit_findings", counts[name], (("verdict", name),)) for name in VERDICTS
         ),
     )

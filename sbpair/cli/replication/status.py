@@ -206,17 +206,11 @@ def _checks(name: str, stuck: list[_Seen]) -> list[Check]:
 
 
 def _metrics(by_state: Counter[State], stuck: int, completed: int, failed: int) -> list[Metric]:
-    states = [
-        Metric(
-            "sbpair_replicated_sessions", "Sessions in the journal by state.", by_state[one], (("state", one.value),)
-        )
-        for one in State
-    ]
     return [
-        *states,
-        Metric("sbpair_replicated_stuck_sessions", "Sessions that somebody should look at.", stuck),
-        Metric("sbpair_replicated_completed_messages", "Messages completed.", completed, counter=True),
-        Metric("sbpair_replicated_failed_messages", "Messages that failed permanently.", failed, counter=True),
+        *(Metric("sbpair_replicated_sessions", by_state[one], (("state", one.value),)) for one in State),
+        Metric("sbpair_replicated_stuck_sessions", stuck),
+        Metric("sbpair_replicated_completed_messages", completed),
+        Metric("sbpair_replicated_failed_messages", failed),
     ]
 
 

@@ -157,7 +157,7 @@ def _shown(found: "operations.Triage", notes: tuple[str, ...]) -> CommandResult:
         exit=found.exit,
         checks=checks or (Check("dead-letters", found.namespace, Severity.OK, found.closing),),
         metrics=tuple(
-            Metric("sbpair_dead_letters", "Dead letters of an entity.", number, (("entity", name),))
+            Metric("sbpair_listed_dead_letter_messages", number, (("namespace", found.namespace), ("entity", name)))
             for name, number in by_entity.items()
         ),
         screen=(table_of(operations.Cause, found.shown, show=columns),),

@@ -72,8 +72,8 @@ class Instruments:
 
     def _make(self, metric: Metric) -> None:
         name = instrument_name(metric)
-        make = self._meter.create_observable_counter if metric.counter else self._meter.create_observable_gauge
-        make(name, [lambda options: self._last[name]], unit=unit_of(metric), description=metric.help)
+        make = self._meter.create_observable_counter if metric.series.counter else self._meter.create_observable_gauge
+        make(name, [lambda options: self._last[name]], unit=unit_of(metric), description=metric.series.help)
 
 
 class Spans:

@@ -30,19 +30,11 @@ class By(StrEnum):
 class PingFigures:
     """What monitoring shows of the pings of one entity, in seconds."""
 
-    up: float = field(metadata=metric("sbpair_ping_up", "1 if the last ping was accepted."))
-    tries: float = field(metadata=metric("sbpair_ping_tries", "Pings of the last run."))
-    accepted: float = field(metadata=metric("sbpair_ping_accepted", "Accepted pings of the last run."))
-    connect: float | None = field(
-        metadata=metric("sbpair_ping_connect_seconds", "The first accepted ping, which connects.")
-    )
-    latency: Mapping[str, float] = field(
-        metadata=metric(
-            "sbpair_ping_latency_seconds",
-            "Time to acceptance on an open connection, by nearest rank.",
-            label="quantile",
-        )
-    )
+    up: float = field(metadata=metric("sbpair_ping_up"))
+    tries: float = field(metadata=metric("sbpair_ping_tries"))
+    accepted: float = field(metadata=metric("sbpair_ping_accepted"))
+    connect: float | None = field(metadata=metric("sbpair_ping_connect_seconds"))
+    latency: Mapping[str, float] = field(metadata=metric("sbpair_ping_latency_seconds", label="quantile"))
 
 
 @dataclass(frozen=True, slots=True)

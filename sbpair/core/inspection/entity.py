@@ -7,6 +7,7 @@ from typing import Any
 
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import SETTINGS_OF, AccessRule, EntityFacts, EntityKind, EntitySettings, RuleFacts, Values
+from sbpair.core.forecast import Forecast
 from sbpair.core.serialization import HIDDEN, column, metric, to_plain
 from sbpair.service import EntityStatus
 
@@ -18,26 +19,16 @@ class Listed:
     kind: EntityKind = field(metadata=column("Kind"))
     path: str = field(metadata=column("Entity"))
     status: str = field(metadata=column("Status"))
-    active: int = field(
-        metadata=column("Active", counts=True)
-        | metric("sbpair_entity_active_messages", "Active messages of an entity, deferred ones included.")
-    )
+    active: int = field(metadata=column("Active", counts=True) | metric("sbpair_entity_active_messages"))
     """With deferred ones."""
-    dead_letter: int = field(
-        metadata=column("Dead", counts=True)
-        | metric("sbpair_entity_dead_letter_messages", "Dead letters of an entity.")
-    )
-    scheduled: int = field(
-        metadata=column("Scheduled", counts=True)
-        | metric("sbpair_entity_scheduled_messages", "Scheduled messages of an entity.")
-    )
-    transfer: int = field(
-        metadata=metric(
-            "sbpair_entity_transfer_messages", "Messages on their way to where an entity forwards, or stuck."
-        )
-    )
+    dead_letter: int = field(metadata=column("Dead", counts=True) | metric("sbpair_entity_dead_letter_messages"))
+    scheduled: int = field(metadata=column("Scheduled", counts=True) | metric("sbpair_entity_scheduled_messages"))
+    transfer: int = field(metadata=metric("sbpair_entity_transfer_messages"))
     """On their way to where the entity forwards, those that failed included."""
-    size_in_bytes: int = field(metadata=metric("sbpair_entity_size_bytes", "Size of an entity, dead letters included."))
+    transfer_dead_letter: int = field(metadata=metric("sbpair_entity_transfer_dead_letter_messages"))
+    """Those of them that could not be forwarded."""
+    size_in_bytes: int = field(metadata=metric("sbpair_entity_size_bytes"))
+    requires_session: bool = False
 
 
 LISTED_COLUMNS = ("path", "kind", "status", "active", "dead_letter", "scheduled")
@@ -52,35 +43,78 @@ class ListedEntities:
 
 
 @dataclass(frozen=True, slots=True)
+class LettersRead:
+    """The dead letters of an entity that were read for their causes."""
+
+    by_cause: Mapping[str, int] = field(default_factory=dict)
+    """By the words of `sbpair explain`, of which there are few."""
+    next_number: int = 1
+    """The sequence number from which it goes on."""
+    counted: int | None = None
+    """What the namespace counted when all were read; None: not all were."""
+
+    @property
+    def messages(self) -> int:
+        return sum(self.by_cause.values())
+
+
+NOT_READ = "(not read)"
+"""The cause of dead letters that there was no time or right to read."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScrapedNamespace:
-    """What monitoring shows of a namespace's entities at a time."""
+    """What monitoring shows of a namespace's entities at a time. The mappings are by the paths of those that could be
+    read."""
 
     listed: ListedEntities
-    oldest_age_seconds: Mapping[str, float]
-    """By the path of an entity: age of its first message that is not scheduled, where it could be browsed."""
     left_out: int
     """Entities for which there was no room."""
+    taken_at: float
+    """UTC epoch seconds."""
+    oldest_age_seconds: Mapping[str, float]
+    """Age of an entity's first message that is not scheduled."""
+    sessions: Mapping[str, int]
+    """Sessions that hold messages or a state."""
+    letters: Mapping[str, LettersRead]
+    used: Forecast
+    """What reading all this has used."""
+
+    def causes(self, entity: Listed) -> Mapping[str, int]:
+        """An entity's dead letters by cause, as many as the namespace counts."""
+        known = self.letters.get(entity.path, LettersRead())
+        unread = entity.dead_letter - known.messages
+        return {**known.by_cause, **({NOT_READ: unread} if unread > 0 else {})}
+
+    def figures(self) -> "ScrapeFigures":
+        with_sessions = sum(1 for one in self.listed.entities if one.requires_session and one.active)
+        asked = sum(1 for one in self.listed.entities if one.active and one.path in self.sessions)
+        return ScrapeFigures(1, len(self.listed.entities) + self.left_out, self.left_out, with_sessions - asked)
+
+    def figures_of(self, entity: Listed) -> "EntityFigures":
+        enabled = int(entity.status == EntityStatus.ACTIVE.value)
+        sessions = self.sessions.get(entity.path, 0 if entity.requires_session and not entity.active else None)
+        return EntityFigures(enabled, self.oldest_age_seconds.get(entity.path), self.causes(entity), sessions)
 
 
 @dataclass(frozen=True, slots=True)
 class ScrapeFigures:
     """The samples of a namespace that are not those of an entity."""
 
-    up: int = field(metadata=metric("sbpair_entities_up", "1 if the entities of a namespace were read, else 0."))
-    entities: int | None = field(metadata=metric("sbpair_entities", "Queues, topics and subscriptions of a namespace."))
-    left_out: int | None = field(
-        metadata=metric("sbpair_entities_left_out", "Entities beyond --most-entities, of which there are no samples.")
-    )
+    up: int = field(metadata=metric("sbpair_entities_up"))
+    entities: int | None = field(default=None, metadata=metric("sbpair_entities"))
+    left_out: int | None = field(default=None, metadata=metric("sbpair_entities_left_out"))
+    sessions_left_out: int | None = field(default=None, metadata=metric("sbpair_entities_sessions_not_read"))
 
 
 @dataclass(frozen=True, slots=True)
 class EntityFigures:
     """The samples of an entity that are not in `Listed`."""
 
-    enabled: int = field(metadata=metric("sbpair_entity_enabled", "1 if an entity is Active, 0 if it is disabled."))
-    oldest_age_seconds: float | None = field(
-        metadata=metric("sbpair_entity_oldest_age_seconds", "Age of the first message of a queue or subscription.")
-    )
+    enabled: int = field(metadata=metric("sbpair_entity_enabled"))
+    oldest_age_seconds: float | None = field(metadata=metric("sbpair_entity_oldest_age_seconds"))
+    causes: Mapping[str, int] = field(metadata=metric("sbpair_entity_dead_letter_cause_messages", label="cause"))
+    sessions: int | None = field(metadata=metric("sbpair_entity_sessions"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +149,9 @@ def listed(facts: EntityFacts) -> Listed:
         counts.dead_letter,
         counts.scheduled,
         counts.transfer + counts.transfer_dead_letter,
+        counts.transfer_dead_letter,
         facts.size_in_bytes,
+        facts.settings.requires_session,
     )
 
 

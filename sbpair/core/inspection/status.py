@@ -281,24 +281,22 @@ def _deferred(queue: QueueContents) -> str:
 class StatusFigures:
     """What monitoring shows of a status; None where it is not known."""
 
-    up: Mapping[str, float] = field(metadata=metric("sbpair_namespace_up", "1 if it answered.", label="side"))
-    active: int | None = field(
-        metadata=metric("sbpair_backlog_active_messages", "Messages that a drain would move to the primary.")
+    up: Mapping[str, float] = field(metadata=metric("sbpair_namespace_up", label="side"))
+    active: int | None = field(metadata=metric("sbpair_backlog_active_messages"))
+    dead_letter: int | None = field(metadata=metric("sbpair_backlog_dead_letter_messages"))
+    deferred: int | None = field(metadata=metric("sbpair_backlog_deferred_messages"))
+    scheduled: int | None = field(metadata=metric("sbpair_backlog_scheduled_messages"))
+    queues: int = field(metadata=metric("sbpair_backlog_queues"))
+    queue_active: Mapping[str, int] = field(metadata=metric("sbpair_backlog_queue_active_messages", label="index"))
+    queue_dead_letter: Mapping[str, int] = field(
+        metadata=metric("sbpair_backlog_queue_dead_letter_messages", label="index")
     )
-    dead_letter: int | None = field(
-        metadata=metric("sbpair_backlog_dead_letter_messages", "Dead letters of the backlog queues.")
-    )
-    deferred: int | None = field(
-        metadata=metric("sbpair_backlog_deferred_messages", "Deferred messages, where they are known.")
-    )
-    scheduled: int | None = field(metadata=metric("sbpair_backlog_scheduled_messages", "Scheduled messages."))
-    queues: int = field(metadata=metric("sbpair_backlog_queues", "Backlog queues that exist."))
-    oldest_age_seconds: float | None = field(
-        metadata=metric("sbpair_backlog_oldest_age_seconds", "Age of the oldest message.")
-    )
-    rate_per_second: float | None = field(
-        metadata=metric("sbpair_backlog_growth_messages_per_second", "Change of the backlog.")
-    )
+    oldest_age_seconds: float | None = field(metadata=metric("sbpair_backlog_oldest_age_seconds"))
+    rate_per_second: float | None = field(metadata=metric("sbpair_backlog_growth_messages_per_second"))
+
+
+def _index(queue: QueueContents) -> str:
+    return queue.queue.rpartition("/")[2]
 
 
 def figures(found: StatusReport) -> StatusFigures:
@@ -310,6 +308,8 @@ def figures(found: StatusReport) -> StatusFigures:
         backlog.deferred,
         backlog.scheduled,
         len(backlog.existing),
+        {_index(one): one.active for one in backlog.existing if one.active is not None},
+        {_index(one): one.dead_letter for one in backlog.existing if one.dead_letter is not None},
         backlog.oldest_age_seconds,
         found.rate_per_second,
     )

@@ -63,13 +63,8 @@ ARCHIVED, MOVED, TO_THE_PRIMARY, LEFT = "archived", "moved", "to the primary", "
 class LeftInBacklog:
     """Messages of the whole backlog after a run; None where nobody knows how many."""
 
-    messages: int | None = field(
-        default=None, metadata=metric("sbpair_left_messages", "Messages of any kind in the backlog after this run.")
-    )
-    dead_letters: int | None = field(
-        default=None,
-        metadata=metric("sbpair_left_dead_letter_messages", "Dead letters in the backlog after this run."),
-    )
+    messages: int | None = field(default=None, metadata=metric("sbpair_left_messages"))
+    dead_letters: int | None = field(default=None, metadata=metric("sbpair_left_dead_letter_messages"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,11 @@ _OWN_REASONS = {
 }
 
 
+def cause_of(received: Received, summary: MessageSummary) -> str:
+    """The cause of a dead letter: one of few words, whatever reasons applications give."""
+    return _dead(MessageContext("", received.source, received, None, None, (), 0.0), summary)[0]
+
+
 def _dead(known: MessageContext, summary: MessageSummary) -> tuple[str, str, str]:
     reason, said = summary.dead_letter_reason, summary.dead_letter_description
     if reason is None:

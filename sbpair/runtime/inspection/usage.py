@@ -1,13 +1,16 @@
 """Counts what a run asks of the namespaces, so that its report tells operations that happened and not estimates."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sbpair.core.entities import NamespaceFacts, QueueFacts, TopicFacts
+from sbpair.core.entities import EntityKind, NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import ServiceError
 from sbpair.core.forecast import Forecast
+from sbpair.core.inspection.entity import Listed
 from sbpair.core.message import Disposition, Received
+from sbpair.core.names import subscription_of
 from sbpair.ports import MessageReceiver, MessageSender, Messaging, NamespaceAdmin
 from sbpair.service import QueueSettings
 
@@ -101,7 +104,9 @@ class _CountedReceiver:
         return await self._receiver.renew_session()
 
     async def session_ids(self) -> list[str]:
-        return await self._receiver.session_ids()
+        found = await self._receiver.session_ids()
+        self._usage.browses += 1 + -(-len(found) // PAGE_ENTITIES)  # pages of sessions; the last one is empty
+        return found
 
     async def session_state(self) -> bytes | None:
         return await self._receiver.session_state()
@@ -176,6 +181,15 @@ class CountedAdmin:
 
     async def close(self) -> None:
         await self._admin.close()
+
+
+def calls_of_lists(listed: Iterable[Listed]) -> int:
+    """Management calls of a whole listing: each page of queues, topics and the subscriptions of each topic."""
+    below = Counter((one.kind, *(subscription_of(one.path) or ())[:1]) for one in listed)
+    topics = below[EntityKind.TOPIC,]
+    of_lists = sum(-(-max(1, below[kind,]) // PAGE_ENTITIES) for kind in (EntityKind.QUEUE, EntityKind.TOPIC))
+    of_topics = [number for (kind, *_), number in below.items() if kind is EntityKind.SUBSCRIPTION]
+    return of_lists + topics - len(of_topics) + sum(-(-number // PAGE_ENTITIES) for number in of_topics)
 
 
 T = TypeVar("T")

@@ -62,6 +62,14 @@ def test_it_serves_figures_of_what_can_be_read(local: Sbpair, fault: Callable[[s
         age = sample(text, "sbpair_entity_oldest_age_seconds", **of_orders)
         assert age is not None and 0 <= age < LIMIT_SECONDS * 10
         assert sample(text, "sbpair_backlog_queues", pair="local") == 10
+        assert sample(text, "sbpair_backlog_queue_active_messages", pair="local", index="9") == 0
+        used = {"namespace": "local-primary"}
+        calls, credits = (
+            sample(text, f"sbpair_exporter_{name}_total", **used) for name in ("management_calls", "credits")
+        )
+        assert calls is not None and credits is not None
+        assert calls >= 2
+        assert credits > 10 * calls, "calls and browses"
         assert sample(text, "sbpair_namespace_up", pair="local", side="primary") == 1
         assert sample(text, "sbpair_entities", namespace="local-secondary") == 10
         assert get("/healthz") == '{"healthy": true, "troubles": []}'
@@ -77,10 +85,31 @@ def test_it_serves_figures_of_what_can_be_read(local: Sbpair, fault: Callable[[s
         until(lambda: sample(get(), "sbpair_entity_active_messages", **of_orders) == 3)
 
 
+def test_dead_letters_by_cause_and_sessions(local: Sbpair) -> None:
+    local.make_queue("refused")
+    created = local("entity", "create", "rides", "--namespace", "local-primary", "--sessions", "--yes")
+    assert created.code == 0, created
+    assert local("send", "rides", "--namespace", "local-primary", "--session-id", "s1", stdin="a\n").code == 0
+    assert local("send", "refused", "--namespace", "local-primary", stdin="a\nb\n").code == 0
+    for number in ("1", "2"):
+        done = local("message", "dead-letter", "local-primary:refused", number, "--reason", "mine", "--yes")
+        assert done.code == 0, done
+    with exporting(local, "local-primary") as get:
+        text = get()
+        of_entity = {"namespace": "local-primary", "entity": "refused"}
+        cause = "sbpair_entity_dead_letter_cause_messages"
+        assert sample(text, cause, **of_entity, cause="consumer-rejected") == 2
+        assert sample(text, "sbpair_entity_sessions", namespace="local-primary", entity="rides") == 1
+        assert sample(text, "sbpair_entities_sessions_not_read", namespace="local-primary") == 0
+        assert local("dlq", "purge", "local-primary:refused", "--yes", "--no-archive").code == 0
+        until(lambda: sample(get(), "sbpair_entity_dead_letter_messages", **of_entity) == 0)
+        assert sample(get(), cause, **of_entity) is None
+
+
 def test_what_is_beyond_the_most_entities_is_counted(local: Sbpair) -> None:
     for name in ("a", "b", "c"):
         local.make_queue(name)
-    with exporting(local, "local-primary", "--most-entities", "2", "--no-oldest", code=130) as get:
+    with exporting(local, "local-primary", "--most-entities", "2", "--no-browse", code=130) as get:
         text = get()
     left = sample(text, "sbpair_entities_left_out", namespace="local-primary")
     assert left is not None and left >= 1
@@ -95,7 +124,7 @@ def test_what_is_beyond_the_most_entities_is_counted(local: Sbpair) -> None:
     [
         (("--listen", "nowhere"), "HOST:PORT"),
         (("--interval", "10ms"), "one second or more"),
-        (("--audit-interval", "soon", "--oldest"), "soon"),
+        (("--audit-interval", "soon", "--browse"), "soon"),
         (("--pair", "nobody"), "There is no pair named 'nobody'"),
         (("--listen", "127.0.0.1:99999"), "HOST:PORT"),
     ],

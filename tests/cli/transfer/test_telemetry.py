@@ -62,7 +62,7 @@ def test_every_sample_is_told_once_with_the_attributes_of_its_labels() -> None:
     assert len(samples) > 8
     assert sum(map(len, meter.read().values())) == len(samples)
     assert {name: kind for name, (kind, _) in meter.made.items()} == {
-        instrument_name(one): "counter" if one.counter else "gauge" for one in samples
+        instrument_name(one): "counter" if one.series.counter else "gauge" for one in samples
     }
     where = {"sbpair.pair": "orders", "sbpair.queue": QUEUE, "messaging.destination.name": "orders"}
     assert meter.read()["sbpair.syphon.forwarded_messages"] == [(5, where)]
@@ -85,7 +85,7 @@ def test_what_comes_later_gets_its_instrument_then_and_what_goes_is_told_no_more
 
 
 def test_names() -> None:
-    counter = Metric("sbpair_syphon_forwarded_bytes_total", "", 1, counter=True)
+    counter = Metric("sbpair_syphon_forwarded_bytes_total", 1)
     assert instrument_name(counter) == "sbpair.syphon.forwarded_bytes"
 
 

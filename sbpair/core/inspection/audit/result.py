@@ -251,26 +251,13 @@ def skipped_rows(reports: Sequence[AuditReport]) -> list[SkippedRow]:
 class AuditFigures:
     """What monitoring shows of one pair's audit. None where the backlog queues could not be read."""
 
-    findings: Mapping[str, int] = field(
-        metadata=metric("sbpair_audit_findings", "Findings of the last audit.", label="severity")
-    )
-    check_findings: Mapping[str, int] = field(
-        metadata=metric("sbpair_audit_check_findings", "Findings by check.", label="code")
-    )
-    skipped_checks: int = field(
-        metadata=metric(
-            "sbpair_audit_skipped_checks",
-            "Checks that could not run, but for those whose facts the API in use never has.",
-        )
-    )
-    management_calls: int = field(metadata=metric("sbpair_audit_management_calls", "Management calls of the audit."))
-    throttling_credits: int = field(metadata=metric("sbpair_audit_throttling_credits", "Credits it used."))
-    backlog_messages: Mapping[str, int] | None = field(
-        metadata=metric("sbpair_backlog_messages", "Messages in the pair's backlog queues.", label="kind")
-    )
-    backlog_size_bytes: int | None = field(
-        metadata=metric("sbpair_backlog_size_bytes", "Size of the pair's backlog queues.")
-    )
+    findings: Mapping[str, int] = field(metadata=metric("sbpair_audit_findings", label="severity"))
+    check_findings: Mapping[str, int] = field(metadata=metric("sbpair_audit_check_findings", label="code"))
+    skipped_checks: int = field(metadata=metric("sbpair_audit_skipped_checks"))
+    management_calls: int = field(metadata=metric("sbpair_audit_management_calls"))
+    throttling_credits: int = field(metadata=metric("sbpair_audit_throttling_credits"))
+    backlog_messages: Mapping[str, int] | None = field(metadata=metric("sbpair_backlog_messages", label="kind"))
+    backlog_size_bytes: int | None = field(metadata=metric("sbpair_backlog_size_bytes"))
 
 
 def figures(pair: AuditedPair) -> AuditFigures:

@@ -1,0 +1,193 @@
+"""Namespaces and pairs that are read again and again, side by side: what `exporter` serves and `top` shows."""
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sbpair import operations
+from sbpair.cli.context import open_sides
+from sbpair.cli.transfer.entity_ref import NamespaceOptions, find_namespace
+from sbpair.concurrency import end
+from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
+from sbpair.core.errors import SbpairError
+from sbpair.core.forecast import Forecast
+from sbpair.core.inspection.audit.result import AuditedPair
+from sbpair.core.inspection.entity import ScrapedNamespace
+from sbpair.core.inspection.status import StatusReport, report
+from sbpair.core.pairing import Pair
+
+if TYPE_CHECKING:
+    from sbpair.settings import Settings
+
+T = TypeVar("T")
+_log = logging.getLogger("sbpair")
+
+
+@dataclass
+class Source(Generic[T]):
+    """What is read again and again: what it was the last two times that it could be read, and why it cannot be now."""
+
+    kind: type[T]
+    name: str
+    """Of the namespace or pair."""
+    read: Callable[[T | None], Awaitable[T]]
+    """Given what was read before."""
+    interval_seconds: float
+    latest: T | None = None
+    before: T | None = None
+    read_at: float | None = None
+    """When it was last read, UTC epoch seconds."""
+    trouble: str = ""
+    due: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set: it is read now."""
+
+    @property
+    def sentence(self) -> str:
+        what = {ScrapedNamespace: "namespace", StatusReport: "backlog of", AuditedPair: "audit of"}
+        return f"The {what[self.kind]} {self.name}"
+
+    async def refresh(self, stop: asyncio.Event, changed: Callable[[], None] = lambda: None) -> None:
+        """Read until `stop`, so that a slow or dark source holds up no other one. `changed` is called after each."""
+        while not stop.is_set():
+            self.due.clear()
+            try:
+                self.before, self.latest = self.latest, await self.read(self.latest)
+                self.read_at = time.time()
+                if self.trouble:
+                    _log.info(f"{self.sentence} is read again.")
+                self.trouble = ""
+            except SbpairError as error:
+                if error.message != self.trouble:
+                    _log.warning(f"{self.sentence} cannot be read: {error.message}")
+                self.trouble = error.message
+            changed()
+            waiting = [asyncio.create_task(one.wait()) for one in (stop, self.due)]
+            try:
+                await asyncio.wait(waiting, timeout=self.interval_seconds, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await end(*waiting)
+
+
+Sources = list[Source[ScrapedNamespace] | Source[StatusReport] | Source[AuditedPair]]
+
+
+@dataclass
+class Watched:
+    """Open namespaces and pairs with what is read of them."""
+
+    sources: Sources = field(default_factory=list)
+    ends: dict[str, operations.Ends] = field(default_factory=dict)
+    """By the name of a namespace."""
+    used: dict[str, Forecast] = field(default_factory=lambda: defaultdict(Forecast))
+    """What this process has asked of each namespace."""
+
+    async def refresh(self, stop: asyncio.Event, changed: Callable[[], None] = lambda: None) -> None:
+        async with asyncio.TaskGroup() as group:
+            for source in self.sources:
+                group.create_task(source.refresh(stop, changed))
+
+
+@dataclass(frozen=True)
+class ToWatch:
+    """Which namespaces and pairs are read, and how often."""
+
+    namespaces: Sequence[NamespaceAccess]
+    pairs: Sequence[Pair]
+    scrape: operations.ScrapeRequest
+    interval_seconds: float
+    timeout_seconds: float
+    audit_seconds: float = 0.0
+    """0: without audits."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Watched]:
+        """Connected at the first use; closed with the context."""
+        from sbpair.connect import open_ends
+
+        watched = Watched()
+        async with AsyncExitStack() as stack:
+            for access in self.namespaces:
+                name = shown_name(access)
+                watched.ends[name] = await stack.enter_async_context(open_ends(access))
+                read = self._scrape(watched, name)
+                watched.sources.append(Source(ScrapedNamespace, name, read, self.interval_seconds))
+            for pair in self.pairs:
+                sides = await stack.enter_async_context(open_sides(pair))
+                status = self._status(watched, sides)
+                watched.sources.append(Source(StatusReport, pair.name, status, self.interval_seconds))
+                if self.audit_seconds:
+                    audit = self._audit(watched, sides)
+                    watched.sources.append(Source(AuditedPair, pair.name, audit, self.audit_seconds))
+            yield watched
+
+    def _scrape(self, watched: Watched, name: str) -> Callable[[ScrapedNamespace | None], Awaitable[ScrapedNamespace]]:
+        async def read(before: ScrapedNamespace | None) -> ScrapedNamespace:
+            request = replace(self.scrape, before=before)
+            found: ScrapedNamespace = await operations.scrape_namespace(watched.ends[name], request)
+            watched.used[name] += found.used
+            return found
+
+        return read
+
+    def _status(
+        self, watched: Watched, sides: operations.Sides
+    ) -> Callable[[StatusReport | None], Awaitable[StatusReport]]:
+        request = operations.StatusRequest(0, self.timeout_seconds)
+
+        async def read(before: StatusReport | None) -> StatusReport:
+            async with _counted(watched, sides) as counted:
+                found = await operations.status(counted, request)
+            return found if before is None else report(before.status, found.status)
+
+        return read
+
+    def _audit(
+        self, watched: Watched, sides: operations.Sides
+    ) -> Callable[[AuditedPair | None], Awaitable[AuditedPair]]:
+        async def read(before: AuditedPair | None) -> AuditedPair:
+            async with _counted(watched, sides) as counted:
+                return await operations.audit(counted, operations.AuditRequest(others=tuple(self.pairs)))
+
+        return read
+
+
+@asynccontextmanager
+async def _counted(watched: Watched, sides: operations.Sides) -> AsyncIterator[operations.Sides]:
+    """The same sides, of which is counted what is asked of them."""
+    from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
+
+    primary, secondary = Usage(), Usage()
+    try:
+        yield replace(
+            sides,
+            primary=CountedMessaging(sides.primary, primary),
+            secondary=CountedMessaging(sides.secondary, secondary),
+            primary_admin=CountedAdmin(sides.primary_admin, primary),
+            secondary_admin=CountedAdmin(sides.secondary_admin, secondary),
+        )
+    finally:
+        for access, usage in ((sides.pair.primary, primary), (sides.pair.secondary, secondary)):
+            watched.used[shown_name(access)] += usage.forecast()
+
+
+def chosen_pairs(settings: "Settings", names: list[str] | None, namespaces: list[str] | None) -> list[Pair]:
+    """Those that are named; without any name all that are configured, or the one that the environment tells."""
+    if names:
+        return [settings.pair(name) for name in names]
+    if namespaces:
+        return []
+    return [settings.pair(name) for name in settings.pair_names() or (None,)]
+
+
+def chosen_namespaces(
+    settings: "Settings", names: list[str] | None, pairs: Sequence[Pair], auth: AuthMethod | None
+) -> list[NamespaceAccess]:
+    """Those that are named; without any name those of the pairs."""
+    named = [find_namespace(settings, NamespaceOptions(namespace=name, auth=auth))[0] for name in names or ()]
+    of_pairs = [access for pair in pairs for access in (pair.primary, pair.secondary)] if not names else []
+    return list({access.host.lower(): access for access in (*named, *of_pairs)}.values())
