@@ -11,18 +11,11 @@ from sbpair.cli.pipeline.session import (
     EngineOptions,
     JobLog,
 )
-from sbpair.cli.replication.options import (
-    JournalKeyOption,
-    JournalOption,
-    RememberOption,
-    RetentionOption,
-    journal_at,
-    make_terms,
-)
+from sbpair.cli.replication.options import JournalOptions, MemoryOptions
 from sbpair.core.outcome import Exit
+from sbpair.core.replication.ownership import Terms
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted, listed
-from sbpair.journal import COSMOS_KEY
 from sbpair.pipeline.replication.report import VERDICTS, ReplicationReport
 from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns
 
@@ -67,10 +60,9 @@ def replication_audit(
         list[str],
         typer.Option("--secondary-archive", metavar="DIR|FILE", help="The same of the secondary; repeatable."),
     ],
-    journal: JournalOption = None,
-    journal_key: JournalKeyOption = COSMOS_KEY,
-    remember: RememberOption = "1d",
-    retention: RetentionOption = "14d",
+    *,
+    journal: JournalOptions,
+    memory: MemoryOptions,
     until: Annotated[
         str | None,
         typer.Option(
@@ -78,7 +70,6 @@ def replication_audit(
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most this many findings.")] = 1_000,
-    *,
     by: EngineOptions,
 ) -> CommandResult:
     """Find messages of active/active that are missing, unprocessed, out of order, begun twice or on one side only.
@@ -103,8 +94,8 @@ def replication_audit(
     from sbpair.pipeline.replication.audit import archive_parts
     from sbpair.pipeline.replication.judging import Asked
 
-    terms = make_terms(remember=remember, retention=retention)
-    store = journal_at(journal, journal_key)
+    terms = Terms(**memory.seconds())
+    store = journal.open()
     now = system_clock().now().timestamp()
     asked = Asked(
         as_of=now,

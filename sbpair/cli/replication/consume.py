@@ -14,30 +14,13 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.options import Options, command, duration_option
-from sbpair.cli.replication.options import (
-    AttemptsOption,
-    FirstArgument,
-    GapOption,
-    GranularityOption,
-    JournalKeyOption,
-    JournalOption,
-    LeaseOption,
-    MarginOption,
-    RememberOption,
-    RetentionOption,
-    SecondArgument,
-    journal_at,
-    make_terms,
-    pair_and_source,
-)
+from sbpair.cli.replication.options import FirstArgument, JournalOptions, SecondArgument, TermsOptions, pair_and_source
 from sbpair.cli.transfer.options import ForOption
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.outcome import Exit, gravest
 from sbpair.core.pairing import Pair, Side
-from sbpair.core.replication.ownership import Granularity
 from sbpair.core.serialization import AS_TIME, INLINED, column, iso_time, rounded
 from sbpair.core.words import counted, with_hint
-from sbpair.journal import COSMOS_KEY
 from sbpair.render.result import CommandResult, table_of
 from sbpair.runtime.clock import Quiet
 
@@ -105,15 +88,9 @@ def consume(
     handler_timeout: Annotated[
         str, typer.Option(metavar="DURATION", help="Kill a command that takes longer; the attempt has failed.")
     ] = "5m",
-    journal: JournalOption = None,
-    journal_key: JournalKeyOption = COSMOS_KEY,
-    lease: LeaseOption = "30s",
-    margin: MarginOption = "5s",
-    attempts: AttemptsOption = 5,
-    gap_timeout: GapOption = None,
-    granularity: GranularityOption = Granularity.SESSION,
-    retention: RetentionOption = "14d",
-    remember: RememberOption = "1d",
+    *,
+    journal: JournalOptions,
+    agreed: TermsOptions,
     side: Annotated[list[Side] | None, typer.Option(help="Receive from this namespace only.")] = None,
     sessions: Annotated[int, typer.Option(min=1, max=1000, help="Sessions open at once on each namespace.")] = 64,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Concurrent commands.")] = 16,
@@ -156,15 +133,7 @@ def consume(
         raise UsageError("Say what processes a message with --exec COMMAND.")
     request = ConsumeRequest(
         source,
-        terms=make_terms(
-            lease=lease,
-            margin=margin,
-            attempts=attempts,
-            gap=gap_timeout,
-            retention=retention,
-            remember=remember,
-            granularity=granularity,
-        ),
+        terms=agreed.terms(),
         sides=tuple(dict.fromkeys(side)) if side else tuple(Side),
         sessions=sessions,
         concurrency=concurrency,
@@ -177,7 +146,7 @@ def consume(
     sides = " and ".join(side_named(pair, one) for one in request.sides)
     doing = f"Consume {source} on {sides}: each message goes to {words[0]}, then it is completed"
     told = go_ahead(options, doing, yes=yes, state="Nothing was received.")
-    store = journal_at(journal, journal_key)
+    store = journal.open()
     seconds = duration_option(handler_timeout) or 0.0
     environ = inherited(os.environ, exec_env or ())
     hide_environment()

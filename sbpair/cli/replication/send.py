@@ -26,18 +26,15 @@ from sbpair.cli.failover.records import (
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.replication.options import (
     FirstArgument,
-    JournalKeyOption,
-    JournalOption,
+    JournalOptions,
     RetentionOption,
     SecondArgument,
-    journal_at,
-    make_terms,
     pair_and_queue,
 )
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Side
+from sbpair.core.replication.ownership import Terms
 from sbpair.core.rewrite import compose
-from sbpair.journal import COSMOS_KEY
 from sbpair.render.output import Format
 from sbpair.render.result import CommandResult, Table, columns
 from sbpair.runtime.replication.sender import DualSender, DualSent
@@ -97,8 +94,8 @@ def send(
     session_id: Annotated[str | None, typer.Option(help="Session of lines that are bodies.")] = None,
     prefer: Annotated[Side, typer.Option(help="The namespace whose copy is delivered first.")] = Side.PRIMARY,
     delay: Annotated[str, typer.Option(metavar="DURATION", help="How much later the other copy is delivered.")] = "15s",
-    journal: JournalOption = None,
-    journal_key: JournalKeyOption = COSMOS_KEY,
+    *,
+    journal: JournalOptions,
     retention: RetentionOption = "14d",
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Concurrent sends.")] = 32,
     is_dry_run: DryRunOption = False,
@@ -130,8 +127,8 @@ def send(
         lines = _Sent(streaming=False, journal=False)
         both = [(Side.PRIMARY, pair.primary), (Side.SECONDARY, pair.secondary)]
         return dry_run(options, "replicate send", both, queue, lines, source, form, to_message)
-    store = None if journal is None else journal_at(journal, journal_key)
-    terms = make_terms(retention=retention)
+    store = journal.open_if_named()
+    terms = Terms(retention_seconds=duration_option(retention) or 0.0)
     delay_seconds = duration_option(delay) or 0.0
 
     async def work(stop: "asyncio.Event") -> "_Sent":

@@ -11,17 +11,7 @@ import typer
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings, open_sides, run_async, run_until, system_clock, unchanged
 from sbpair.cli.options import Options, command
-from sbpair.cli.replication.options import (
-    FirstArgument,
-    JournalKeyOption,
-    JournalOption,
-    LeaseOption,
-    MarginOption,
-    SecondArgument,
-    journal_at,
-    make_terms,
-    pair_and_source,
-)
+from sbpair.cli.replication.options import FirstArgument, JournalOptions, LeaseOptions, SecondArgument, pair_and_source
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityExistsError, UsageError
 from sbpair.core.names import subscription_of, subscription_path
@@ -31,7 +21,6 @@ from sbpair.core.replication.ownership import SessionEntry, State, Terms, is_stu
 from sbpair.core.replication.settings import Problem, problems, replicated_settings
 from sbpair.core.serialization import column, to_plain
 from sbpair.core.words import counted
-from sbpair.journal import COSMOS_KEY
 from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns_of, table_of
 from sbpair.runtime.replication.store import SESSION, destination_of, key_of
 from sbpair.service import session_key
@@ -121,16 +110,15 @@ class _Seen:
 @command(output="cli.replication.status:JournalStatus", checks=True)
 def status(
     options: Options,
-    journal: JournalOption = None,
-    journal_key: JournalKeyOption = COSMOS_KEY,
+    *,
+    journal: JournalOptions,
     state: Annotated[State | None, typer.Option(help="Only sessions in this state.")] = None,
     stuck: Annotated[bool, typer.Option(help="Only stuck sessions.")] = False,
     destination: Annotated[
         str | None, typer.Option(help="Only sessions of this queue or TOPIC/Subscriptions/NAME.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many sessions.")] = 100,
-    lease: LeaseOption = "30s",
-    margin: MarginOption = "5s",
+    leasing: LeaseOptions,
 ) -> CommandResult:
     """Show the sessions in the journal of replicated queues: their state, who has them, which are stuck.
 
@@ -142,7 +130,7 @@ def status(
       sbpair replicate status --journal sqlite:journal.db
       sbpair replicate status --journal sqlite:journal.db --stuck -o nagios
     """
-    store, terms = journal_at(journal, journal_key), make_terms(lease=lease, margin=margin)
+    store, terms = journal.open(), leasing.terms()
 
     async def work(stop: "asyncio.Event") -> tuple[str, list[_Seen]]:
         return await run_until(stop, _read(store, terms, destination))
@@ -219,8 +207,8 @@ def provision(
     options: Options,
     first: FirstArgument,
     second: SecondArgument = None,
-    journal: JournalOption = None,
-    journal_key: JournalKeyOption = COSMOS_KEY,
+    *,
+    journal: JournalOptions,
     dry_run: Annotated[bool, typer.Option(help="Only show what is missing; exit 5 if anything is.")] = False,
     yes: YesOption = False,
 ) -> CommandResult:
@@ -241,7 +229,7 @@ def provision(
     if not dry_run:
         where = f"{side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
         go_ahead(options, f"Create {queue} on {where} where it is missing", yes=yes, state="Nothing was changed.")
-    store = None if journal is None else journal_at(journal, journal_key)
+    store = journal.open_if_named()
 
     async def work(stop: "asyncio.Event") -> _Provisioned:
         async with open_sides(pair) as sides:
