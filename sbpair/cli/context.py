@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from sbpair.cli.main import handled_signals, signal_that_came
 from sbpair.cli.options import LogFormat, Options
 from sbpair.core.access import CALL_SECONDS
-from sbpair.core.errors import InterruptedWorkError, unchanged
+from sbpair.core.errors import InterruptedWorkError
 from sbpair.core.outcome import Exit
 
 if TYPE_CHECKING:
@@ -65,21 +65,6 @@ def choose_pairs(settings: "Settings", names: list[str] | None) -> "list[Pair]":
         return [settings.pair(name) for name in configured]
     return [settings.pair(None)]
 
-
-__all__ = [
-    "EventLog",
-    "Interrupted",
-    "call",
-    "choose_pairs",
-    "event_log",
-    "load_settings",
-    "open_sides",
-    "run_and_show",
-    "run_async",
-    "run_until",
-    "system_clock",
-    "unchanged",
-]
 
 T = TypeVar("T")
 Request = TypeVar("Request")

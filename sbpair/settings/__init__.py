@@ -15,56 +15,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sbpair.settings.documents import DocumentError, parse_json, read_text
-    from sbpair.settings.environment import environment_names, to_environment
-    from sbpair.settings.files import parse_yaml, parse_yaml_with_lines, read_file, together
-    from sbpair.settings.keys import FILE_NAME, Sourced, json_schema
-    from sbpair.settings.notice import first_use_notice, load_noticed
-    from sbpair.settings.resolve import BETWEEN, HOW_TO_CONFIGURE, Settings, connection_strings, load
-    from sbpair.settings.state import (
-        EMULATOR_KEY,
-        LOCAL_PAIR,
-        data_directory,
-        emulator_state,
-        first_use,
-        local_pair,
-        remember_causes,
-        remember_default_pair,
-        remembered_causes,
-        state_directory,
-    )
-
-__all__ = [
-    "BETWEEN",
-    "EMULATOR_KEY",
-    "FILE_NAME",
-    "HOW_TO_CONFIGURE",
-    "LOCAL_PAIR",
-    "DocumentError",
-    "Settings",
-    "Sourced",
-    "connection_strings",
-    "data_directory",
-    "emulator_state",
-    "environment_names",
-    "first_use",
-    "first_use_notice",
-    "json_schema",
-    "load",
-    "load_noticed",
-    "local_pair",
-    "parse_json",
-    "parse_yaml",
-    "parse_yaml_with_lines",
-    "read_file",
-    "read_text",
-    "remember_causes",
-    "remember_default_pair",
-    "remembered_causes",
-    "state_directory",
-    "to_environment",
-    "together",
-]
+    from sbpair.settings.documents import *
+    from sbpair.settings.environment import *
+    from sbpair.settings.files import *
+    from sbpair.settings.keys import *
+    from sbpair.settings.notice import *
+    from sbpair.settings.resolve import *
+    from sbpair.settings.state import *
 
 _MODULES = {
     "documents": ("DocumentError", "parse_json", "read_text"),
@@ -86,6 +43,8 @@ _MODULES = {
         "state_directory",
     ),
 }
+"""Module -> its names, which are those of its `__all__`."""
+__all__ = sorted(name for names in _MODULES.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,8 @@ from typing import Any
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.redact import shortened
 
+__all__ = ["DocumentError", "parse_json", "read_text"]
+
 MOST_BYTES = 256 * 1024 * 1024
 """A snapshot of a full namespace (10,000 queues) is about 10 MB."""
 MOST_JSON_DEPTH = 100

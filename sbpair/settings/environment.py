@@ -18,6 +18,8 @@ from sbpair.settings.keys import (
 )
 from sbpair.settings.state import EMULATOR_KEY
 
+__all__ = ["environment_names", "to_environment"]
+
 ENVIRONMENT_PAIR = "environment"
 
 

@@ -1,7 +1,7 @@
 """Which files are read, and the strict reading of one: every complaint has file, line and the nearest known key."""
 
 import difflib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from sbpair.settings.keys import (
     Sourced,
     check_pair_name,
 )
+
+__all__ = ["parse_yaml", "parse_yaml_with_lines", "read_file", "together"]
 
 # YAML of unknown origin, read within bounds: size, depth, and what its aliases expand to.
 
@@ -71,12 +73,7 @@ def parse_yaml(text: str) -> Any:
     Raises:
         DocumentError: see `compose_yaml`, and what is not YAML.
     """
-    try:
-        node = compose_yaml(text)
-        return None if node is None else construct_yaml(yaml.SafeLoader(""), node)
-    except yaml.YAMLError as error:
-        problem, line = yaml_problem(error)
-        raise DocumentError(f"not valid YAML: {problem}" + (f" (line {line})" if line else "")) from error
+    return _parsed(text, construct_yaml)
 
 
 def parse_yaml_with_lines(text: str) -> Any:
@@ -85,9 +82,13 @@ def parse_yaml_with_lines(text: str) -> Any:
     Raises:
         DocumentError: see `parse_yaml`.
     """
+    return _parsed(text, _lined)
+
+
+def _parsed(text: str, construct: Callable[[yaml.SafeLoader, yaml.Node], Any]) -> Any:
     try:
         node = compose_yaml(text)
-        return None if node is None else _lined(yaml.SafeLoader(""), node)
+        return None if node is None else construct(yaml.SafeLoader(""), node)
     except yaml.YAMLError as error:
         problem, line = yaml_problem(error)
         raise DocumentError(f"not valid YAML: {problem}" + (f" (line {line})" if line else "")) from error

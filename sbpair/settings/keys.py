@@ -14,6 +14,8 @@ from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import DEFAULT_VERIFY_INTERVAL_SECONDS, MAX_BACKLOG_QUEUE_COUNT, Verify
 from sbpair.core.redact import quoted
 
+__all__ = ["FILE_NAME", "Sourced", "json_schema"]
+
 FILE_NAME = "sbpair.yaml"
 FORMAT_VERSION = 1
 

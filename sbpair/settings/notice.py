@@ -10,6 +10,8 @@ from sbpair.core.pairing import Side
 from sbpair.settings.resolve import Settings, load
 from sbpair.settings.state import first_use
 
+__all__ = ["first_use_notice", "load_noticed"]
+
 
 def first_use_notice(settings: Settings) -> str | None:
     """The file with its pairs and their hosts, if these contents of it are used for the first time."""

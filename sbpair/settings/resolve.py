@@ -41,6 +41,8 @@ from sbpair.settings.state import (
     state_directory,
 )
 
+__all__ = ["BETWEEN", "HOW_TO_CONFIGURE", "Settings", "connection_strings", "load"]
+
 BETWEEN = ":"
 """`contoso-weu:contoso-neu` is a pair of two namespaces that nobody gave a name: primary, then secondary."""
 MOST_SECRET_BYTES = 1024 * 1024

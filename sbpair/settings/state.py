@@ -17,6 +17,19 @@ from sbpair.settings.documents import DocumentError, home_folder, is_file, parse
 if TYPE_CHECKING:
     from sbpair.settings.keys import Sourced
 
+__all__ = [
+    "EMULATOR_KEY",
+    "LOCAL_PAIR",
+    "data_directory",
+    "emulator_state",
+    "first_use",
+    "local_pair",
+    "remember_causes",
+    "remember_default_pair",
+    "remembered_causes",
+    "state_directory",
+]
+
 LOCAL_PAIR = "local"
 EMULATOR_STATE_FILE = "emulator.json"
 EMULATOR_KEY = "SBPAIR_EMULATOR_KEY"

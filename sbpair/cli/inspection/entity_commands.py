@@ -9,14 +9,14 @@ import typer
 from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead, go_ahead_by_name
-from sbpair.cli.context import call, load_settings, unchanged
+from sbpair.cli.context import call, load_settings
 from sbpair.cli.inspection.entity_settings import SettingOptions, rule_of_options
 from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref, find_namespace, refuse_unnamed
 from sbpair.core.entities import EntityKind
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.inspection.entity import (
     CHANGED_COLUMNS,
     LISTED_COLUMNS,

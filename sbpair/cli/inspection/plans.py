@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair.cli.asking import agreed, can_ask, side_named
-from sbpair.cli.context import event_log, open_sides, run_and_show, run_async, unchanged
+from sbpair.cli.context import event_log, open_sides, run_and_show, run_async
 from sbpair.cli.inspection.saved import read_saved
 from sbpair.cli.options import Options
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.forecast import in_words
 from sbpair.core.inspection.plan import Plan, Purpose, check_target
 from sbpair.core.inspection.result import Applied, Planned, PlanRow, StepOutcome, plan_rows, plan_summary

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import load_settings, open_sides, run_async, run_until, system_clock, unchanged
+from sbpair.cli.context import load_settings, open_sides, run_async, run_until, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.replication.options import FirstArgument, JournalOptions, LeaseOptions, SecondArgument, pair_and_source
 from sbpair.core.durations import format_duration
-from sbpair.core.errors import EntityExistsError, UsageError
+from sbpair.core.errors import EntityExistsError, UsageError, unchanged
 from sbpair.core.names import subscription_of, subscription_path
 from sbpair.core.outcome import Exit, Outcome, Result, exit_for
 from sbpair.core.pairing import Side
