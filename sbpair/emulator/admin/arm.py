@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeVar
 
-from sbpair.emulator.admin.arm_keys import entity_holder, handle_rules, listed, namespace_holder
+from sbpair.emulator.admin.arm_keys import entity_holder, handle_rules, namespace_holder
 from sbpair.emulator.admin.arm_models import (
     PROVIDER,
     ArmDirectory,
@@ -37,18 +37,12 @@ from sbpair.emulator.admin.calls import (
     Reply,
     arm_error,
     json_reply,
-    method_not_allowed,
+    listed,
+    only,
     page_of,
     unchanged_left_out,
 )
-from sbpair.emulator.admin.fields import (
-    QUEUE_FIELDS,
-    SUBSCRIPTION_FIELDS,
-    TOPIC_FIELDS,
-    queue_runtime,
-    subscription_runtime,
-    topic_runtime,
-)
+from sbpair.emulator.admin.fields import runtime_of
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
@@ -129,7 +123,7 @@ class ArmApi:
         raise not_found(f"The resource '{call.path}' does not exist.")
 
     def _namespaces(self, call: Call, resource_group: str) -> Reply:
-        _only(call, "GET")
+        only(call, "GET")
         resources = []
         for namespace in self._directory.all():
             facts = self._directory.facts(namespace)
@@ -138,7 +132,7 @@ class ArmApi:
         return listed(resources)
 
     def _check_name(self, call: Call) -> Reply:
-        _only(call, "POST")
+        only(call, "POST")
         name = text(call.json_object().get("name"), "name")
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{4,48}[A-Za-z0-9]", name):
             message = f"The namespace name '{name}' is not valid."
@@ -177,18 +171,18 @@ class Context:
         words = tuple(part.lower() if at % 2 == 0 else entity_path(part) for at, part in enumerate(rest))
         match words:
             case ("queues",):
-                return self._list(call, self.namespace.queues(), self._queue)
+                return self._list(call, self.namespace.queues(), self._entity)
             case ("queues", path):
                 return self._one_queue(call, path)
             case ("topics",):
-                return self._list(call, self.namespace.topics(), self._topic)
+                return self._list(call, self.namespace.topics(), self._entity)
             case ("topics", path):
                 return self._one_topic(call, path)
             case ("queues" | "topics" as kind, path, "authorizationrules", *_):
                 holder = entity_holder(self.namespace, kind, path)
                 return handle_rules(call, self.scope, holder, rest[3:], self.host)
             case ("topics", path, "subscriptions"):
-                return self._list(call, self.namespace.subscriptions(path), self._subscription)
+                return self._list(call, self.namespace.subscriptions(path), self._entity)
             case ("topics", path, "subscriptions", name):
                 return self._one_subscription(call, path, name)
             case ("topics", path, "subscriptions", name, "rules"):
@@ -208,77 +202,85 @@ class Context:
     # -- one entity
 
     def _one_queue(self, call: Call, path: str) -> Reply:
-        found = self.namespace.get_queue(path)
-        if call.method == "PUT":
-            return json_reply(self._queue(call, self._put_queue(call, path, found)))
-        if call.method == "DELETE":
-            return _deleted(found, lambda: self.namespace.delete_queue(path))
-        _only(call, "GET")
-        return json_reply(self._queue(call, _existing(found, path)))
+        spaces, found = self.namespace, self.namespace.get_queue(path)
 
-    def _put_queue(self, call: Call, path: str, old: Queue | None) -> Queue:
-        given = read_settings(object_at(call.json_object(), "properties"), QUEUE_FIELDS)
-        description = QueueDescription(**given)  # type: ignore[arg-type]
-        if old is None:
-            return self.namespace.create_queue(path, description, named=frozenset(given))
-        kept = replace(description, authorization_rules=old.description.authorization_rules)
-        return self.namespace.update_queue(path, kept, named=unchanged_left_out(given, old.description))
+        def put() -> Queue:
+            given = read_settings(object_at(call.json_object(), "properties"), QueueDescription)
+            description = QueueDescription(**given)  # type: ignore[arg-type]
+            if found is None:
+                return spaces.create_queue(path, description, named=frozenset(given))
+            kept = replace(description, authorization_rules=found.description.authorization_rules)
+            return spaces.update_queue(path, kept, named=unchanged_left_out(given, found.description))
+
+        return self._one(call, found, path, self._entity, put, lambda: spaces.delete_queue(path))
 
     def _one_topic(self, call: Call, path: str) -> Reply:
-        found = self.namespace.get_topic(path)
-        if call.method == "PUT":
-            return json_reply(self._topic(call, self._put_topic(call, path, found)))
-        if call.method == "DELETE":
-            return _deleted(found, lambda: self.namespace.delete_topic(path))
-        _only(call, "GET")
-        return json_reply(self._topic(call, _existing(found, path)))
+        spaces, found = self.namespace, self.namespace.get_topic(path)
 
-    def _put_topic(self, call: Call, path: str, old: Topic | None) -> Topic:
-        given = read_settings(object_at(call.json_object(), "properties"), TOPIC_FIELDS)
-        description = TopicDescription(**given)  # type: ignore[arg-type]
-        if old is None:
-            return self.namespace.create_topic(path, description, named=frozenset(given))
-        kept = replace(description, authorization_rules=old.description.authorization_rules)
-        return self.namespace.update_topic(path, kept, named=unchanged_left_out(given, old.description))
+        def put() -> Topic:
+            given = read_settings(object_at(call.json_object(), "properties"), TopicDescription)
+            description = TopicDescription(**given)  # type: ignore[arg-type]
+            if found is None:
+                return spaces.create_topic(path, description, named=frozenset(given))
+            kept = replace(description, authorization_rules=found.description.authorization_rules)
+            return spaces.update_topic(path, kept, named=unchanged_left_out(given, found.description))
+
+        return self._one(call, found, path, self._entity, put, lambda: spaces.delete_topic(path))
 
     def _one_subscription(self, call: Call, topic: str, name: str) -> Reply:
-        found = self.namespace.get_subscription(topic, name)
-        if call.method == "PUT":
-            given = read_settings(object_at(call.json_object(), "properties"), SUBSCRIPTION_FIELDS)
+        spaces, found = self.namespace, self.namespace.get_subscription(topic, name)
+
+        def put() -> Subscription:
+            given = read_settings(object_at(call.json_object(), "properties"), SubscriptionDescription)
             description = SubscriptionDescription(**given)  # type: ignore[arg-type]
-            put = self.namespace.create_subscription if found is None else self.namespace.update_subscription
-            return json_reply(self._subscription(call, put(topic, name, description)))
-        if call.method == "DELETE":
-            return _deleted(found, lambda: self.namespace.delete_subscription(topic, name))
-        _only(call, "GET")
-        return json_reply(self._subscription(call, _existing(found, f"{topic}/Subscriptions/{name}")))
+            return (spaces.update_subscription if found else spaces.create_subscription)(topic, name, description)
+
+        path = f"{topic}/Subscriptions/{name}"
+        return self._one(call, found, path, self._entity, put, lambda: spaces.delete_subscription(topic, name))
 
     def _one_rule(self, call: Call, topic: str, subscription: str, name: str) -> Reply:
-        found = self.namespace.get_rule(topic, subscription, name)
-        if call.method == "PUT":
+        spaces, found = self.namespace, self.namespace.get_rule(topic, subscription, name)
+
+        def put() -> Rule:
             description = read_rule(object_at(call.json_object(), "properties"))
-            put = self.namespace.create_rule if found is None else self.namespace.update_rule
-            return json_reply(self._rule(topic, subscription, put(topic, subscription, name, description)))
+            return (spaces.update_rule if found else spaces.create_rule)(topic, subscription, name, description)
+
+        def write(call: Call, rule: Rule) -> Json:
+            return self._rule(topic, subscription, rule)
+
+        path = f"{topic}/Subscriptions/{subscription}/Rules/{name}"
+        return self._one(call, found, path, write, put, lambda: spaces.delete_rule(topic, subscription, name))
+
+    @staticmethod
+    def _one(
+        call: Call,
+        found: Item | None,
+        path: str,
+        write: Callable[[Call, Item], Json],
+        put: Callable[[], Item],
+        delete: Callable[[], None],
+    ) -> Reply:
+        """Any of the three verbs. Deleting what is not there is no error for the resource manager."""
+        if call.method == "PUT":
+            return json_reply(write(call, put()))
         if call.method == "DELETE":
-            return _deleted(found, lambda: self.namespace.delete_rule(topic, subscription, name))
-        _only(call, "GET")
-        existing = _existing(found, f"{topic}/Subscriptions/{subscription}/Rules/{name}")
-        return json_reply(self._rule(topic, subscription, existing))
+            if found is None:
+                return Reply(204)
+            delete()
+            return Reply(200)
+        only(call, "GET")
+        if found is None:
+            raise not_found(f"The requested resource '{path}' does not exist.")
+        return json_reply(write(call, found))
 
     # -- writing
 
-    def _queue(self, call: Call, queue: Queue) -> Json:
-        properties = entity_properties(queue.description, queue_runtime(queue, call.zero_counts))
-        return self.scope.child("queues", queue.path, properties=properties)
-
-    def _topic(self, call: Call, topic: Topic) -> Json:
-        properties = entity_properties(topic.description, topic_runtime(topic, call.zero_counts))
-        return self.scope.child("topics", topic.path, properties=properties)
-
-    def _subscription(self, call: Call, subscription: Subscription) -> Json:
-        runtime = subscription_runtime(subscription, call.zero_counts)
-        properties = entity_properties(subscription.description, runtime)
-        path = ("topics", subscription.topic.path, "subscriptions", subscription.name)
+    def _entity(self, call: Call, entity: Queue | Topic | Subscription) -> Json:
+        if isinstance(entity, Subscription):
+            path: tuple[str, ...] = ("topics", entity.topic.path, "subscriptions", entity.name)
+        else:
+            path = ("queues" if isinstance(entity, Queue) else "topics", entity.path)
+        properties = entity_properties(entity.description, runtime_of(entity, call.zero_counts))
         return self.scope.child(*path, properties=properties)
 
     def _rule(self, topic: str, subscription: str, rule: Rule) -> Json:
@@ -286,7 +288,7 @@ class Context:
         return self.scope.child(*path, properties=rule_properties(rule.description))
 
     def _list(self, call: Call, items: Sequence[Item], write: Callable[[Call, Item], Json]) -> Reply:
-        _only(call, "GET")
+        only(call, "GET")
         page = page_of(call)
         shown = page.cut(list(items), call.entries_to_drop)
         following = page.following(len(items), call.query)
@@ -324,25 +326,6 @@ def _check_api_version(call: Call) -> None:
 def _no_namespace(name: str, group: str) -> EntityError:
     message = f"The Resource '{PROVIDER}/namespaces/{name}' under resource group '{group}' was not found."
     return EntityError(404, None, message, "ResourceNotFound")
-
-
-def _existing(found: Item | None, path: str) -> Item:
-    if found is None:
-        raise not_found(f"The requested resource '{path}' does not exist.")
-    return found
-
-
-def _deleted(found: object | None, delete: Callable[[], None]) -> Reply:
-    """Deleting what is not there is no error for the resource manager."""
-    if found is None:
-        return Reply(204)
-    delete()
-    return Reply(200)
-
-
-def _only(call: Call, method: str) -> None:
-    if call.method != method:
-        raise method_not_allowed(call)
 
 
 def entity_of(segments: Sequence[str]) -> str:

@@ -1,11 +1,11 @@
 """Authorization rules of the resource manager: of a namespace, a queue or a topic, and their keys."""
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sbpair.emulator.admin.arm_models import Json, Scope, object_at, rule_rights, text, wrong_type
-from sbpair.emulator.admin.calls import Call, Reply, json_reply, method_not_allowed, page_of
+from sbpair.emulator.admin.calls import Call, Reply, json_reply, method_not_allowed, only, page_of
 from sbpair.emulator.entities import ROOT_KEY_NAME, AuthorizationRule
 from sbpair.emulator.namespace import Namespace, new_auth_rule
 from sbpair.engine.errors import bad_request, not_found
@@ -106,8 +106,7 @@ def rule_resource(scope: Scope, holder: RuleHolder, rule: AuthorizationRule) -> 
 
 
 def _list(call: Call, scope: Scope, holder: RuleHolder) -> Reply:
-    if call.method != "GET":
-        raise method_not_allowed(call)
+    only(call, "GET")
     rules = page_of(call).cut(list(holder.read()), call.entries_to_drop)
     return json_reply({"value": [rule_resource(scope, holder, rule) for rule in rules]})
 
@@ -172,8 +171,3 @@ def _connection_string(host: str, name: str, key: str, entity_path: str) -> str:
     # Without a port it is the service's own, where clients need no hint that this is no service.
     emulator = ";UseDevelopmentEmulator=true" if host.rpartition(":")[2].isdecimal() else ""
     return f"Endpoint=sb://{host}/;SharedAccessKeyName={name};SharedAccessKey={key}{entity}{emulator}"
-
-
-def listed(values: Iterable[Mapping[str, object]]) -> Reply:
-    """A list answer without further pages."""
-    return json_reply({"value": list(values)})

@@ -4,23 +4,25 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sbpair.emulator.admin.fields import (
-    NEVER,
+    FIELDS,
+    RIGHTS,
     Description,
     Runtime,
-    fields_of,
+    capitalized,
+    counts_of,
+    facts_of,
     format_time,
     setting_from_json,
     setting_to_json,
+    small,
 )
-from sbpair.emulator.admin.fields import Field as Setting
 from sbpair.emulator.entities import (
+    CORRELATION_NAMES,
     AuthorizationRule,
     CorrelationFilter,
     RuleDescription,
     SqlAction,
     SqlFilter,
-    SubscriptionDescription,
-    TopicDescription,
 )
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine.errors import EntityError, bad_request
@@ -28,17 +30,6 @@ from sbpair.service import Tier
 
 Json = dict[str, object]
 PROVIDER = "Microsoft.ServiceBus"
-RIGHTS = ("Manage", "Send", "Listen")
-_CORRELATION_PROPERTIES = {
-    "correlation_id": "correlationId",
-    "message_id": "messageId",
-    "to": "to",
-    "reply_to": "replyTo",
-    "label": "label",
-    "session_id": "sessionId",
-    "reply_to_session_id": "replyToSessionId",
-    "content_type": "contentType",
-}
 
 
 @dataclass(slots=True)
@@ -186,36 +177,20 @@ def namespace_resource(scope: Scope, namespace: Namespace, facts: ArmFacts, host
 
 def entity_properties(description: Description, runtime: Runtime) -> Json:
     """The `properties` of a queue, topic or subscription."""
-    counts = runtime.counts
     properties: Json = {}
-    for setting in fields_of(description):
+    for setting in FIELDS[type(description)]:
         value = setting_to_json(setting, getattr(description, setting.attribute))
         if value is not None:
             properties[setting.property] = value
-    properties["countDetails"] = {
-        "activeMessageCount": counts.active,
-        "deadLetterMessageCount": counts.dead_letter,
-        "scheduledMessageCount": counts.scheduled,
-        "transferMessageCount": counts.transfer,
-        "transferDeadLetterMessageCount": counts.transfer_dead_letter,
-    }
-    properties["createdAt"] = format_time(runtime.created_at)
-    properties["updatedAt"] = format_time(runtime.updated_at)
-    properties["accessedAt"] = NEVER if runtime.accessed_at is None else format_time(runtime.accessed_at)
-    if isinstance(description, TopicDescription):
-        properties["subscriptionCount"] = runtime.subscription_count
-    else:
-        properties["messageCount"] = counts.total
-    if not isinstance(description, SubscriptionDescription):
-        properties["sizeInBytes"] = counts.size_in_bytes
-    return properties
+    properties["countDetails"] = {small(name): number for name, number in counts_of(runtime.counts).items()}
+    return properties | {small(name): value for name, value in facts_of(description, runtime).items()}
 
 
-def read_settings(properties: Json, settings: Iterable[Setting]) -> Json:
+def read_settings(properties: Json, kind: type[Description]) -> Json:
     """The settings given in a resource's `properties`; null counts as not given. EntityError 40000 for nonsense."""
     return {
         setting.attribute: setting_from_json(setting, properties[setting.property])
-        for setting in settings
+        for setting in FIELDS[kind]
         if properties.get(setting.property) is not None
     }
 
@@ -227,9 +202,9 @@ def rule_properties(rule: RuleDescription) -> Json:
         action = {"sqlExpression": rule.action.expression, "compatibilityLevel": 20, "requiresPreprocessing": False}
     if isinstance(rule.filter, CorrelationFilter):
         compared: Json = {
-            name: getattr(rule.filter, attribute)
-            for attribute, name in _CORRELATION_PROPERTIES.items()
-            if getattr(rule.filter, attribute) is not None
+            small(capitalized(name)): getattr(rule.filter, name)
+            for name in CORRELATION_NAMES
+            if getattr(rule.filter, name) is not None
         }
         compared["properties"] = {key: str(value) for key, value in rule.filter.properties.items()}
         return {"action": action, "filterType": "CorrelationFilter", "correlationFilter": compared}
@@ -283,7 +258,7 @@ def wrong_type(name: str, value: object) -> EntityError:
 def _correlation_filter(compared: Json) -> CorrelationFilter:
     fields = {
         attribute: text(compared[name], name)
-        for attribute, name in _CORRELATION_PROPERTIES.items()
+        for attribute, name in ((one, small(capitalized(one))) for one in CORRELATION_NAMES)
         if compared.get(name) is not None
     }
     properties = {key: text(value, key) for key, value in object_at(compared, "properties").items()}

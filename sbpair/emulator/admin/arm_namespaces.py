@@ -6,9 +6,8 @@ There is one namespace to create or delete: DELETE removes all entities and hide
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sbpair.emulator.admin.arm_keys import listed
 from sbpair.emulator.admin.arm_models import ArmFacts, Json, Scope, namespace_resource, object_at, text, wrong_type
-from sbpair.emulator.admin.calls import Call, Reply, json_reply, method_not_allowed
+from sbpair.emulator.admin.calls import Call, Reply, json_reply, listed, method_not_allowed
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine.errors import bad_request, not_found
 from sbpair.service import Tier

@@ -4,10 +4,12 @@ Pairing, breaking and failing over (see `emulator.geo_recovery`) take effect at 
 An alias has an address only if the emulator was started with it.
 """
 
+from dataclasses import dataclass
+
 from sbpair.emulator import geo_recovery
-from sbpair.emulator.admin.arm_keys import access_keys, handle_rules, listed, namespace_holder
+from sbpair.emulator.admin.arm_keys import access_keys, handle_rules, namespace_holder
 from sbpair.emulator.admin.arm_models import ArmDirectory, Json, Scope, object_at, text
-from sbpair.emulator.admin.calls import Call, Reply, json_reply, method_not_allowed
+from sbpair.emulator.admin.calls import Call, Reply, json_reply, listed, method_not_allowed, only
 from sbpair.emulator.geo_recovery import ALONE, PRIMARY, SECONDARY
 from sbpair.emulator.geo_recovery import wrong_state as _wrong_state
 from sbpair.emulator.namespace import Namespace
@@ -17,14 +19,14 @@ from sbpair.service import Tier
 _COLLECTION = "disasterRecoveryConfigs"
 
 
+@dataclass(frozen=True, slots=True)
 class RecoveryConfigs:
     """The pairings of one namespace. `directory` leads to the partner, if this resource manager knows it."""
 
-    def __init__(self, directory: ArmDirectory, namespace: Namespace, scope: Scope, host: str) -> None:
-        self._directory = directory
-        self._namespace = namespace
-        self._scope = scope
-        self._host = host
+    _directory: ArmDirectory
+    _namespace: Namespace
+    _scope: Scope
+    _host: str
 
     def handle(self, call: Call, tail: tuple[str, ...]) -> Reply:
         """A request to `…/disasterRecoveryConfigs` and below; `tail` is what follows that word."""
@@ -56,8 +58,7 @@ class RecoveryConfigs:
         return self._scope.child(_COLLECTION, alias, properties=self._config(alias))
 
     def _check_name(self, call: Call) -> Reply:
-        if call.method != "POST":
-            raise method_not_allowed(call)
+        only(call, "POST")
         name = text(call.json_object().get("name"), "name")
         taken = name in self._configs or self._directory.find(name) is not None
         reason = "NameInUse" if taken else "None"
@@ -123,8 +124,7 @@ class RecoveryConfigs:
             if rule is None:
                 raise not_found(f"The authorization rule '{tail[0]}' does not exist.")
             return json_reply(access_keys(rule, self._host, alias=alias))
-        if call.method != "GET":
-            raise method_not_allowed(call)
+        only(call, "GET")
         return handle_rules(call, self._scope, holder, tail, self._host)
 
     def _partner(self, partner_id: str) -> Namespace | None:

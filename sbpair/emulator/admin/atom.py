@@ -9,8 +9,9 @@ Behaviour, as the official clients find it:
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 from xml.etree.ElementTree import Element
 
 from sbpair.emulator.admin import atom_xml
@@ -23,18 +24,11 @@ from sbpair.emulator.admin.calls import (
     atom_error,
     check_items,
     method_not_allowed,
+    only,
     page_of,
     unchanged_left_out,
 )
-from sbpair.emulator.admin.fields import (
-    QUEUE_FIELDS,
-    SUBSCRIPTION_FIELDS,
-    TOPIC_FIELDS,
-    format_time,
-    queue_runtime,
-    subscription_runtime,
-    topic_runtime,
-)
+from sbpair.emulator.admin.fields import format_time, runtime_of
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
@@ -175,7 +169,7 @@ class AtomApi:
     # -- the namespace and lists
 
     def _namespace_info(self, call: Call) -> Reply:
-        _only(call, "GET")
+        only(call, "GET")
         namespace = self._namespace
         aliases = sorted(namespace.disaster_recovery_configs)
         info = atom_xml.description(
@@ -196,11 +190,11 @@ class AtomApi:
         return _entry_reply(entry)
 
     def _list(self, call: Call, kind: str) -> Reply:
-        _only(call, "GET")
+        only(call, "GET")
         if kind == "queues":
-            return self._feed(call, "Queues", self._namespace.queues(), self._queue_entry)
+            return self._feed(call, "Queues", self._namespace.queues(), self._entity_entry)
         if kind == "topics":
-            return self._feed(call, "Topics", self._namespace.topics(), self._topic_entry)
+            return self._feed(call, "Topics", self._namespace.topics(), self._entity_entry)
         if kind in _ELSEWHERE:
             return self._nothing(call)
         raise not_found(f"The resource type '{kind}' does not exist.")
@@ -208,32 +202,15 @@ class AtomApi:
     # -- queues and topics
 
     def _entity(self, call: Call, path: str) -> Reply:
-        if call.method == "GET":
-            return self._get_entity(call, path)
-        if call.method == "DELETE":
-            return self._delete_entity(path)
-        if call.method == "PUT":
-            return self._put_entity(call, path)
-        raise method_not_allowed(call)
-
-    def _get_entity(self, call: Call, path: str) -> Reply:
-        if not path:
+        if call.method == "GET" and not path:
             raise bad_request("The entity path must not be empty.")
-        found = self._namespace.find(path)
-        if isinstance(found, Queue):
-            return _entry_reply(self._queue_entry(call, found))
-        if isinstance(found, Topic):
-            return _entry_reply(self._topic_entry(call, found))
-        return self._nothing(call)
+        namespace = self._namespace
+        found = namespace.find(path)
+        delete = namespace.delete_topic if isinstance(found, Topic) else namespace.delete_queue
+        entry: Callable[[Call, Any], Node] = self._entity_entry
+        return self._one(call, found, entry, partial(self._put_entity, call, path), lambda: delete(path))
 
-    def _delete_entity(self, path: str) -> Reply:
-        if isinstance(self._namespace.find(path), Topic):
-            self._namespace.delete_topic(path)
-        else:
-            self._namespace.delete_queue(path)
-        return Reply(200)
-
-    def _put_entity(self, call: Call, path: str) -> Reply:
+    def _put_entity(self, call: Call, path: str) -> Queue | Topic:
         element = _description_of(call)
         kind = atom_xml.local_name(element)
         renamed = any(name.lower() == "newpath" for name in (*call.query, *call.headers))
@@ -245,106 +222,87 @@ class AtomApi:
             return self._put_topic(call, path, element)
         raise bad_request(f"A queue or topic description is expected, not '{kind}'.")
 
-    def _put_queue(self, call: Call, path: str, element: Element) -> Reply:
-        given = read_settings(element, QUEUE_FIELDS)
-        rules = read_authorization_rules(element)
+    def _put_queue(self, call: Call, path: str, element: Element) -> Queue:
+        given, rules = read_settings(element, QueueDescription), read_authorization_rules(element)
         description = QueueDescription(**given, authorization_rules=rules)  # type: ignore[arg-type]
         old = self._namespace.get_queue(path)
         self._check_forwarding(call, description)
-        if _is_update(call):
-            named = unchanged_left_out(given, old.description if old else None)
-            queue = self._namespace.update_queue(path, description, named=named)
-        else:
-            queue = self._namespace.create_queue(path, description, named=frozenset(given))
-        return _entry_reply(self._queue_entry(call, queue), created=not _is_update(call))
+        if not _is_update(call):
+            return self._namespace.create_queue(path, description, named=frozenset(given))
+        named = unchanged_left_out(given, old.description if old else None)
+        return self._namespace.update_queue(path, description, named=named)
 
-    def _put_topic(self, call: Call, path: str, element: Element) -> Reply:
-        given = read_settings(element, TOPIC_FIELDS)
-        rules = read_authorization_rules(element)
+    def _put_topic(self, call: Call, path: str, element: Element) -> Topic:
+        given, rules = read_settings(element, TopicDescription), read_authorization_rules(element)
         description = TopicDescription(**given, authorization_rules=rules)  # type: ignore[arg-type]
         old = self._namespace.get_topic(path)
-        if _is_update(call):
-            named = unchanged_left_out(given, old.description if old else None)
-            topic = self._namespace.update_topic(path, description, named=named)
-        else:
-            topic = self._namespace.create_topic(path, description, named=frozenset(given))
-        return _entry_reply(self._topic_entry(call, topic), created=not _is_update(call))
+        if not _is_update(call):
+            return self._namespace.create_topic(path, description, named=frozenset(given))
+        named = unchanged_left_out(given, old.description if old else None)
+        return self._namespace.update_topic(path, description, named=named)
 
     # -- subscriptions
 
     def _subscription(self, call: Call, topic: str, name: str) -> Reply:
+        namespace = self._namespace
         if not name and call.method == "GET":
-            listed = self._namespace.subscriptions(topic)
-            return self._feed(call, "Subscriptions", listed, self._subscription_entry)
-        if call.method == "GET":
-            found = self._namespace.get_subscription(topic, name)
-            return self._nothing(call) if found is None else _entry_reply(self._subscription_entry(call, found))
-        if call.method == "DELETE":
-            self._namespace.delete_subscription(topic, name)
-            return Reply(200)
-        if call.method == "PUT":
-            return self._put_subscription(call, topic, name)
-        raise method_not_allowed(call)
+            return self._feed(call, "Subscriptions", namespace.subscriptions(topic), self._entity_entry)
 
-    def _put_subscription(self, call: Call, topic: str, name: str) -> Reply:
-        element = _description_of(call)
-        if atom_xml.local_name(element) != "SubscriptionDescription":
-            raise bad_request("A subscription description is expected.")
-        given = read_settings(element, SUBSCRIPTION_FIELDS)
-        description = SubscriptionDescription(**given)  # type: ignore[arg-type]
-        self._check_forwarding(call, description)
-        if _is_update(call):
-            updated = self._namespace.update_subscription(topic, name, description)
-            return _entry_reply(self._subscription_entry(call, updated))
-        rule_name, rule = _default_rule(element)
-        made = self._namespace.create_subscription(topic, name, description, rule_name=rule_name, rule=rule)
-        return _entry_reply(self._subscription_entry(call, made), created=True)
+        def put() -> Subscription:
+            element = _description_of(call)
+            if atom_xml.local_name(element) != "SubscriptionDescription":
+                raise bad_request("A subscription description is expected.")
+            description = SubscriptionDescription(**read_settings(element, SubscriptionDescription))  # type: ignore[arg-type]
+            self._check_forwarding(call, description)
+            if _is_update(call):
+                return namespace.update_subscription(topic, name, description)
+            rule_name, rule = _default_rule(element)
+            return namespace.create_subscription(topic, name, description, rule_name=rule_name, rule=rule)
+
+        found = namespace.get_subscription(topic, name)
+        return self._one(call, found, self._entity_entry, put, lambda: namespace.delete_subscription(topic, name))
 
     # -- rules
 
     def _rule(self, call: Call, topic: str, subscription: str, name: str) -> Reply:
+        namespace = self._namespace
         if not name and call.method == "GET":
-            return self._feed(call, "Rules", self._namespace.rules(topic, subscription), self._rule_entry)
+            return self._feed(call, "Rules", namespace.rules(topic, subscription), self._rule_entry)
+
+        def put() -> Rule:
+            element = _description_of(call)
+            if atom_xml.local_name(element) != "RuleDescription":
+                raise bad_request("A rule description is expected.")
+            change = namespace.update_rule if _is_update(call) else namespace.create_rule
+            return change(topic, subscription, name, read_rule(element))
+
+        found = namespace.get_rule(topic, subscription, name)
+        return self._one(call, found, self._rule_entry, put, lambda: namespace.delete_rule(topic, subscription, name))
+
+    def _one(
+        self,
+        call: Call,
+        found: Item | None,
+        entry: Callable[[Call, Item], Node],
+        put: Callable[[], Item],
+        delete: Callable[[], None],
+    ) -> Reply:
+        """Any of the three verbs."""
         if call.method == "GET":
-            found = self._namespace.get_rule(topic, subscription, name)
-            return self._nothing(call) if found is None else _entry_reply(self._rule_entry(call, found))
+            return self._nothing(call) if found is None else _entry_reply(entry(call, found))
         if call.method == "DELETE":
-            self._namespace.delete_rule(topic, subscription, name)
+            delete()
             return Reply(200)
         if call.method == "PUT":
-            return self._put_rule(call, topic, subscription, name)
+            return _entry_reply(entry(call, put()), created=not _is_update(call))
         raise method_not_allowed(call)
-
-    def _put_rule(self, call: Call, topic: str, subscription: str, name: str) -> Reply:
-        element = _description_of(call)
-        if atom_xml.local_name(element) != "RuleDescription":
-            raise bad_request("A rule description is expected.")
-        description = read_rule(element)
-        if _is_update(call):
-            return _entry_reply(
-                self._rule_entry(call, self._namespace.update_rule(topic, subscription, name, description))
-            )
-        made = self._namespace.create_rule(topic, subscription, name, description)
-        return _entry_reply(self._rule_entry(call, made), created=True)
 
     # -- writing
 
-    def _queue_entry(self, call: Call, queue: Queue) -> Node:
-        runtime = queue_runtime(queue, call.zero_counts)
-        node = describe(queue.description, runtime, _style(call))
-        return self._entry_node(call, queue.path, queue.path, queue.created_at, queue.updated_at, node)
-
-    def _topic_entry(self, call: Call, topic: Topic) -> Node:
-        runtime = topic_runtime(topic, call.zero_counts)
-        node = describe(topic.description, runtime, _style(call))
-        return self._entry_node(call, topic.path, topic.path, topic.created_at, topic.updated_at, node)
-
-    def _subscription_entry(self, call: Call, subscription: Subscription) -> Node:
-        runtime = subscription_runtime(subscription, call.zero_counts)
-        node = describe(subscription.description, runtime, _style(call))
-        return self._entry_node(
-            call, subscription.path, subscription.name, subscription.created_at, subscription.updated_at, node
-        )
+    def _entity_entry(self, call: Call, entity: Queue | Topic | Subscription) -> Node:
+        node = describe(entity.description, runtime_of(entity, call.zero_counts), _style(call))
+        title = entity.name if isinstance(entity, Subscription) else entity.path
+        return self._entry_node(call, entity.path, title, entity.created_at, entity.updated_at, node)
 
     def _rule_entry(self, call: Call, rule: Rule) -> Node:
         node = describe_rule(rule.name, rule.description, rule.created_at)
@@ -437,11 +395,6 @@ def _is_update(call: Call) -> bool:
     if tag not in ("", "*"):
         raise conflict("The entity tag of the 'If-Match' header does not match; only '*' is supported.")
     return tag == "*"
-
-
-def _only(call: Call, method: str) -> None:
-    if call.method != method:
-        raise method_not_allowed(call)
 
 
 def _version(call: Call) -> str:

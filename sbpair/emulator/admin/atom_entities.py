@@ -10,18 +10,17 @@ from xml.etree.ElementTree import Element
 from sbpair.emulator.admin.atom_xml import COUNTS_NS, Node, child, child_text, local_name, node, text_node
 from sbpair.emulator.admin.atom_xml import description as description_node
 from sbpair.emulator.admin.fields import (
-    NEVER,
+    FIELDS,
+    RIGHTS,
     Description,
-    Field,
     Runtime,
-    fields_of,
-    format_time,
+    counts_of,
+    facts_of,
     setting_from_text,
     setting_to_text,
 )
 from sbpair.emulator.entities import (
     AuthorizationRule,
-    Counts,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
@@ -29,7 +28,6 @@ from sbpair.emulator.entities import (
 from sbpair.emulator.namespace import new_auth_rule
 from sbpair.engine.errors import bad_request
 
-RIGHTS = ("Manage", "Send", "Listen")
 FIRST_VERSION_WITH_MESSAGE_SIZE = "2021-05"
 FIRST_VERSION_WITH_FILTER_COUNTS = "2024-05"
 NEWEST_VERSION = "2024-05"
@@ -71,10 +69,10 @@ def describe(description: Description, runtime: Runtime, style: Style) -> Node:
     return description_node(tag, *(known[name] for name in order if name in known))
 
 
-def read_settings(element: Element, fields: tuple[Field, ...]) -> dict[str, object]:
+def read_settings(element: Element, kind: type[Description]) -> dict[str, object]:
     """The settings given in a description element; EntityError 40000 for a value that does not fit."""
     given = {}
-    for field in fields:
+    for field in FIELDS[kind]:
         text = child_text(element, field.element)
         if text is not None:
             given[field.attribute] = setting_from_text(field, text)
@@ -89,7 +87,7 @@ def read_authorization_rules(element: Element) -> tuple[AuthorizationRule, ...]:
 
 def _settings(description: Description, style: Style) -> dict[str, Node]:
     nodes = {}
-    for field in fields_of(description):
+    for field in FIELDS[type(description)]:
         text = setting_to_text(field, getattr(description, field.attribute), style.forward_base)
         if text is not None:
             nodes[field.element] = text_node(field.element, text)
@@ -99,19 +97,13 @@ def _settings(description: Description, style: Style) -> dict[str, Node]:
 
 
 def _runtime(description: Description, runtime: Runtime) -> dict[str, Node]:
-    counts = runtime.counts
-    facts: dict[str, object] = {
-        "CreatedAt": format_time(runtime.created_at),
-        "UpdatedAt": format_time(runtime.updated_at),
-        "AccessedAt": NEVER if runtime.accessed_at is None else format_time(runtime.accessed_at),
-        "EntityAvailabilityStatus": "Limited" if runtime.is_limited else "Available",
-    }
-    if not isinstance(description, TopicDescription):
-        facts["MessageCount"] = counts.total
+    facts = facts_of(description, runtime)
+    facts["EntityAvailabilityStatus"] = "Limited" if runtime.is_limited else "Available"
     if not isinstance(description, SubscriptionDescription):
-        facts["SizeInBytes"] = counts.size_in_bytes
         facts["IsAnonymousAccessible"] = False
-    return {name: text_node(name, value) for name, value in facts.items()} | {"CountDetails": _count_details(counts)}
+    counts = (text_node(f"d2p1:{name}", number) for name, number in counts_of(runtime.counts).items())
+    details = Node("CountDetails", tuple(counts), {"xmlns:d2p1": COUNTS_NS})
+    return {name: text_node(name, value) for name, value in facts.items()} | {"CountDetails": details}
 
 
 def _kind_specific(description: Description, runtime: Runtime, style: Style) -> dict[str, Node]:
@@ -122,7 +114,6 @@ def _kind_specific(description: Description, runtime: Runtime, style: Style) -> 
     }
     if isinstance(description, QueueDescription):
         return nodes | {"SupportOrdering": text_node("SupportOrdering", not description.enable_partitioning)}
-    nodes["SubscriptionCount"] = text_node("SubscriptionCount", runtime.subscription_count)
     nodes["EnableSubscriptionPartitioning"] = text_node("EnableSubscriptionPartitioning", False)
     if style.api_version >= FIRST_VERSION_WITH_FILTER_COUNTS:
         nodes["SqlFilterCount"] = text_node("SqlFilterCount", runtime.sql_filter_count)
@@ -136,18 +127,6 @@ def _tag_and_order(description: Description) -> tuple[str, list[str]]:
     if isinstance(description, TopicDescription):
         return "TopicDescription", TOPIC_ORDER.split()
     return "SubscriptionDescription", SUBSCRIPTION_ORDER.split()
-
-
-def _count_details(counts: Counts) -> Node:
-    numbers = {
-        "ActiveMessageCount": counts.active,
-        "DeadLetterMessageCount": counts.dead_letter,
-        "ScheduledMessageCount": counts.scheduled,
-        "TransferMessageCount": counts.transfer,
-        "TransferDeadLetterMessageCount": counts.transfer_dead_letter,
-    }
-    children = tuple(text_node(f"d2p1:{name}", number) for name, number in numbers.items())
-    return Node("CountDetails", children, {"xmlns:d2p1": COUNTS_NS})
 
 
 def _write_rule(rule: AuthorizationRule) -> Node:

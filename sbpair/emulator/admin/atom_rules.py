@@ -23,11 +23,13 @@ from sbpair.emulator.admin.atom_xml import (
 from sbpair.emulator.admin.fields import (
     MAX_INT32,
     MAX_TICKS,
+    capitalized,
     duration_ticks,
     format_duration,
     format_time,
 )
 from sbpair.emulator.entities import (
+    CORRELATION_NAMES,
     CorrelationFilter,
     FalseFilter,
     RuleDescription,
@@ -43,16 +45,6 @@ COMPATIBILITY_LEVEL = 20
 TIMESPAN = Symbol("com.microsoft:timespan")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KEY_VALUE = f"{{{SERVICE_BUS_NS}}}KeyValueOfstringanyType"
-_CORRELATION_ELEMENTS = {
-    "correlation_id": "CorrelationId",
-    "message_id": "MessageId",
-    "to": "To",
-    "reply_to": "ReplyTo",
-    "label": "Label",
-    "session_id": "SessionId",
-    "reply_to_session_id": "ReplyToSessionId",
-    "content_type": "ContentType",
-}
 
 
 class WrittenTime(Timestamp):
@@ -84,9 +76,9 @@ def read_rule(element: Element) -> RuleDescription:
 def _write_filter(rule_filter: RuleFilter) -> Node:
     if isinstance(rule_filter, CorrelationFilter):
         fields = [
-            text_node(element, getattr(rule_filter, attribute))
-            for attribute, element in _CORRELATION_ELEMENTS.items()
-            if getattr(rule_filter, attribute) is not None
+            text_node(capitalized(name), getattr(rule_filter, name))
+            for name in CORRELATION_NAMES
+            if getattr(rule_filter, name) is not None
         ]
         children = (*fields, _write_values("Properties", rule_filter.properties))
         return Node("Filter", children, {"i:type": "CorrelationFilter"})
@@ -119,7 +111,7 @@ def _read_filter(element: Element) -> RuleFilter:
         expression, parameters = _read_sql(element)
         return SqlFilter(expression=expression, parameters=parameters)
     if kind == "CorrelationFilter":
-        fields = {attribute: child_text(element, name) for attribute, name in _CORRELATION_ELEMENTS.items()}
+        fields = {name: child_text(element, capitalized(name)) for name in CORRELATION_NAMES}
         return CorrelationFilter(**fields, properties=_read_values(element, "Properties"))
     raise bad_request(f"The rule filter type '{kind}' is not known.")
 

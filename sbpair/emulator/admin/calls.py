@@ -146,6 +146,11 @@ def json_reply(value: object, status: int = 200, headers: Mapping[str, str] | No
     return Reply(status, json.dumps(value).encode(), JSON_CONTENT_TYPE, headers or {})
 
 
+def listed(values: Iterable[Mapping[str, object]]) -> "Reply":
+    """A list of the resource manager without further pages."""
+    return json_reply({"value": list(values)})
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Which part of a list is asked for."""
@@ -178,6 +183,12 @@ def unchanged_left_out(given: Mapping[str, object], old: object) -> frozenset[st
     """
     nothing = object()
     return frozenset(name for name, value in given.items() if getattr(old, name, nothing) != value)
+
+
+def only(call: "Call", method: str) -> None:
+    """Raises EntityError 405: a resource knows no other verb."""
+    if call.method != method:
+        raise method_not_allowed(call)
 
 
 def method_not_allowed(call: "Call") -> EntityError:

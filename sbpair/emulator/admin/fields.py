@@ -1,16 +1,17 @@
 """The settings of entities under their three names: description field, XML element (ATOM) and JSON property (ARM).
 
-One table per kind of entity serves both APIs in both directions, so that they cannot disagree. A setting left out, or
+The fields of a description serve both APIs in both directions, so that they cannot disagree. A setting left out, or
 given as null, means its default: a PUT replaces the whole description.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import get_type_hints
 
 from sbpair import service
-from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
@@ -81,6 +82,8 @@ def format_log_time(epoch_seconds: float) -> str:
 
 Description = QueueDescription | TopicDescription | SubscriptionDescription
 MAX_INT32 = 2**31 - 1
+RIGHTS = ("Manage", "Send", "Listen")
+"""In the order in which the service writes them."""
 
 
 class Kind(StrEnum):
@@ -96,99 +99,58 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One setting: its name in the description, the XML element and JSON property, and its kind."""
+    """One setting: its name in the description, the XML element, and its kind."""
 
     attribute: str
     element: str
     kind: Kind
+    may_be_never: bool
+    """Of a duration; for the others the largest TimeSpan is as wrong as any other value out of range."""
 
     @property
     def property(self) -> str:
-        """The JSON name: the element's with a small first letter."""
-        return self.element[0].lower() + self.element[1:]
+        """The JSON name."""
+        return small(self.element)
 
 
-_LOCK = Field("lock_duration_seconds", "LockDuration", Kind.DURATION)
-_SIZE = Field("max_size_in_megabytes", "MaxSizeInMegabytes", Kind.INTEGER)
-_DUPLICATES = Field("requires_duplicate_detection", "RequiresDuplicateDetection", Kind.BOOLEAN)
-_WINDOW = Field("duplicate_detection_history_time_window_seconds", "DuplicateDetectionHistoryTimeWindow", Kind.DURATION)
-_SESSION = Field("requires_session", "RequiresSession", Kind.BOOLEAN)
-_TTL = Field("default_message_time_to_live_seconds", "DefaultMessageTimeToLive", Kind.DURATION)
-_EXPIRED = Field("dead_lettering_on_message_expiration", "DeadLetteringOnMessageExpiration", Kind.BOOLEAN)
-_FILTER_ERRORS = Field(
-    "dead_lettering_on_filter_evaluation_exceptions", "DeadLetteringOnFilterEvaluationExceptions", Kind.BOOLEAN
-)
-_DELIVERIES = Field("max_delivery_count", "MaxDeliveryCount", Kind.INTEGER)
-_BATCHED = Field("enable_batched_operations", "EnableBatchedOperations", Kind.BOOLEAN)
-_STATUS = Field("status", "Status", Kind.STATUS)
-_IDLE = Field("auto_delete_on_idle_seconds", "AutoDeleteOnIdle", Kind.DURATION)
-_PARTITIONS = Field("enable_partitioning", "EnablePartitioning", Kind.BOOLEAN)
-_EXPRESS = Field("enable_express", "EnableExpress", Kind.BOOLEAN)
-_ORDERING = Field("support_ordering", "SupportOrdering", Kind.BOOLEAN)
-_PREFILTER = Field("filtering_messages_before_publishing", "FilteringMessagesBeforePublishing", Kind.BOOLEAN)
-_FORWARD = Field("forward_to", "ForwardTo", Kind.ENTITY)
-_FORWARD_DEAD = Field("forward_dead_lettered_messages_to", "ForwardDeadLetteredMessagesTo", Kind.ENTITY)
-_METADATA = Field("user_metadata", "UserMetadata", Kind.TEXT)
-_MESSAGE_SIZE = Field("max_message_size_in_kilobytes", "MaxMessageSizeInKilobytes", Kind.INTEGER)
-
-MAY_BE_NEVER = frozenset({_TTL, _IDLE})
-"""Durations that may be "never"; for the others the largest TimeSpan is as wrong as any other value out of range."""
-
-QUEUE_FIELDS = (
-    _LOCK,
-    _SIZE,
-    _DUPLICATES,
-    _SESSION,
-    _TTL,
-    _EXPIRED,
-    _WINDOW,
-    _DELIVERIES,
-    _BATCHED,
-    _STATUS,
-    _IDLE,
-    _PARTITIONS,
-    _EXPRESS,
-    _FORWARD,
-    _METADATA,
-    _FORWARD_DEAD,
-    _MESSAGE_SIZE,
-)
-TOPIC_FIELDS = (
-    _TTL,
-    _SIZE,
-    _DUPLICATES,
-    _WINDOW,
-    _BATCHED,
-    _PREFILTER,
-    _STATUS,
-    _ORDERING,
-    _IDLE,
-    _PARTITIONS,
-    _EXPRESS,
-    _METADATA,
-    _MESSAGE_SIZE,
-)
-SUBSCRIPTION_FIELDS = (
-    _LOCK,
-    _SESSION,
-    _TTL,
-    _EXPIRED,
-    _FILTER_ERRORS,
-    _DELIVERIES,
-    _BATCHED,
-    _STATUS,
-    _FORWARD,
-    _FORWARD_DEAD,
-    _IDLE,
-    _METADATA,
-)
+def capitalized(name: str) -> str:
+    """A name as .NET and the XML of the service spell it: `lock_duration` is `LockDuration`."""
+    return "".join(word.capitalize() for word in name.split("_"))
 
 
-def fields_of(description: Description) -> tuple[Field, ...]:
-    """The settings of a description's kind, in the order the service writes them."""
-    if isinstance(description, QueueDescription):
-        return QUEUE_FIELDS
-    return TOPIC_FIELDS if isinstance(description, TopicDescription) else SUBSCRIPTION_FIELDS
+def small(name: str) -> str:
+    """The JSON name of an element: with a small first letter."""
+    return name[0].lower() + name[1:]
+
+
+_KINDS: Mapping[object, Kind] = {
+    float: Kind.DURATION,
+    float | None: Kind.DURATION,
+    int: Kind.INTEGER,
+    int | None: Kind.INTEGER,
+    bool: Kind.BOOLEAN,
+    EntityStatus: Kind.STATUS,
+    str | None: Kind.TEXT,
+}
+
+
+def _fields(kind: type) -> tuple[Field, ...]:
+    return tuple(
+        Field(
+            name,
+            capitalized(name.removesuffix("_seconds")),
+            Kind.ENTITY if name.startswith("forward_") else _KINDS[hint],
+            hint == float | None,
+        )
+        for name, hint in get_type_hints(kind).items()
+        if hint in _KINDS
+    )
+
+
+FIELDS: Mapping[type, tuple[Field, ...]] = {
+    kind: _fields(kind) for kind in (QueueDescription, TopicDescription, SubscriptionDescription)
+}
+"""The settings of each kind of entity, out of its description."""
 
 
 def refused(field: Field, value: object, why: str = "") -> EntityError:
@@ -245,7 +207,7 @@ def _duration(field: Field, text: str) -> float | None:
         seconds = parse_duration(text)
     except ValueError as error:
         raise refused(field, text, str(error)) from error
-    if seconds is None and field not in MAY_BE_NEVER:
+    if seconds is None and not field.may_be_never:
         raise refused(field, text)
     return seconds
 
@@ -297,34 +259,42 @@ class Runtime:
     correlation_filter_count: int = 0
 
 
-def queue_runtime(queue: Queue, zero_counts: bool = False) -> Runtime:
-    """A queue's facts; with `zero_counts` every count is 0, as a throttled service may report it."""
-    counts = NO_MESSAGES if zero_counts else queue.counts()
-    return Runtime(queue.created_at, queue.updated_at, queue.used_at, counts, _is_limited(queue))
-
-
-def subscription_runtime(subscription: Subscription, zero_counts: bool = False) -> Runtime:
-    """A subscription's facts."""
-    counts = NO_MESSAGES if zero_counts else subscription.counts()
-    limited = _is_limited(subscription)
-    return Runtime(subscription.created_at, subscription.updated_at, subscription.used_at, counts, limited)
-
-
-def _is_limited(entity: MessageEntity) -> bool:
-    return entity.is_partitioned and bool(entity.closed_partitions)
-
-
-def topic_runtime(topic: Topic, zero_counts: bool = False) -> Runtime:
-    """A topic's facts. Its own messages are only the scheduled ones; the size is that of all its subscriptions."""
-    filters = [rule.description.filter for one in topic.subscriptions.values() for rule in one.rules.values()]
+def runtime_of(entity: Queue | Topic | Subscription, zero_counts: bool = False) -> Runtime:
+    """An entity's facts; with `zero_counts` every count is 0, as a throttled service may report it. A topic's own
+    messages are only the scheduled ones; its size is that of all its subscriptions."""
+    counts = NO_MESSAGES if zero_counts else entity.counts()
+    times = entity.created_at, entity.updated_at, entity.used_at
+    if not isinstance(entity, Topic):
+        return Runtime(*times, counts, entity.is_partitioned and bool(entity.closed_partitions))
+    filters = [rule.description.filter for one in entity.subscriptions.values() for rule in one.rules.values()]
     correlation_filters = sum(isinstance(one, CorrelationFilter) for one in filters)
     return Runtime(
-        topic.created_at,
-        topic.updated_at,
-        topic.used_at,
-        NO_MESSAGES if zero_counts else topic.counts(),
-        topic.description.enable_partitioning and bool(topic.namespace.closed_partitions(topic.path)),
-        subscription_count=len(topic.subscriptions),
+        *times,
+        counts,
+        entity.description.enable_partitioning and bool(entity.namespace.closed_partitions(entity.path)),
+        subscription_count=len(entity.subscriptions),
         sql_filter_count=len(filters) - correlation_filters,
         correlation_filter_count=correlation_filters,
     )
+
+
+def facts_of(description: Description, runtime: Runtime) -> dict[str, object]:
+    """What both APIs say of an entity beside its settings and `counts_of`, by element."""
+    facts: dict[str, object] = {
+        "CreatedAt": format_time(runtime.created_at),
+        "UpdatedAt": format_time(runtime.updated_at),
+        "AccessedAt": NEVER if runtime.accessed_at is None else format_time(runtime.accessed_at),
+    }
+    if isinstance(description, TopicDescription):
+        facts["SubscriptionCount"] = runtime.subscription_count
+    else:
+        facts["MessageCount"] = runtime.counts.total
+    if not isinstance(description, SubscriptionDescription):
+        facts["SizeInBytes"] = runtime.counts.size_in_bytes
+    return facts
+
+
+def counts_of(counts: Counts) -> dict[str, int]:
+    """Numbers of messages, by element."""
+    names = (one.name for one in dataclasses.fields(counts) if one.name != "size_in_bytes")
+    return {f"{capitalized(name)}MessageCount": getattr(counts, name) for name in names}

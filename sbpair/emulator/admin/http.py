@@ -7,6 +7,7 @@ decided once per request, before the token is looked at, as a throttled or faili
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from urllib.parse import unquote
@@ -31,6 +32,7 @@ from sbpair.engine.wire import cut
 LARGEST_BODY_BYTES = 512 * 1024
 BODY_SECONDS = 60.0
 RETRY_AFTER_SECONDS = 2
+_COME_BACK = {"Retry-After": str(RETRY_AFTER_SECONDS)}
 DIRECTORY = web.AppKey("directory", ArmDirectory)
 
 
@@ -110,8 +112,7 @@ class Front:
         try:
             throttling.charge_management()
         except EntityError as error:
-            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-            return arm_error(error, call, headers) if is_arm_path(call.segments) else atom_error(error, call, headers)
+            return _refused(call, error, _COME_BACK)
         return None
 
     async def _is_durable(self) -> bool:
@@ -131,9 +132,7 @@ class Front:
 
     def _busy(self, call: Call, message: str) -> Reply:
         """The answer while a disk is full."""
-        error = EntityError(503, None, message, "ServerBusy")
-        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-        return arm_error(error, call, headers) if is_arm_path(call.segments) else atom_error(error, call, headers)
+        return _refused(call, EntityError(503, None, message, "ServerBusy"), _COME_BACK)
 
     def _decide(self, call: Call) -> Reply | None:
         """The reply, or None if a fault cuts the connection instead."""
@@ -156,8 +155,7 @@ class Front:
                 return api.handle(replace(call, zero_counts=True))
             case FaultKind.DROP:
                 return None
-        error, headers = refusal(action), retry_headers(action)
-        return arm_error(error, call, headers) if is_arm else atom_error(error, call, headers)
+        return _refused(call, refusal(action), _COME_BACK if action.status in (429, 503) else {})
 
 
 def _asks_for_health(call: Call) -> bool:
@@ -187,9 +185,8 @@ def refusal(action: Action) -> EntityError:
     return EntityError(action.status, None, message, action.kind.value)
 
 
-def retry_headers(action: Action) -> dict[str, str]:
-    """`Retry-After` for the answers that ask a client to come back."""
-    return {"Retry-After": str(RETRY_AFTER_SECONDS)} if action.status in (429, 503) else {}
+def _refused(call: Call, error: EntityError, headers: Mapping[str, str]) -> Reply:
+    return (arm_error if is_arm_path(call.segments) else atom_error)(error, call, headers)
 
 
 class _Requester:

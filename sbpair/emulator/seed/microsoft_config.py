@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sbpair.emulator.admin.fields import parse_duration
+from sbpair.emulator.admin.fields import capitalized, parse_duration
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.seed import checked, settable
 from sbpair.emulator.seed.reading import SeedError, only
@@ -105,7 +105,7 @@ def _rule(body: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _properties(body: Mapping[str, Any], where: str, kind: _Kind) -> LinedMapping:
     types = settable(kind)
-    known = {_spelled(name.removesuffix(_SECONDS)): name for name in types}
+    known = {capitalized(name.removesuffix(_SECONDS)): name for name in types}
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     given = _object(body.get("Properties"), f"{where}.Properties", line_of(body, "Properties"))
@@ -158,8 +158,3 @@ def _object(value: object, where: str, line: int | None = None) -> Mapping[str, 
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-
-
-def _spelled(name: str) -> str:
-    """As .NET spells a property."""
-    return "".join(word.capitalize() for word in name.split("_"))
