@@ -1,5 +1,6 @@
 """What drain and syphon share: a request for the backlog of a pair, and which queues and ledger it means."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +12,12 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.pairing import Pair
 from sbpair.core.transfer.conclusion import Asked
 from sbpair.core.words import counted
+from sbpair.operations.doubtful import Verify, looking_for
 from sbpair.operations.ledgers import LedgerRun
-from sbpair.ports import Messaging, NamespaceAdmin, Sides
+from sbpair.ports import Clock, Messaging, NamespaceAdmin, Sides
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.backlog import FoundQueues, find_queues, read_backlog
-from sbpair.runtime.transfer.drain import ToArchive, ToQueue, TransferRequest
+from sbpair.runtime.transfer.drain import ToArchive, ToQueue, TransferRequest, make_classifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,16 @@ def no_queue(pair: Pair) -> SbpairError:
         f"No backlog queue of {shown_name(pair.primary)} exists on {shown_name(pair.secondary)}.",
         hint=f"Create them: sbpair provision {pair.name}",
     )
+
+
+def doubtful_of(
+    request: BacklogRequest, *, source: Messaging, target: Messaging, clock: Clock, stop: asyncio.Event
+) -> Verify | None:
+    """How to look for what an earlier run may have sent; None where the request does not ask for it, or the messages go
+    into an archive."""
+    if not request.verify_doubtful or isinstance(request.to, ToArchive):
+        return None
+    return looking_for(make_classifier(request, clock), source=source, target=target, clock=clock, stop=stop)
 
 
 def ledger_run(command: str, pair: Pair, request: BacklogRequest) -> LedgerRun:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
@@ -15,11 +15,9 @@ from sbpair.core.rewrite import as_sent
 from sbpair.core.transfer.ledger import Entry
 from sbpair.core.transfer.state import Forward, Key, key_of
 from sbpair.core.transfer.verdict import Judge
-from sbpair.operations.backlog import BacklogRequest
 from sbpair.ports import Clock, MessageReceiver, Messaging
 from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, page_from, pages
 from sbpair.runtime.links import close_quietly
-from sbpair.runtime.transfer.drain import ToArchive, make_classifier
 from sbpair.runtime.transfer.ledger import Ledger
 
 FOUND = "found at its destination"
@@ -48,14 +46,19 @@ class _Sought:
             return False
 
 
+Verify = Callable[[Ledger], Awaitable[int]]
+"""What `open_ledger` takes."""
+
+
 def looking_for(
-    request: BacklogRequest, *, source: Messaging, target: Messaging, clock: Clock, stop: asyncio.Event
-) -> Callable[[Ledger], Awaitable[int]] | None:
-    """`record_what_arrived` for `open_ledger`, until `stop` is set; None where the request does not ask for it, or the
-    messages go into an archive."""
-    if not request.verify_doubtful or isinstance(request.to, ToArchive):
-        return None
-    judge = make_classifier(request, clock)
+    judge: Judge,
+    *,
+    source: Messaging | Sequence[Received],
+    target: Messaging,
+    clock: Clock,
+    stop: asyncio.Event,
+) -> Verify:
+    """`record_what_arrived` for `open_ledger`, until `stop` is set."""
 
     async def look(ledger: Ledger) -> int:
         arrived = record_what_arrived(ledger, judge, source=source, target=target, clock=clock)
@@ -65,13 +68,17 @@ def looking_for(
 
 
 async def record_what_arrived(
-    ledger: Ledger, judge: Judge, *, source: Messaging, target: Messaging, clock: Clock
+    ledger: Ledger, judge: Judge, *, source: Messaging | Sequence[Received], target: Messaging, clock: Clock
 ) -> int:
     """Browse the destinations of messages in doubt, and record those as sent that lie there; how many.
 
     A message counts as found if one with its MessageId, its bytes and a later time is there. A MessageId that several
     messages have proves nothing. What cannot be found, since it is not there, was consumed already, went to a topic or
     may not be browsed, is sent again.
+
+    Args:
+        judge: says what is sent of a message, and where.
+        source: where the messages still lie; or they themselves, out of files.
 
     Raises:
         LedgerError: the ledger cannot be written.
@@ -84,8 +91,11 @@ async def record_what_arrived(
     found: list[tuple[str, _Sought]] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(VERIFY_SECONDS):
-            for queue in {key[0] for key in doubtful}:
-                await _look_for_rest(source, queue, doubtful, judge, clock, sought)
+            if isinstance(source, Sequence):
+                _seek(source, doubtful, judge, sought)
+            else:
+                for queue in {key[0] for key in doubtful}:
+                    await _look_for_rest(source, queue, doubtful, judge, clock, sought)
             for destination, by_id in sought.items():
                 await _look_in(target, destination, by_id, clock, found)
     time = clock.now().astimezone(UTC).isoformat()
@@ -109,16 +119,23 @@ async def _look_for_rest(
     receiver = source.receiver(path, dead_letter=dead_letter)
     try:
         async for page in pages(receiver, min(numbers), max(numbers), clock=clock, patience_seconds=0.0):
-            for received in page:
-                verdict = judge(received) if key_of(received) in doubtful else None
-                if isinstance(verdict, Forward):
-                    sent = as_sent(verdict.payload).payload
-                    one = _Sought(key_of(received), sent, verdict.session_id, received.enqueued_at or 0.0)
-                    sought.setdefault(verdict.destination, {})[str(received.message_id)] = one
+            _seek(page, doubtful, judge, sought)
     except ServiceError:
         return
     finally:
         await close_quietly(receiver)
+
+
+def _seek(
+    messages: Iterable[Received], doubtful: set[Key], judge: Judge, sought: dict[str, dict[str, _Sought]]
+) -> None:
+    """Add those that are in doubt, by destination and MessageId."""
+    for received in messages:
+        verdict = judge(received) if key_of(received) in doubtful else None
+        if isinstance(verdict, Forward):
+            sent = as_sent(verdict.payload).payload
+            one = _Sought(key_of(received), sent, verdict.session_id, received.enqueued_at or 0.0)
+            sought.setdefault(verdict.destination, {})[str(received.message_id)] = one
 
 
 async def _look_in(

@@ -12,8 +12,15 @@ from sbpair.core.errors import UsageError
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.resend import Planned
-from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, ledger_run, refuse_reversed, what_is_left
-from sbpair.operations.doubtful import looking_for
+from sbpair.operations.backlog import (
+    BacklogRequest,
+    asked_of,
+    chosen_queues,
+    doubtful_of,
+    ledger_run,
+    refuse_reversed,
+    what_is_left,
+)
 from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
@@ -21,7 +28,7 @@ from sbpair.runtime.inspection.backlog import find_queues, is_own
 from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue, make_classifier
 from sbpair.runtime.transfer.drain import drain as drain_backlog
-from sbpair.runtime.transfer.ledger import Ledger, Recorder
+from sbpair.runtime.transfer.ledger import Recorder
 
 if TYPE_CHECKING:
     from sbpair.runtime.transfer.processes import Share
@@ -81,7 +88,7 @@ async def drain(
 
     only, facts = request.queues, None
     run, told = ledger_run("drain", pair, request), None if request.dry_run else observer
-    looking = looking_for(request, source=secondary, target=sides.primary, clock=clock, stop=stop)
+    looking = doubtful_of(request, source=secondary, target=sides.primary, clock=clock, stop=stop)
     async with open_ledger(request.ledger, run, told, new=request.new_ledger, verify=looking) as ledger:
         # Queues of another primary were listed before they were named: no search under this pair's prefix finds them.
         if own := all(is_own(path, pair) for path in only):
@@ -141,7 +148,7 @@ def _reopen_of(sides: Sides, request: DrainRequest) -> Reopen | None:
     return sides.reopen
 
 
-async def _drain_in_processes(job: DrainJob, reopen: Reopen, ledger: Ledger | None, usage: Usage) -> DrainReport:
+async def _drain_in_processes(job: DrainJob, reopen: Reopen, ledger: Recorder | None, usage: Usage) -> DrainReport:
     from sbpair.runtime.transfer.processes import drain_in_processes
 
     assert isinstance(job.request, DrainRequest)  # noqa: S101 - of this verb

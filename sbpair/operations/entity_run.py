@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport
 from sbpair.core.transfer.resend import Planned, refuse_destination, window_of
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult, guaranteed, with_unreached
 from sbpair.core.transfer.verdict import Judge
+from sbpair.operations.doubtful import Verify, looking_for
 from sbpair.operations.ledgers import LedgerRun, open_ledger
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import pages
@@ -30,7 +31,7 @@ from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.transfer.drain import TransferRequest, entity_facts
 from sbpair.runtime.transfer.dry_run import ask_destinations
-from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.ledger import Recorder
 from sbpair.runtime.transfer.move import move as move_messages
 from sbpair.runtime.transfer.moving import MoveJob
 from sbpair.runtime.transfer.sinks import NamespaceSink
@@ -54,6 +55,7 @@ class EntityRun:
         despite_duplicate_detection: send although the destination drops a MessageId that it has got before.
         asked_for: number of messages that are meant; once they are dealt with the result does not mention the others.
         ledger, new_ledger: the file that records each message, and whether a new one is begun.
+        verify_doubtful: look at the destination first for what a killed run may have sent.
         plan: of an earlier dry run, to do exactly that.
         in_batches: all active messages are deleted, which their service may do without handing them out.
     """
@@ -68,6 +70,7 @@ class EntityRun:
     asked_for: int | None = None
     ledger: Path | None = None
     new_ledger: bool = False
+    verify_doubtful: bool = True
     plan: MovePlan | None = None
     in_batches: bool = False
 
@@ -122,8 +125,9 @@ class _Started:
         recent = await run_until(self.stop, self._recent(seen))
         because = await run_until(self.stop, self._at_least_once_because())
         judge = Planned(self.run.make_judge(seen, recent), takes_later=self._waits)
-        plan = MovePlan(judge, DrainReport(), seen, facts, topic, because)
-        report = await self._moved(plan, replace(self.run.transfer, dry_run=True), None)
+        plan = MovePlan(judge, DrainReport(), seen, facts, topic, because, self.run.act.keep)
+        async with self._ledger(self._recorded, None) as ledger:
+            report = await self._moved(plan, replace(self.run.transfer, dry_run=True), ledger)
         if self.stop.is_set():
             raise InterruptedWorkError("Stopped before the end.")
         judge.settle()
@@ -212,16 +216,27 @@ class _Started:
         return f"{shown_name(ends.source_access)} has no transactions ({refused.message.rstrip('.')})"
 
     async def _carried_out(self, plan: MovePlan) -> DrainReport:
-        run, ends = self.run, self.ends
-        queues = [dead_letter_path(run.path) if dead_letter else run.path for dead_letter in run.transfer.kinds]
-        going = {} if run.target is None else dict.fromkeys(queues, run.target)
-        recorded = LedgerRun(run.act.command, ends.source_access, None if run.target is None else ends.target_access)
-        async with open_ledger(run.ledger, recorded, self.observer, new=run.new_ledger, to=going) as ledger:
+        run, ends, recorded = self.run, self.ends, self._recorded
+        verify = looking_for(plan.judge, source=ends.source, target=ends.target, clock=self.clock, stop=self.stop)
+        async with self._ledger(recorded, self.observer, verify if run.verify_doubtful else None) as ledger:
             report = await self._moved(plan, run.transfer, ledger)
             await recorded.ended(ledger, report)
             return report
 
-    async def _moved(self, plan: MovePlan, transfer: TransferRequest, ledger: Ledger | None) -> DrainReport:
+    @property
+    def _recorded(self) -> LedgerRun:
+        run, ends = self.run, self.ends
+        return LedgerRun(run.act.command, ends.source_access, None if run.target is None else ends.target_access)
+
+    def _ledger(
+        self, recorded: LedgerRun, observer: Observer | None, verify: Verify | None = None
+    ) -> AbstractAsyncContextManager[Recorder | None]:
+        run = self.run
+        queues = [dead_letter_path(run.path) if dead_letter else run.path for dead_letter in run.transfer.kinds]
+        going = {} if run.target is None else dict.fromkeys(queues, run.target)
+        return open_ledger(run.ledger, recorded, observer, new=run.new_ledger, to=going, verify=verify)
+
+    async def _moved(self, plan: MovePlan, transfer: TransferRequest, ledger: Recorder | None) -> DrainReport:
         run, ends = self.run, self.ends
         if plan.topic:
             ends = replace(ends, admin=None)  # it counts queues

@@ -20,7 +20,7 @@ from sbpair.files import AppendedFile, claim
 from sbpair.operations.log import stated_reason, who
 from sbpair.ports import Observer
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.ledger import Ledger, Recorder, Remembered, known_in, ledgers_in
 from sbpair.version import __version__
 
 
@@ -33,13 +33,13 @@ async def open_ledger(
     new: bool = False,
     to: Mapping[str, str] | None = None,
     verify: Callable[[Ledger], Awaitable[int]] | None = None,
-) -> AsyncIterator[Ledger | None]:
+) -> AsyncIterator[Recorder | None]:
     """The ledger, continued if the file is there, and closed at the end. None without a path.
 
     Args:
         run: which messages move between which namespaces, and by which command.
         observer: is told of messages that an earlier run may have sent, which this one sends again; their MessageIds
-            are added to `FILE.doubtful`. None: a dry run, which writes no file.
+            are added to `FILE.doubtful`. None: a dry run, which knows what the ledger has and writes no file.
         new: the old file is renamed to the first free FILE.N.
         to: as for `Ledger`.
         verify: looks for what is in doubt, records what has arrived and says how many messages that were.
@@ -51,12 +51,15 @@ async def open_ledger(
     if path is None:
         yield None
         return
+    if observer is None:
+        known = () if new else ledgers_in(path)
+        yield Remembered(run.way, known_in(known, run.way, to or {})[0])
+        return
     ledger = _opened(path, run.way, to or {}, new=new)
     try:
-        if observer is not None:
-            ledger.begin_run(run.began())
-            found = 0 if verify is None else await verify(ledger)
-            _name_doubtful(ledger, observer, found)
+        ledger.begin_run(run.began())
+        found = 0 if verify is None else await verify(ledger)
+        _name_doubtful(ledger, observer, found)
         yield ledger
     finally:
         await ledger.close()
@@ -82,7 +85,7 @@ class LedgerRun:
         said = {"who": who(), "command": self.command, "credentials": ", ".join(credentials), "version": __version__}
         return self._line(RUN_BEGAN, {**said, "reason": stated_reason()})
 
-    async def ended(self, ledger: Ledger | None, report: DrainReport, backlog: Backlog | None = None) -> None:
+    async def ended(self, ledger: Recorder | None, report: DrainReport, backlog: Backlog | None = None) -> None:
         """Write the line after all others. `backlog`: what it holds after the run.
 
         Raises:

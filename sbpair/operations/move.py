@@ -48,6 +48,9 @@ class ResendRequest:
     """The file that records each message. What it already has is not sent again."""
     new_ledger: bool = False
     """Begin a new ledger; the old file stays beside it as FILE.N."""
+    verify_doubtful: bool = True
+    """Look at the destination first for what a killed run may have sent; what is there is not sent again. Needs Listen
+    there; without it such messages are sent again."""
     plan: MovePlan | None = None
     """What a dry run has decided: these messages are dealt with, and none that came since."""
     dry_run: bool = False
@@ -201,6 +204,7 @@ def resending(
         despite_duplicate_detection=request.despite_duplicate_detection,
         ledger=request.ledger,
         new_ledger=request.new_ledger,
+        verify_doubtful=request.verify_doubtful,
         plan=request.plan,
     )
 

@@ -35,10 +35,10 @@ from sbpair.core.transfer.state import Forward, Limits, key_of
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted
 from sbpair.files import make_private_folder, write_private
+from sbpair.operations.doubtful import looking_for
 from sbpair.operations.ledgers import LedgerRun, open_ledger
 from sbpair.ports import Ends, Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.transfer.ledger import sent_in
 from sbpair.runtime.transfer.restore import not_known, still_queued
 from sbpair.runtime.transfer.restore import restore as send_back
 
@@ -74,6 +74,8 @@ class RestoreRequest:
     """The file that records each message. What it already has is not sent again."""
     new_ledger: bool = False
     """Begin a new ledger; the old file stays beside it as FILE.N."""
+    verify_doubtful: bool = True
+    """As for a drain."""
     although_in_the_queues: bool = False
     """Do not ask whether messages that were only browsed still lie in their queues."""
     although_gone: bool = False
@@ -119,9 +121,11 @@ async def restore(
     stop = stop or asyncio.Event()
     way = _Way.of(ends)
     plan = request.plan
+    run = LedgerRun("restore", way.ends.source_access, way.ends.target_access)
     if plan is None:
         plan = await asyncio.to_thread(_plan, request, stop.is_set)
-        done = frozenset() if request.ledger is None or request.new_ledger else sent_in(request.ledger)
+        async with open_ledger(request.ledger, run, None, new=request.new_ledger) as known:
+            done = frozenset() if known is None else known.forwarded
         todo = [message for message in plan.messages if key_of(message.received) not in done]
         if not request.although_in_the_queues:
             await run_until(stop, _refuse_doubles(way, todo, although_gone=request.although_gone))
@@ -130,8 +134,16 @@ async def restore(
             return way.result(plan, Restored(dict(would), plan.left, len(plan.messages) - len(todo)), True)
     kept_in = await asyncio.to_thread(keep_lines, plan.unsendable)
     observer = observer or Quiet()
-    run = LedgerRun("restore", way.ends.source_access, way.ends.target_access)
-    async with open_ledger(request.ledger, run, observer, new=request.new_ledger) as ledger:
+    forwards = {key_of(one.received): one.forward for one in plan.messages}
+    looking = looking_for(
+        lambda received: forwards[key_of(received)],
+        source=[one.received for one in plan.messages],
+        target=way.ends.target,
+        clock=SystemClock(),
+        stop=stop,
+    )
+    verify = looking if request.verify_doubtful else None
+    async with open_ledger(request.ledger, run, observer, new=request.new_ledger, verify=verify) as ledger:
         restored = await send_back(
             plan.messages,
             primary=way.ends.target,

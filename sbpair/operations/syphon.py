@@ -13,8 +13,15 @@ from sbpair.core.events import Event, Forwarded, Polled, SyphonBegan
 from sbpair.core.transfer.conclusion import DrainResult
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import Key
-from sbpair.operations.backlog import BacklogRequest, asked_of, chosen_queues, ledger_run, refuse_reversed, what_is_left
-from sbpair.operations.doubtful import looking_for
+from sbpair.operations.backlog import (
+    BacklogRequest,
+    asked_of,
+    chosen_queues,
+    doubtful_of,
+    ledger_run,
+    refuse_reversed,
+    what_is_left,
+)
 from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
@@ -115,7 +122,7 @@ class _Service:
                 sides = await stack.enter_async_context(sides.reopen())
             secondary = CountedMessaging(sides.secondary, self._usage)
             admin = CountedAdmin(sides.secondary_admin, self._usage)
-            looking = looking_for(request, source=secondary, target=sides.primary, clock=self._clock, stop=self._end)
+            looking = doubtful_of(request, source=secondary, target=sides.primary, clock=self._clock, stop=self._end)
             recorded = ledger_run("syphon", pair, request)
             opening = open_ledger(request.ledger, recorded, self._observer, new=new, verify=looking)
             ledger = await stack.enter_async_context(opening)

@@ -2,7 +2,7 @@
 
 A backlog on its way: source or streaming read it, archive keeps it, analysis, replay and reconcile read the archive.
 
-    schemas     the columns of an archived message and of ledgers: the contract between the parts
+    schemas     the columns of an archived message: the contract between the parts
     rows        a message as a row
     source      `spark.read.format("sbpair-backlog")` and `"servicebus"`; options, reader and writer behind them
     streaming   the same as a stream

@@ -33,6 +33,7 @@ from sbpair.pipeline.reconcile import STRETCH_COLUMNS, browse_backlog, inside, w
 from sbpair.pipeline.reports import ReplayReport
 from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import DONE_OUTCOMES, the_only_run
+from sbpair.pipeline.source.new_messages import ROWS
 from sbpair.pipeline.source.writer import Tally, read_tally
 from sbpair.pipeline.spans import merged
 from sbpair.pipeline.tables import KEY, Tables, files_of, same
@@ -101,7 +102,8 @@ def prepare(tables: Tables, request: ReplayRequest) -> tuple[Manifest, bool]:
     manifests = tables.archived("archived", request.archives, once=True)
     tables.filtered("wanted", "archived", request.wanted)
     way = request.pair.way()
-    tables.rows("of_pair", (("name", "string"), ("namespace", "string")), [(request.pair.name, way.from_namespace)])
+    of_pair = (("name", "string"), ("namespace", "string"), ("target", "string"))
+    tables.rows("of_pair", of_pair, [(request.pair.name, way.from_namespace, way.to_namespace)])
     tables.define("of_this_pair", "select w.* from wanted w join of_pair p on p.name = w.pair")
     tables.define("matched", "select * from of_this_pair")
     known = [*([request.ledger] if _has_lines(request.ledger) else []), *request.drained]
@@ -109,8 +111,8 @@ def prepare(tables: Tables, request: ReplayRequest) -> tuple[Manifest, bool]:
     outcomes = ", ".join(f"'{one}'" for one in DONE_OUTCOMES)
     tables.define(  # the same queue and number mean another message on another namespace; older lines do not say
         "done",
-        f"select distinct {KEY} from known k join of_pair p on coalesce(k.from_namespace, p.namespace) = p.namespace "
-        f"where k.outcome in ({outcomes})",
+        f"select distinct {KEY} from known k join of_pair p on coalesce(k.from_namespace, p.namespace) in "
+        f"(p.namespace, '{ROWS}') and coalesce(k.to_namespace, p.target) = p.target where k.outcome in ({outcomes})",
     )
     not_done = f"not exists (select 1 from done d where {same('d', 'm')})"
     if request.only is not None:

@@ -26,6 +26,7 @@ from sbpair.core.transfer.state import Key
 from sbpair.files import claim, is_claimed, make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError
 from sbpair.pipeline.executors import Connection
+from sbpair.pipeline.source.new_messages import ROWS
 from sbpair.runtime.transfer.ledger import Ledger, LedgerError, lines_in
 
 RUN_FILE = "run"
@@ -75,7 +76,8 @@ def done_by(folder: Path, run: str, task: str) -> dict[Key, Line]:
 
 
 def done_before(files: Iterable[tuple[Path, int]], way: Way, destination: str | None) -> frozenset[bytes]:
-    """The `mark` of each message that ledgers have as done between these namespaces.
+    """The `mark` of each message that ledgers have as done between these namespaces. Rows do not say on which namespace
+    they lay: theirs match any.
 
     Args:
         files: paths and sizes of ledgers, as `ledgers_before` finds them.
@@ -92,7 +94,7 @@ def _done_in(path: Path, _size_bytes: int, way: Way, wanted: str | None) -> froz
         mark(line.key)
         for line in lines_in(path)
         if line.outcome in DONE_OUTCOMES
-        and line.way.get("from_namespace", way.from_namespace) == way.from_namespace
+        and (line.way.get("from_namespace") in (None, way.from_namespace, ROWS) or way.from_namespace == ROWS)
         and line.way.get("to_namespace", way.to_namespace) == way.to_namespace
         and (wanted is None or str(line.destination).lower() == wanted)
     )

@@ -5,7 +5,8 @@ The SQL is written once, in words that both engines know. Tables of messages:
     archived    the columns of `schemas.MESSAGE_COLUMNS`, and `place`, `enqueued_at_ms`, `content`
     in queues   `place`, `dead_letter`, `sequence_number`, `enqueued_at_ms`, `message_id`
     ledgers     `place`, `dead_letter`, `sequence_number`, `enqueued_at_ms`, `message_id`, `session_id`, `destination`,
-                `content`, `outcome`, `reason`, `attempts`, `source`, `from_namespace`: a line of any ledger each
+                `content`, `outcome`, `reason`, `attempts`, `source`, `from_namespace`, `to_namespace`: a line of any
+                ledger each
 
 `place` is the path of a queue in lower case, as names are compared, `content` the digest in Base64, and `source` the
 number of the ledger among those given.
@@ -57,6 +58,7 @@ _LINE_COLUMNS = (
     ("reason", "string"),
     ("attempts", "int"),
     ("from_namespace", "string"),
+    ("to_namespace", "string"),
 )
 FOLDED = "folded"
 """Folder of Parquet in the ledger folders of replays before 0.1."""
@@ -190,8 +192,9 @@ def _outcomes(lines: str, source: int, *, parquet: bool = False) -> str:
         f"else lower(queue) end as place, coalesce(dead_letter, false) or {is_dead} as dead_letter, sequence_number, "
         f"enqueued_at_ms, message_id, session_id, destination, {'content' if parquet else 'digest'} as content, "
         f"outcome, reason, coalesce(attempts, 1) as attempts, {source} as source, "
-        f"{'cast(null as string)' if parquet else 'from_namespace'} as from_namespace from {lines} where queue is not "
-        f"null and sequence_number is not null and outcome is not null and outcome not in ({batches})"
+        f"{'cast(null as string)' if parquet else 'from_namespace'} as from_namespace, "
+        f"{'cast(null as string)' if parquet else 'to_namespace'} as to_namespace from {lines} where "
+        f"queue is not null and sequence_number is not null and outcome is not null and outcome not in ({batches})"
     )
 
 

@@ -20,10 +20,14 @@ from tests.fakes import RecordingObserver
 from tests.operations.conftest import World, backlog_queue
 
 
-async def test_a_dry_run_returns_what_a_drain_would_do_and_changes_nothing(world: World, sides: Sides) -> None:
+async def test_a_dry_run_returns_what_a_drain_would_do_and_changes_nothing(
+    world: World, sides: Sides, tmp_path: Path
+) -> None:
     await world.strand(sides, "orders", 3)
     await world.strand(sides, "no-such-queue", 2, queue=1)
-    result = await drain(sides, DrainRequest(dry_run=True, leave_missing=True))
+    ledger = tmp_path / "drain.jsonl"
+    result = await drain(sides, DrainRequest(dry_run=True, leave_missing=True, ledger=ledger))
+    assert not ledger.exists()
     assert (result.report.forwarded, result.exit, result.used) == (3, Exit.FINDINGS, None)
     assert result.forecast is not None and result.forecast.message_operations == 9
     assert "3 messages would go back to contoso" in result.closing

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import time
@@ -180,6 +181,37 @@ def test_what_a_killed_drain_may_have_sent_is_looked_for_and_not_sent_twice(worl
         assert len(world.ids("orders")) - len(ids) <= in_doubt
     else:
         assert world.ids("orders") == sorted(ids), "each of them once"
+
+
+@pytest.mark.parametrize("verb", ["copy", "restore"])
+def test_neither_is_what_another_command_may_have_sent(world: World, verb: str) -> None:
+    world.backlog_queues([0], lock_seconds=10)
+    world.destination("orders")
+    ids = world.strand("orders", 600, queues=[0])
+    words = ["copy", f"local-secondary:{PRIMARY}/x-servicebus-transfer/0", "local-primary:orders"]
+    if verb == "restore":
+        words = ["restore", "kept", "--pair", "local"]
+        assert world("sbpair drain local --archive kept").code == 0
+    words += ["--ledger", "killed.jsonl", "--yes"]
+    killed = world.runner.start(*words, "--rate", "150")
+    until(lambda: len(world.arrived("orders")) >= 150)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=LIMIT_SECONDS)
+    cut = _without_answers(world.home / "killed.jsonl")
+    again = world(shlex.join(["sbpair", *words]), timeout=200)
+    assert again.code == 0, again
+    found = re.search(r"Already at the destination, so not sent again: (\d+) message", again.stderr)
+    assert found is not None and int(found[1]) >= cut, again
+    assert world.ids("orders") == sorted(ids), "each of them once"
+
+
+def _without_answers(ledger: Path) -> int:
+    """Take away the lines of the last batch that was answered, as if the kill had come before them; how many messages
+    it had."""
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    began = max(n for n, line in enumerate(lines[:-1]) if b'"sending"' in line and b'"forwarded"' in lines[n + 1])
+    ledger.write_bytes(b"".join(lines[: began + 1]))
+    return len(json.loads(lines[began])["messages"])
 
 
 def test_a_running_syphon_finds_the_queues_that_another_application_makes(world: World) -> None:

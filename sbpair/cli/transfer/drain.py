@@ -78,7 +78,7 @@ def drain(
             _log.info(f"{doing('drain', chosen, moves)}.")
         reopen, asked = Reopening(options, chosen.name, hosts_of(chosen)), request
         if file is not None and file.written is not None:
-            found = await drain_showing(options, chosen, replace(request, dry_run=True, ledger=None), stop)
+            found = await drain_showing(options, chosen, replace(request, dry_run=True), stop)
             asked = request if found.plan is None else replace(request, plan=file.held(found.plan))
         result = await drain_showing(options, chosen, asked, stop, reopen=reopen)
         return replace(result, asked=replace(result.asked, go_on=moves.go_on(chosen)))
@@ -132,7 +132,7 @@ def _foreseen(options: Options, pair: Pair, request: "operations.DrainRequest") 
         signalled.add_done_callback(lambda _: enough.set())
         asyncio.get_running_loop().call_later(FORESEEN_SECONDS, enough.set)
         try:
-            return await drain_showing(options, pair, replace(request, dry_run=True, ledger=None), enough)
+            return await drain_showing(options, pair, replace(request, dry_run=True), enough)
         finally:
             await end(signalled)
 

@@ -248,6 +248,7 @@ class ResendOptions(OptionSet):
     despite_duplicate_detection: DespiteOption = False
     ledger: LedgerOption = None
     new_ledger: NewLedgerOption = False
+    verify_doubtful: VerifyDoubtfulOption = True
     dry_run: Annotated[bool, typer.Option(help="Browse, ask the destination, and say what would be sent."), ONCE] = (
         False
     )
@@ -268,6 +269,7 @@ class ResendOptions(OptionSet):
             "despite_duplicate_detection": self.despite_duplicate_detection,
             "ledger": self.ledger,
             "new_ledger": self.new_ledger,
+            "verify_doubtful": self.verify_doubtful,
             "dry_run": self.dry_run,
         }
 

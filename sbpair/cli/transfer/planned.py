@@ -133,7 +133,8 @@ def carry_out(
         for line in said:
             logging.getLogger("sbpair").info(line)
         number = moved.planned_messages if file is None else hold(moved.plan).judge.meant
-        ask(counted(number, moved.act.noun))
+        messages, before = counted(number, moved.act.noun), moved.report.already_forwarded
+        ask(f"{messages} (and complete {before:,} that had been sent before)" if before else messages)
 
     def shown(done: "MoveResult | EditResult") -> CommandResult:
         moved = _moved(done)

@@ -24,6 +24,7 @@ from sbpair.cli.transfer.options import (
     RateOption,
     ReserveOption,
     StatedReasonOption,
+    VerifyDoubtfulOption,
     budget_of,
 )
 from sbpair.cli.transfer.planned import PlannedRun
@@ -70,6 +71,7 @@ def restore(
     give_up_after: GiveUpAfterOption = None,
     ledger: LedgerOption = None,
     new_ledger: NewLedgerOption = False,
+    verify_doubtful: VerifyDoubtfulOption = True,
     stated_reason: StatedReasonOption = None,
     although_in_the_queues: AlthoughInTheQueuesOption = False,
     although_gone: Annotated[
@@ -117,6 +119,7 @@ def restore(
         unreached_seconds=patience.unreached_seconds,
         ledger=ledger,
         new_ledger=new_ledger,
+        verify_doubtful=verify_doubtful,
         although_in_the_queues=although_in_the_queues,
         although_gone=although_gone,
         dry_run=dry_run,

@@ -184,7 +184,7 @@ def _before(report: DrainReport) -> str:
     """Said in every format: who could write to the ledger could have a message completed that was never sent."""
     if not report.already_forwarded:
         return ""
-    verb = "was" if report.already_forwarded == 1 else "were"
+    verb = "would be" if report.dry_run else "was" if report.already_forwarded == 1 else "were"
     return f"; {report.already_forwarded:,} had been sent before and {verb} completed without being sent again"
 
 

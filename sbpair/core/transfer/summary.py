@@ -48,11 +48,14 @@ class MovePlan:
     """The source is a topic: only its scheduled messages can be seen."""
     at_least_once_because: str | None
     """Why a message cannot be sent and completed in one transaction; None if it can, or nothing is sent."""
+    keep: bool = False
+    """The messages also stay where they are."""
 
     @property
     def has_work(self) -> bool:
-        """Whether any message will be sent, archived, deleted or dead-lettered."""
-        return bool(self.report.forwarded or self.report.purged or self.report.dead_lettered)
+        """Whether any message will be sent, archived, deleted, dead-lettered or, sent before, completed."""
+        completed = 0 if self.keep else self.report.already_forwarded
+        return bool(self.report.forwarded or self.report.purged or self.report.dead_lettered or completed)
 
     @property
     def keyless(self) -> int:
@@ -185,7 +188,8 @@ class MoveResult:
             what += f"{act.verb} to {self.to} on {self.to_namespace}"
         if report.already_forwarded:
             since = "left alone" if act.keep else "completed"
-            what += f"; {report.already_forwarded:,} had been sent before and {_were(report.already_forwarded)} {since}"
+            were = "would be" if report.dry_run else _were(report.already_forwarded)
+            what += f"; {report.already_forwarded:,} had been sent before and {were} {since}"
         return what + (f"; {ended}" if (ended := ENDED.get(report.ended_by)) else "")
 
     @property
@@ -294,7 +298,7 @@ def with_unreached(report: DrainReport, planned: DrainReport) -> DrainReport:
         return report
     left = sum(left.count for left in report.left if left.reason not in _NOT_ASKED_FOR)
     dealt_with = report.forwarded + report.already_forwarded + left
-    number = planned.forwarded + sum(left.count for left in planned.left) - dealt_with
+    number = planned.forwarded + planned.already_forwarded + sum(left.count for left in planned.left) - dealt_with
     if number <= 0:
         return report
     counts = Counter({left.reason: left.count for left in report.left}) + Counter({NOT_REACHED: number})

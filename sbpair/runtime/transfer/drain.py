@@ -390,6 +390,7 @@ async def _dry_run(job: DrainJob, judge: Judge, sources: Sequence[Source]) -> Dr
         most=request.max_messages,
         dead_letter_missing=not request.leave_missing,
         dead_letter_refused=not request.leave_refused,
+        sent_before=frozenset() if job.ledger is None else job.ledger.forwarded,
     )
     patience = min(request.patience_seconds, request.unreached_seconds)
     await cancel_on(stop, run.browse(sources, clock=clock, stop=stop, patience_seconds=patience))

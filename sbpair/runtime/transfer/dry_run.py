@@ -27,7 +27,7 @@ from sbpair.core.transfer.destinations import (
     refused_by,
 )
 from sbpair.core.transfer.report import FILTERED_OUT, UNDELIVERABLE, DrainReport, in_order, reasons
-from sbpair.core.transfer.state import Finish, Forward, Verdict
+from sbpair.core.transfer.state import Finish, Forward, Key, Verdict, key_of
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import Clock, NamespaceAdmin
 from sbpair.runtime.browse import survey
@@ -50,6 +50,9 @@ class DryRun:
     """Messages for a destination that does not exist are dead-lettered instead of left."""
     dead_letter_refused: bool = False
     """Messages that their destination refuses as they are are dead-lettered instead of left."""
+    sent_before: frozenset[Key] = frozenset()
+    """What a ledger has."""
+    already_forwarded: int = 0
     pings: int = 0
     purged: int = 0
     wanted: dict[tuple[str, bool], Wanted] = field(default_factory=dict)
@@ -96,6 +99,8 @@ class DryRun:
     def add(self, received: Received) -> None:
         verdict: Verdict = self.classify(received)
         match verdict:
+            case _ if key_of(received) in self.sent_before:
+                self.already_forwarded += 1
             case Forward() if self.most is not None and self.forwarded >= self.most:
                 self.left[OVER_THE_LIMIT] += 1
             case Forward(payload, destination, session_id):
@@ -153,6 +158,7 @@ class DryRun:
             dead_lettered=sum(self.dead_letters.values()),
             pings=self.pings,
             purged=self.purged,
+            already_forwarded=self.already_forwarded,
             left=reasons(self.left),
             filtered_out=self.left[FILTERED_OUT],
             per_destination=in_order({path: number for path, number in going.items() if number}),

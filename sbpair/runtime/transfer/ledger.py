@@ -12,7 +12,7 @@ lines `sending` along.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -69,6 +69,7 @@ class Recorder(ABC):
     """
 
     def __init__(self, way: "Way | None", forwarded: frozenset[Key]) -> None:
+        self.way = way
         self._between = between(way)
         self.forwarded = forwarded
 
@@ -122,6 +123,13 @@ def _size_bytes(lines: Collection[bytes]) -> int:
     return sum(map(len, lines)) + len(lines) * CHAINED_BYTES
 
 
+class Remembered(Recorder):
+    """Of a dry run: what ledgers have. Nothing is written."""
+
+    async def append(self, lines: Sequence[bytes], room_bytes: int = 0, *, synced: bool = True) -> None:
+        raise LedgerError("A dry run has nothing to record.")
+
+
 class Ledger(Recorder):
     """Appends entries to a file; `forwarded` is what earlier runs have already sent. One process at a time.
 
@@ -148,7 +156,6 @@ class Ledger(Recorder):
         super().__init__(way, frozenset())
         folder, path = (path, path / COMMANDS_FILE) if path.is_dir() else (None, path)
         self.path = path
-        self.way = way
         self.doubtful: Mapping[Key, str] = {}
         """Destinations of what earlier runs may have sent: they ended before they knew, or an answer was lost."""
         self._mark = EMPTY_MARK
@@ -163,11 +170,10 @@ class Ledger(Recorder):
                 if not resume:
                     raise UsageError(f"The ledger {path} exists already.", hint="Continue it, or name another file.")
                 self.forwarded, self.doubtful, self._mark = _cut_and_read(path, self._between, to)
-            for other in () if folder is None else _written_by_others(folder, path):
-                with other.open("rb") as file:
-                    found = _read(file, other, self._between, to)
-                self.forwarded |= found.sent
-                self.doubtful = {**found.doubtful, **self.doubtful}
+            others = () if folder is None else _written_by_others(folder, path)
+            sent, doubtful = known_in(others, way, to)
+            self.forwarded |= sent
+            self.doubtful = {**doubtful, **self.doubtful}
         except BaseException:
             self._file.close()
             raise
@@ -289,6 +295,24 @@ def _read(file: BinaryIO, path: Path, way: Mapping[str, Any], to: Mapping[str, s
             sent.add(line.key)
     chain = chain_of(last) if last else (b"", EMPTY_MARK)
     return _Read(frozenset(sent), doubtful.destinations(), complete, None if chain is None else chain[1])
+
+
+def known_in(
+    files: Iterable[Path], way: Way | None, to: Mapping[str, str] = {}
+) -> tuple[frozenset[Key], Mapping[Key, str]]:
+    """What ledgers have as sent, and what is in doubt with its destination. Nothing is written.
+
+    Raises:
+        UsageError: as `Ledger`.
+    """
+    sent: frozenset[Key] = frozenset()
+    doubtful: dict[Key, str] = {}
+    for path in files:
+        with path.open("rb") as file:
+            found = _read(file, path, between(way), to)
+        sent |= found.sent
+        doubtful |= found.doubtful
+    return sent, doubtful
 
 
 def _written_by_others(folder: Path, own: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from sbpair.core.transfer.state import LockClock
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import Clock, Ends, MessageMover, MessageReceiver, Observer
 from sbpair.runtime.transfer.drain import IDLE_SECONDS, DrainJob, TransferRequest, drain, make_sources
-from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.ledger import Recorder
 from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.sinks import ArchiveSink
 
@@ -47,7 +47,7 @@ class MoveJob:
     facts: Mapping[str, QueueFacts | None]
     clock: Clock
     observer: Observer
-    ledger: Ledger | None
+    ledger: Recorder | None
     stop: asyncio.Event
     copy: bool = False
     session_states: bool = True

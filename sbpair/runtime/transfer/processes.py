@@ -32,7 +32,7 @@ from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Observer
 from sbpair.runtime.inspection.usage import Usage
 from sbpair.runtime.transfer.drain import NONE_READABLE, TransferRequest
-from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Recorder
+from sbpair.runtime.transfer.ledger import LedgerError, Recorder
 
 STOP_SECONDS = 30.0
 """A process that has been told to stop is ended after this time: a drain stops within ten."""
@@ -85,7 +85,7 @@ async def drain_in_processes(
     *,
     clock: Clock,
     observer: Observer,
-    ledger: Ledger | None,
+    ledger: Recorder | None,
     stop: asyncio.Event,
     facts: Mapping[str, QueueFacts | None] | None = None,
     usage: Usage,
@@ -127,7 +127,7 @@ async def _halt_on(stop: asyncio.Event, halt: asyncio.Event) -> None:
     halt.set()
 
 
-def _share(request: TransferRequest, ledger: Ledger | None, facts: Mapping[str, QueueFacts | None] | None) -> Share:
+def _share(request: TransferRequest, ledger: Recorder | None, facts: Mapping[str, QueueFacts | None] | None) -> Share:
     own = {path.lower() for path in request.queues}
     known = None if facts is None else {path: one for path, one in facts.items() if path.lower() in own}
     if ledger is None:
@@ -160,7 +160,7 @@ class _Worker:
         share: Share,
         clock: Clock,
         observer: Observer,
-        ledger: Ledger | None,
+        ledger: Recorder | None,
         halt: asyncio.Event,
     ) -> None:
         self.report = DrainReport()

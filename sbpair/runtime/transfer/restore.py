@@ -20,7 +20,7 @@ from sbpair.core.transfer.state import Limits, LockClock, Verdict, key_of
 from sbpair.ports import Clock, Messaging, Observer
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly
-from sbpair.runtime.transfer.ledger import Ledger
+from sbpair.runtime.transfer.ledger import Recorder
 from sbpair.runtime.transfer.pump import Pump
 from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.sinks import NamespaceSink, Sink
@@ -74,7 +74,7 @@ async def restore(
     messages: Sequence[Restorable],
     *,
     primary: Messaging,
-    ledger: Ledger | None,
+    ledger: Recorder | None,
     clock: Clock,
     observer: Observer,
     stop: asyncio.Event,
@@ -127,7 +127,7 @@ async def send_stored(
     machine: Settlement,
     sink: Sink,
     *,
-    ledger: Ledger | None,
+    ledger: Recorder | None,
     clock: Clock,
     observer: Observer,
     stop: asyncio.Event,

@@ -27,8 +27,8 @@ from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.ledger import Entry
 from sbpair.core.transfer.report import DrainReport
 from sbpair.files import AppendedFile
-from sbpair.operations.backlog import BacklogRequest
-from sbpair.operations.doubtful import VERIFY_SECONDS, looking_for
+from sbpair.operations.backlog import BacklogRequest, doubtful_of
+from sbpair.operations.doubtful import VERIFY_SECONDS
 from sbpair.operations.ledgers import LedgerRun, doubtful_file, open_ledger
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger, LedgerError, outcomes_in
@@ -95,7 +95,7 @@ class Backlog:
     def looking(self, stop: asyncio.Event | None = None) -> Callable[[Ledger], Awaitable[int]] | None:
         secondary, primary = self.secondary.messaging(), self.primary.messaging()
         request = BacklogRequest((QUEUE,))
-        return looking_for(request, source=secondary, target=primary, clock=self.clock, stop=stop or asyncio.Event())
+        return doubtful_of(request, source=secondary, target=primary, clock=self.clock, stop=stop or asyncio.Event())
 
     async def drain(self, ledger: Ledger, **more: float) -> DrainReport:
         try:
