@@ -150,7 +150,7 @@ class ArmAdmin:
             raise EntityNotFoundError(f"Could not {tried}: there is no such queue.", entity=path)
         with translating(tried, path):
             before = {name: value for name, value in present.items() if name not in _READ_ONLY}
-            after = before | _properties(settings)
+            after = before | arm_properties(settings)
             if settings.max_message_size_in_kilobytes is None:
                 after["maxMessageSizeInKilobytes"] = before.get("maxMessageSizeInKilobytes")
             for name in NEVER_BY_DEFAULT:
@@ -206,7 +206,7 @@ class ArmAdmin:
         if await self.get_subscription(topic, name) is not None:
             raise EntityExistsError(f"Could not {tried}: it exists.", entity=path)
         names = (name for name in SETTINGS_OF[EntityKind.SUBSCRIPTION] if name != "status")
-        said = {key: value for key, value in _properties(settings, names).items() if value is not None}
+        said = {key: value for key, value in arm_properties(settings, names).items() if value is not None}
         return await self._put(operations, tried, topic, said, lambda made: _subscription(path, made), name)
 
     async def close(self) -> None:
@@ -319,7 +319,7 @@ def _make_client(client: LazyClient, transport: Any) -> Any:
 
 def properties_to_create(settings: QueueSettings) -> dict[str, Any]:
     """What a queue is created with, as JSON; what is the service's default goes without saying."""
-    said = _properties(settings)
+    said = arm_properties(settings)
     for name in _FLAGS:
         if not getattr(settings, name):
             del said[_json_name(name)]
@@ -332,7 +332,7 @@ _FLAGS = ("requires_duplicate_detection", "requires_session", "enable_express", 
 """Said only when on: the Basic tier refuses the mere mention of them."""
 
 
-def _properties(settings: QueueSettings, names: Iterable[str] = SETTINGS_OF[EntityKind.QUEUE]) -> dict[str, Any]:
+def arm_properties(settings: QueueSettings, names: Iterable[str] = SETTINGS_OF[EntityKind.QUEUE]) -> dict[str, Any]:
     """The settable properties as JSON; None is "never" or "not set"."""
     values = {name: getattr(settings, name, None) for name in names}
     return {

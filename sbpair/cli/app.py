@@ -34,6 +34,7 @@ GROUPS = {
     "Any entity": {
         "entity": Entry("groups", "entity", "List, create, disable and delete queues, topics and rules."),
         "dlq": Entry("groups", "dlq", "List, resubmit and delete dead letters of any queue or subscription."),
+        "diff": Entry("inspection.diff", "diff", "Compare the entities of two namespaces, files or snapshots."),
         "move": Entry("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
         "copy": Entry("transfer.move", "copy", "Send copies of the messages of any entity to another one."),
         "explain": Entry("transfer.message", "explain", "Explain why a message lies where it lies, and what to do."),

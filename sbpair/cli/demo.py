@@ -81,21 +81,22 @@ async def _until_interrupted(stop: "asyncio.Event") -> None:
 
 def embedded_pair(emulator: "EmulatorThread") -> Pair:
     """The pair of two running embedded namespaces, with intervals short enough to watch."""
-
-    def access(name: str) -> NamespaceAccess:
-        text = emulator.connection_string(name)
-        return NamespaceAccess(
-            label=name,
-            host=host_of(text),
-            auth=AuthMethod.CONNECTION_STRING,
-            connection_string=Secret(text),
-            ca_file=str(emulator.ca_path),
-        )
-
     intervals = SendAvailabilityOptions(
         failover_interval_seconds=FAILOVER_INTERVAL_SECONDS, ping_interval_seconds=PING_INTERVAL_SECONDS
     )
-    return Pair("demo", access(PRIMARY), access(SECONDARY), intervals)
+    return Pair("demo", embedded_access(emulator, PRIMARY), embedded_access(emulator, SECONDARY), intervals)
+
+
+def embedded_access(emulator: "EmulatorThread", name: str) -> NamespaceAccess:
+    """How a running embedded namespace is reached."""
+    text = emulator.connection_string(name)
+    return NamespaceAccess(
+        label=name,
+        host=host_of(text),
+        auth=AuthMethod.CONNECTION_STRING,
+        connection_string=Secret(text),
+        ca_file=str(emulator.ca_path),
+    )
 
 
 @contextlib.contextmanager

@@ -196,7 +196,7 @@ def emulator(
     doors = Doors(host, port, microsoft_ports, standard_ports, emulator_doors.http_port(os.environ))
     if seed is None and not sample:
         seed = emulator_doors.microsoft_config(doors)
-    contents, suggested = _read_seed(seed, (MICROSOFT_NAMESPACE,) if microsoft_ports else DEFAULT_NAMESPACES)
+    contents, suggested = read_seed(seed, (MICROSOFT_NAMESPACE,) if microsoft_ports else DEFAULT_NAMESPACES)
     names = [check_namespace_label(name) for name in namespace or suggested]
     if sample and (seed is not None or len(names) < 2):
         raise UsageError(
@@ -228,7 +228,7 @@ def emulator(
             clock=clock,
             aliases=aliases,
         ) as running:
-            _plant(running, contents)
+            plant_all(running, contents)
             for name, spec in faults:
                 running.faults(name).add(spec)
             with announced(running, names, tls=tls) as is_announced:
@@ -315,7 +315,7 @@ def _compatibility() -> CommandResult:
     )
 
 
-def _read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, Any], Sequence[str]]:
+def read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, Any], Sequence[str]]:
     """Contents by namespace, and the namespaces to have where the command line names none: Microsoft's file is the
     only one that an emulator of theirs is started with, so it says which."""
     if path is None:
@@ -348,7 +348,7 @@ def _check_named(seed: Mapping[str, Any], names: list[str], path: Path | None) -
         )
 
 
-def _plant(running: "Emulator", seed: Mapping[str, Any]) -> None:
+def plant_all(running: "Emulator", seed: Mapping[str, Any]) -> None:
     from sbpair.emulator.seed import SeedError, plant
     from sbpair.engine.errors import EntityError
 

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.context import load_settings
+from sbpair.cli.context import call, load_settings
 from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
+from sbpair.core.access import AuthMethod
 from sbpair.core.errors import UsageError, unwritable
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import column
@@ -35,6 +38,8 @@ _CHECKS: Mapping[Kind, str] = {
     Kind.EMULATOR: "docker compose build && docker compose up --wait",
     Kind.BICEP: "az deployment group what-if --resource-group GROUP --template-file FILE",
     Kind.TERRAFORM: "terraform plan",
+    Kind.CONFIG_JSON: "sbpair emulator --seed Config.json",
+    Kind.SNAPSHOT: "sbpair diff FILE NAMESPACE",
     Kind.GITHUB_ACTION: "Run the workflow on a branch, with provision left at false.",
     Kind.GATEWAY_SYSTEMD: "systemd-analyze verify sbpair-gateway-*.service",
     Kind.GATEWAY_KUBERNETES: "kubectl patch deployment NAME --patch-file FILE --dry-run=server",
@@ -55,7 +60,7 @@ class ExportedFile:
 class Exported:
     kind: str
     pair: str | None
-    """None for kinds that serve every pair."""
+    """None for kinds that serve every pair, and for a namespace."""
     files: tuple[ExportedFile, ...]
 
 
@@ -74,6 +79,11 @@ def export(
     folder: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Folder to write to.", show_default="the current one")
     ] = Path(),
+    namespace: Annotated[
+        str | None,
+        namespace_option("Write all entities and rules of this namespace: terraform, bicep, config-json, snapshot."),
+    ] = None,
+    auth: NamespaceAuthOption = None,
     image: Annotated[
         str, typer.Option(metavar="IMAGE", help="Container image with sbpair as its entry point.")
     ] = f"sbpair:{__version__}",
@@ -90,14 +100,17 @@ def export(
     container-apps  Azure job that drains every 15 minutes
     dockerfile      image with sbpair as its entry point
     emulator        image of the embedded namespace, and jobs
-    bicep           a pair's backlog queues
+    bicep           a pair's backlog queues, or all of a --namespace
     terraform       the same, with import blocks
+    config-json     all of a --namespace for emulators
+    snapshot        all of a --namespace for `sbpair diff`
     github-action   audit as a step of a workflow
     gateway-...     the gateway beside an application
 
     The templates make the queues that `sbpair provision` makes, for tiers Standard and Premium. The output says how
     each file is checked by its own tool. Bicep, `terraform plan` and Grafana's import were not tried.
-    Contacts nothing. The files hold names and no secrets; connection strings come from the places that each file names.
+    Contacts nothing but the --namespace, which it reads (Manage). The files hold names and no secrets; connection
+    strings come from the places that each file names.
     A file that has another content is not replaced without --overwrite.
 
     \b
@@ -107,13 +120,19 @@ def export(
       sbpair export kubernetes orders --image registry.example.com/sbpair:1.0
       sbpair export terraform orders --dir infrastructure
       sbpair export github-action orders --dir .github/actions/sbpair
+      sbpair export config-json --namespace contoso-weu
     """
     if not _IMAGE.fullmatch(image):
         raise UsageError("--image is no name of a container image, such as registry.example.com/sbpair:1.0.")
-    chosen = _by_names(load_settings(options, to_act=False), pair) if kind.of_a_pair else None
-    if chosen is None and pair is not None:
-        raise UsageError(f"{kind} serves every pair; leave {pair!r} out.")
-    texts = {folder / name: text for name, text in written(kind, chosen, image=image).items()}
+    chosen, left_out = None, tuple[str, ...]()
+    if namespace is not None or kind in (Kind.CONFIG_JSON, Kind.SNAPSHOT):
+        made, left_out = _of_namespace(options, kind, pair, namespace, auth)
+    else:
+        chosen = _by_names(load_settings(options, to_act=False), pair) if kind.of_a_pair else None
+        if chosen is None and pair is not None:
+            raise UsageError(f"{kind} serves every pair; leave {pair!r} out.")
+        made = written(kind, chosen, image=image)
+    texts = {folder / name: text for name, text in made.items()}
     before = {path: _content(path) for path in texts}
     changed = [path for path, text in texts.items() if before[path] is not None and before[path] != text.encode()]
     if changed and not overwrite:
@@ -131,11 +150,30 @@ def export(
         "export",
         Exported(kind.value, chosen.name if chosen else None, done),
         (table_of(ExportedFile, done),),
-        notes=() if dry_run else (f"Check before you use it: {_CHECKS[kind]}",),
+        notes=left_out if dry_run else (*left_out, f"Check before you use it: {_CHECKS[kind]}"),
         summary=f"{counted(new, 'file')} would be written." if dry_run else f"{counted(new, 'file')} written.",
         closing=True,
         exit=Exit.FINDINGS if dry_run and new else Exit.OK,
     )
+
+
+def _of_namespace(
+    options: Options, kind: Kind, pair: str | None, namespace: str | None, auth: AuthMethod | None
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The files of a namespace, and what they do not have.
+
+    Raises:
+        UsageError: none is named, or a pair as well; or files of this kind are not of a namespace.
+    """
+    from sbpair.render.namespace_code import FORMATS, written_of
+
+    if kind not in FORMATS:
+        raise UsageError(f"{kind} is not of a namespace; --namespace goes with {', '.join(FORMATS)}.")
+    if namespace is None or pair is not None:
+        raise UsageError(f"{kind} is of one namespace here: name it with --namespace, and no pair.")
+    access = load_settings(options).named_namespace(namespace, auth)
+    found = call(options, access, operations.read_namespace, operations.ListEntitiesRequest())
+    return written_of(kind, found)
 
 
 def _content(path: Path) -> bytes | None:

@@ -13,6 +13,7 @@ from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError, SbpairError, ServiceError, UsageError
+from sbpair.core.inspection.contents import FoundNamespace
 from sbpair.core.inspection.entity import (
     STATUS_MEANS,
     Action,
@@ -33,6 +34,7 @@ from sbpair.core.words import listed as listed_names
 from sbpair.operations.log import OperationsLog, change_line
 from sbpair.ports import Ends, Observer, Topology
 from sbpair.runtime.browse import peeking
+from sbpair.runtime.clock import SystemClock
 from sbpair.service import EntityStatus
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "CreateRuleRequest",
     "DeleteEntityRequest",
     "DeleteRuleRequest",
+    "FoundNamespace",
     "ListEntitiesRequest",
     "SetStatusRequest",
     "ShowEntityRequest",
@@ -48,6 +51,7 @@ __all__ = [
     "delete_entity",
     "delete_rule",
     "list_entities",
+    "read_namespace",
     "set_status",
     "show_entity",
 ]
@@ -119,6 +123,13 @@ class ListEntitiesRequest:
     with_messages: bool = False
     """Only what holds messages."""
 
+    def takes(self, facts: EntityFacts) -> bool:
+        return (
+            fnmatchcase(facts.path.lower(), self.pattern.lower())
+            and self.kind in (None, facts.kind)
+            and bool(facts.counts.total or not self.with_messages)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ShowEntityRequest:
@@ -142,15 +153,30 @@ async def list_entities(
         ServiceError: they could not be read.
         InterruptedWorkError: `stop` was set.
     """
-    found = [
-        facts
-        for facts in await run_until(stop or asyncio.Event(), _topology(ends).entities(rules=False))
-        if fnmatchcase(facts.path.lower(), request.pattern.lower())
-        and request.kind in (None, facts.kind)
-        and (facts.counts.total or not request.with_messages)
-    ]
+    entities = await run_until(stop or asyncio.Event(), _topology(ends).entities(rules=False))
+    found = [facts for facts in entities if request.takes(facts)]
     found.sort(key=lambda facts: facts.path.lower())
     return ListedEntities(shown_name(ends.source_access), tuple(map(listed, found)))
+
+
+async def read_namespace(
+    ends: Ends,
+    request: ListEntitiesRequest,
+    *,
+    observer: Observer | None = None,
+    stop: asyncio.Event | None = None,
+) -> FoundNamespace:
+    """The queues, topics and subscriptions of a namespace with settings, rules and counts, by path. Reads only.
+
+    Raises:
+        ServiceError: they could not be read.
+        InterruptedWorkError: `stop` was set.
+    """
+    topology, stop, now = _topology(ends), stop or asyncio.Event(), SystemClock().now().timestamp()
+    facts = await run_until(stop, topology.namespace())
+    found = await run_until(stop, topology.entities(rules=True))
+    kept = [one for one in found if request.takes(one)]
+    return FoundNamespace.of(ends.source_access.label, facts.tier, now, kept)
 
 
 async def show_entity(

@@ -40,6 +40,8 @@ class Kind(StrEnum):
     EMULATOR = "emulator"
     BICEP = "bicep"
     TERRAFORM = "terraform"
+    CONFIG_JSON = "config-json"
+    SNAPSHOT = "snapshot"
     GITHUB_ACTION = "github-action"
     GATEWAY_SYSTEMD = "gateway-systemd"
     GATEWAY_KUBERNETES = "gateway-kubernetes"
@@ -48,8 +50,8 @@ class Kind(StrEnum):
 
     @property
     def of_a_pair(self) -> bool:
-        """Whether the files are for one pair; the others serve all of them."""
-        return self not in (Kind.ALERTS, Kind.DASHBOARD, Kind.DOCKERFILE, Kind.EMULATOR)
+        """Whether the files are for one pair; the others serve all of them, or are of a namespace."""
+        return self in _WRITERS and self not in (Kind.ALERTS, Kind.DASHBOARD, Kind.DOCKERFILE, Kind.EMULATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +88,18 @@ TERRAFORM_NAMES = {
     "defaultMessageTimeToLive": "default_message_ttl",
     "autoDeleteOnIdle": "auto_delete_on_idle",
     "deadLetteringOnMessageExpiration": "dead_lettering_on_message_expiration",
+    "deadLetteringOnFilterEvaluationExceptions": "dead_lettering_on_filter_evaluation_error",
     "maxDeliveryCount": "max_delivery_count",
     "enableBatchedOperations": "batched_operations_enabled",
     "enablePartitioning": "partitioning_enabled",
     "enableExpress": "express_enabled",
+    "supportOrdering": "support_ordering",
     "status": "status",
     "forwardTo": "forward_to",
     "forwardDeadLetteredMessagesTo": "forward_dead_lettered_messages_to",
     "maxMessageSizeInKilobytes": "max_message_size_in_kilobytes",
 }
-"""The resource manager's name of a property -> the attribute of `azurerm_servicebus_queue` (provider azurerm 4)."""
+"""The resource manager's name of a property -> the attribute of the entity's resource (provider azurerm 4)."""
 _K8S_NAME_CHARACTERS = 40
 _JOB_NAME_CHARACTERS = 32
 """Limits of the names of Kubernetes' and of Container Apps' jobs, less what is put after or before them."""
@@ -266,7 +270,13 @@ def in_shell(text: str) -> str:
 
 def in_hcl(value: object) -> str:
     """A value as Terraform's language writes it; nothing in a text is taken for a template."""
-    return json.dumps(value, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
+    text = _JSON_ALONE.sub(lambda sign: sign[1] + _HCL_SIGNS[sign[2]], json.dumps(value, ensure_ascii=False))
+    return text.replace("${", "$${").replace("%{", "%%{")
+
+
+_HCL_SIGNS = {"\\b": "\\u0008", "\\f": "\\u000c"}
+_JSON_ALONE = re.compile(r"((?<!\\)(?:\\\\)*)(\\[bf])")
+"""Escapes of JSON that Terraform's language does not have."""
 
 
 def in_bicep(value: object) -> str:
@@ -274,4 +284,8 @@ def in_bicep(value: object) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
     signs = {"\\": "\\\\", "'": "\\'", "${": "\\${", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    return "'" + re.sub(r"[\\'\n\r\t]|\$\{", lambda sign: signs[sign[0]], value) + "'"
+    text = re.sub(r"[\\'\n\r\t]|\$\{", lambda sign: signs[sign[0]], value)
+    return "'" + _UNPRINTED.sub(lambda sign: f"\\u{{{ord(sign[0]):x}}}", text) + "'"
+
+
+_UNPRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]")

@@ -628,6 +628,16 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         arguments="nowhere",
         usage=Run("pipeline trend nowhere"),
     ),
+    "diff": row(
+        "diff",
+        ok=Proven("cli/inspection/test_diff.py::test_what_is_ignored_is_counted"),
+        arguments="local-primary local-primary",
+        usage=Proven("cli/inspection/test_diff.py::test_what_cannot_be_compared_is_refused"),
+        denied=Never("its requests are those of `entity list`, where a refusal is proven"),
+        findings=Proven("cli/inspection/test_diff.py::test_two_files_differ_by_entities_settings_and_rules"),
+        unreachable=Never("its requests are those of `entity list`, where silence is proven"),
+        signals=Never("it waits as `entity list` does, where signals are proven"),
+    ),
     "export": row(
         "export",
         ok=Run("export alerts --dir exported"),

@@ -127,7 +127,7 @@ def test_what_it_cannot_write_for(sbpair: Sbpair, line: str, said: str) -> None:
     assert [path for path in sbpair.home.iterdir() if path.is_file()] == []
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.CONFIG_JSON, Kind.SNAPSHOT)])
 def test_no_file_has_a_gap_or_a_key(files: Files, kind: Kind) -> None:
     for name, text in files(kind).items():
         assert not re.search(r"<<|>>|<%|%>|None|SharedAccessKey=(?!THE_KEY|\$[({])", text), name

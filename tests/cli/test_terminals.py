@@ -33,6 +33,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
         "entity peek orders --pair local",
         "entity create --help",
     ),
+    "diff": ("diff local-primary local-secondary --exit-zero",),
     "move": ("move --help",),
     "copy": ("copy --help",),
     "edit": ("edit --help",),

@@ -43,7 +43,7 @@ def namespace_option(text: str) -> typer.models.OptionInfo:
 
 NamespaceAuthOption = Annotated[
     AuthMethod | None,
-    typer.Option(help="Credential for a --namespace that is not configured.", show_default="configured"),
+    typer.Option(help="Credential for a namespace that is not configured.", show_default="configured"),
 ]
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from sbpair.core.durations import format_duration
-from sbpair.core.entities import SETTINGS_OF, EntityFacts, EntityKind, EntitySettings, RuleFacts
+from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFacts
+from sbpair.core.inspection.contents import comparable, rule_differences, setting_differences
+from sbpair.core.inspection.entity import setting_name, setting_text
 from sbpair.core.names import dead_letter_path, subscription_of
 from sbpair.core.serialization import column, to_plain
 from sbpair.service import ENTITY_SIZES_MEGABYTES, PARTITION_COUNT, EntityStatus, Tier
@@ -32,7 +33,6 @@ _NOT_BASIC = (
 )
 _MAY_DIFFER = ("status", "max_message_size_in_kilobytes", "support_ordering")
 """Settings that are not compared: the first is not copied, the others are the tier's or follow from partitioning."""
-_NAMES = {"dead_lettering_on_filter_evaluation_exceptions": "dead_lettering_on_filter_exceptions"}
 
 
 class Action(StrEnum):
@@ -144,25 +144,17 @@ def _obstacles(one: EntityFacts, there: EntityFacts, despite: bool) -> Iterable[
 
 
 def _differences(kind: EntityKind, wanted: EntitySettings, found: EntitySettings) -> Iterable[str]:
-    for name in SETTINGS_OF[kind]:
-        ours, theirs = getattr(wanted, name), getattr(found, name)
-        if ours == theirs or name in _MAY_DIFFER:
-            continue
-        if name == "duplicate_detection_history_time_window_seconds" and not wanted.requires_duplicate_detection:
-            continue
-        yield f"{_words(name)} is {_said(name, theirs)} there, {_said(name, ours)} here"
+    for name, ours, theirs in setting_differences(kind, wanted, found):
+        if name not in _MAY_DIFFER:
+            yield f"{setting_name(name)} is {setting_text(name, theirs)} there, {setting_text(name, ours)} here"
 
 
 def _rule_differences(one: EntityFacts, there: EntityFacts) -> Iterable[str]:
-    ours = {rule.name.lower(): rule for rule in one.rules}
-    theirs = {rule.name.lower(): rule for rule in there.rules}
-    for name in sorted(ours | theirs):
-        if name not in theirs:
-            yield f"rule {ours[name].name} is missing there"
-        elif name not in ours:
-            yield f"rule {theirs[name].name} is not here"
-        elif ours[name] != theirs[name]:
-            yield f"rule {ours[name].name} is another one there"
+    for ours, theirs in rule_differences(map(comparable, one.rules), map(comparable, there.rules)):
+        if ours is None or theirs is None:
+            yield f"rule {ours.name} is missing there" if ours else f"rule {theirs.name if theirs else ''} is not here"
+        else:
+            yield f"rule {ours.name} is another one there"
 
 
 def _fitted(one: EntityFacts, target_tier: Tier | None) -> tuple[EntitySettings, list[str], list[str]]:
@@ -186,7 +178,7 @@ def _fitted(one: EntityFacts, target_tier: Tier | None) -> tuple[EntitySettings,
     if target_tier is Tier.BASIC:
         if one.kind is not EntityKind.QUEUE:
             obstacles.append("Basic has no topics")
-        obstacles += [f"Basic has no {_words(name)}" for name in _NOT_BASIC if getattr(settings, name)]
+        obstacles += [f"Basic has no {setting_name(name)}" for name in _NOT_BASIC if getattr(settings, name)]
     return replace(settings, **change), notes, obstacles
 
 
@@ -204,18 +196,6 @@ def _message_size(settings: EntitySettings, tier: Tier, notes: list[str]) -> int
     if size > STANDARD_KILOBYTES:
         notes.append(f"messages above {STANDARD_KILOBYTES} KB cannot be moved to {tier.value}, and stay")
     return None
-
-
-def _words(name: str) -> str:
-    return _NAMES.get(name, name).removesuffix("_seconds").replace("_", " ")
-
-
-def _said(name: str, value: Any) -> str:
-    if name.endswith("_seconds"):
-        return format_duration(value)
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value is None else str(value)
 
 
 def _in_order(steps: Sequence[EntityStep], present: set[str]) -> Iterable[EntityStep]:

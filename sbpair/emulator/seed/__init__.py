@@ -24,9 +24,10 @@ import contextlib
 import math
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from types import NoneType
 from typing import Any, Final, TypeVar
 
@@ -36,6 +37,7 @@ from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
+    DEFAULT_RULE_NAME,
     ROOT_KEY_NAME,
     CorrelationFilter,
     QueueDescription,
@@ -44,6 +46,7 @@ from sbpair.emulator.entities import (
     SqlFilter,
     SubscriptionDescription,
     TopicDescription,
+    target_path,
 )
 from sbpair.emulator.namespace import Namespace, new_auth_rule
 from sbpair.emulator.outgoing import payload
@@ -54,6 +57,7 @@ from sbpair.service import SETTABLE_STATUSES, EntityStatus
 
 __all__ = ["SeedError", "chosen_keys", "plant"]
 
+_Forwards = TypeVar("_Forwards", QueueDescription, SubscriptionDescription)
 _Description = TypeVar("_Description", QueueDescription, TopicDescription, SubscriptionDescription, CorrelationFilter)
 
 
@@ -65,16 +69,21 @@ def plant(namespace: Namespace, seed: Mapping[str, Any], environ: Mapping[str, s
     """
     only(mapping_of(seed, namespace.name), ("tier", "partitions", "queues", "topics", "keys"), namespace.name)
     queues, topics = mapping_of(seed.get("queues"), "queues"), mapping_of(seed.get("topics"), "topics")
-    new: _New = []
+    new, late = _New(), _Late()
     for path, body in queues.items():
         with _at(queues, path):
             fields, messages = _apart(mapping_of(body, path, line_of(queues, path)), "messages")
             description = _build(QueueDescription, fields, path)
             if namespace.get_queue(path) is None:
-                new.append((namespace.create_queue(path, description), messages, f"{path}.messages"))
+                first = _at_first(namespace, description)
+                new.append((namespace.create_queue(path, first), messages, f"{path}.messages"))
+                late.append((queues, path, partial(namespace.update_queue, path, description)))
     for path, body in topics.items():
         with _at(topics, path):
-            new += _plant_topic(namespace, path, mapping_of(body, path, line_of(topics, path)))
+            new += _plant_topic(namespace, path, mapping_of(body, path, line_of(topics, path)), late)
+    for container, name, whole in late:
+        with _at(container, name):
+            whole()
     chosen = chosen_keys(seed, environ or {})
     for name, body in mapping_of(seed.get("keys"), "keys").items():
         if name not in namespace.auth_rules:
@@ -137,9 +146,19 @@ _KEY = re.compile(r"[!-:<-~]{1,256}")
 
 _New = list[tuple[Queue | Topic | Subscription, object, str]]
 """Entities that were made, with the messages they are to have, and where these stand."""
+_Late = list[tuple[Mapping[str, Any], str, Callable[[], object]]]
+"""What is done once every entity is there, and the mapping and the name in it that ask for it."""
 
 
-def _plant_topic(namespace: Namespace, path: str, fields: Mapping[str, Any]) -> _New:
+def _at_first(namespace: Namespace, description: _Forwards) -> _Forwards:
+    """The description without forwarding to what is not there yet: to what stands further down, or in a circle."""
+    targets = {name: getattr(description, name) for name in ("forward_to", "forward_dead_lettered_messages_to")}
+    missing = [name for name, path in targets.items() if path and namespace.find(target_path(path)) is None]
+    without: dict[str, Any] = dict.fromkeys(missing)
+    return replace(description, **without) if missing else description
+
+
+def _plant_topic(namespace: Namespace, path: str, fields: Mapping[str, Any], late: _Late) -> _New:
     fields, listed = _apart(fields, "subscriptions")
     fields, messages = _apart(fields, "messages")
     subscriptions = mapping_of(listed, f"{path}.subscriptions")
@@ -150,11 +169,13 @@ def _plant_topic(namespace: Namespace, path: str, fields: Mapping[str, Any]) -> 
     for name, body in subscriptions.items():
         with _at(subscriptions, name):
             subscription = mapping_of(body, f"{path}.{name}", line_of(subscriptions, name))
-            new += _plant_subscription(namespace, path, name, subscription)
+            new += _plant_subscription(namespace, path, name, subscription, late, subscriptions)
     return new
 
 
-def _plant_subscription(namespace: Namespace, topic: str, name: str, fields: Mapping[str, Any]) -> _New:
+def _plant_subscription(
+    namespace: Namespace, topic: str, name: str, fields: Mapping[str, Any], late: _Late, beside: Mapping[str, Any]
+) -> _New:
     where = f"{topic}.subscriptions.{name}"
     fields, listed = _apart(fields, "rules")
     fields, messages = _apart(fields, "messages")
@@ -166,12 +187,15 @@ def _plant_subscription(namespace: Namespace, topic: str, name: str, fields: Map
     description = _build(SubscriptionDescription, fields, where)
     if namespace.get_subscription(topic, name) is not None:
         return []
-    made = namespace.create_subscription(topic, name, description)
+    made = namespace.create_subscription(topic, name, _at_first(namespace, description))
+    late.append((beside, name, partial(namespace.update_subscription, topic, name, description)))
+    default = next((rule for rule in rules if rule.lower() == DEFAULT_RULE_NAME.lower()), None)
     for rule, rule_description in rules.items():
         with _at(given, rule):
-            namespace.create_rule(topic, name, rule, rule_description)
-    if rules:
-        namespace.delete_rule(topic, name, "$Default")
+            make = namespace.update_rule if rule == default else namespace.create_rule
+            make(topic, name, rule, rule_description)
+    if rules and default is None:
+        namespace.delete_rule(topic, name, DEFAULT_RULE_NAME)
     return [(made, messages, f"{where}.messages")]
 
 

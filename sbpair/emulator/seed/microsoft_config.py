@@ -37,7 +37,10 @@ def seed_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     only(config, ("Namespaces", "Logging"), "UserConfig")
     return {
         name: {
-            "queues": _entities(one.get("Queues"), f"{name}.Queues"),
+            "queues": _by_name(
+                (queue, _properties(body, where, QueueDescription), line)
+                for queue, body, where, line in _named(one.get("Queues"), f"{name}.Queues")
+            ),
             "topics": _by_name(
                 (topic, _topic(body, where), line)
                 for topic, body, where, line in _named(one.get("Topics"), f"{name}.Topics", (*_NAMED, "Subscriptions"))
@@ -55,14 +58,6 @@ def _by_name(entries: Iterable[tuple[str, Any, int | None]]) -> LinedMapping:
     made = LinedMapping((name, value) for name, value, _ in listed)
     made.lines = {name: line for name, _, line in listed if line is not None}
     return made
-
-
-def _entities(listed: object, where: str) -> LinedMapping:
-    found = [
-        (name, _properties(body, place, QueueDescription), line) for name, body, place, line in _named(listed, where)
-    ]
-    # What others forward to has to be there first.
-    return _by_name(sorted(found, key=lambda entry: any(name.startswith("forward_") for name in entry[1])))
 
 
 def _topic(body: Mapping[str, Any], where: str) -> LinedMapping:

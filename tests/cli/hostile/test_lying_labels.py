@@ -38,6 +38,8 @@ LINES = {
     "entity create": f"{ENTITY} --yes",
     "entity delete": f"{ENTITY} --yes",
     "entity set-status": f"{ENTITY} Active --yes",
+    "diff": "contoso-weu contoso-neu",
+    "export": "snapshot --namespace contoso-weu",
     "move": f"{ENTITY} parked --yes",
     "copy": f"{ENTITY} contoso-neu:orders --yes",
     "edit": f"{ENTITY} 1 --yes",

@@ -1,0 +1,109 @@
+"""`sbpair diff`: the entities of two namespaces, files or snapshots."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbpair import operations
+from sbpair.cli import suggestions
+from sbpair.cli.context import call, load_settings
+from sbpair.cli.options import Options, command
+from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
+from sbpair.core.access import NamespaceAccess
+from sbpair.core.errors import UsageError
+from sbpair.core.inspection.contents import Contents, Difference, compare
+from sbpair.core.words import counted
+from sbpair.render.result import CommandResult, table_of
+
+if TYPE_CHECKING:
+    from sbpair.settings import Settings
+
+
+@command(output="core.inspection.contents:NamespaceDiff")
+def diff(
+    options: Options,
+    a: Annotated[
+        str,
+        typer.Argument(metavar="A", help="A namespace, or a file.", autocompletion=suggestions.configured_namespaces),
+    ],
+    b: Annotated[
+        str,
+        typer.Argument(metavar="B", help="What it is compared with.", autocompletion=suggestions.configured_namespaces),
+    ],
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ENTITY[:WHAT]", help="Ignore what differs in these, or only the setting or rule; repeatable."
+        ),
+    ] = None,
+    auth: NamespaceAuthOption = None,
+) -> CommandResult:
+    """Compare entities, settings, rules and rights of access rules; messages are not compared.
+
+    A file is a snapshot (`sbpair export snapshot`), or one that `sbpair emulator --seed` takes and that has one
+    namespace. Reads only; needs Manage on a namespace. Exit code: 0 the same, 5 different.
+
+    \b
+    Examples:
+      sbpair diff contoso-weu contoso-neu
+      sbpair diff Config.json contoso-weu --ignore 'temp-*' --ignore '*:max size in megabytes'
+      sbpair diff monday.json sbpair-contoso-weu.json -o markdown
+    """
+    settings = load_settings(options)
+    first, second = (_contents(options, settings, one, auth) for one in (a, b))
+    found = compare(first, second, ignore or ())
+    return CommandResult(
+        "diff",
+        found,
+        (table_of(Difference, found.differences),),
+        summary=found.summary,
+        closing=True,
+        exit=found.exit,
+    )
+
+
+def _contents(options: Options, settings: "Settings", name: str, auth: NamespaceAuthOption) -> Contents:
+    path = Path(name)
+    if path.is_file():
+        return replace(_of_file(options, path), namespace=str(path))
+    if path.suffix in (".json", ".yaml", ".yml"):
+        raise UsageError(f"There is no file {name}.")
+    return _read(options, settings.named_namespace(name, auth))
+
+
+def _read(options: Options, access: NamespaceAccess) -> Contents:
+    return Contents.of(call(options, access, operations.read_namespace, operations.ListEntitiesRequest()))
+
+
+def _of_file(options: Options, path: Path) -> Contents:
+    """The namespace of a snapshot; or of a seed, as an embedded namespace that starts with it tells.
+
+    Raises:
+        UsageError: it is neither. ConfigurationError: the seed is wrong, or has several namespaces.
+    """
+    from sbpair.cli.demo import embedded_access
+    from sbpair.cli.emulator import plant_all, read_seed
+    from sbpair.cli.emulator_doors import Doors, configs
+    from sbpair.emulator import EmulatorThread
+    from sbpair.settings import DocumentError, parse_json, read_text
+
+    try:
+        text = read_text(path)
+        if '"format_version"' in text:
+            return Contents.from_dict(parse_json(text))
+    except DocumentError as error:
+        raise UsageError(f"Cannot read {path}: {error}") from error
+    seed, _ = read_seed(path, ())
+    if len(seed) != 1:
+        raise UsageError(f"{path} has {counted(len(seed), 'namespace')}; only files with one are compared.")
+    # Keys are not compared, and what they come from may not be set here.
+    contents = {name: {key: value for key, value in body.items() if key != "keys"} for name, body in seed.items()}
+    (name,) = contents
+    with EmulatorThread(
+        configs([name], Doors("127.0.0.1", 0, microsoft=False, standard=False), contents, {})
+    ) as emulator:
+        emulator.call(lambda running: plant_all(running, contents))
+        found = _read(options, embedded_access(emulator, name))
+    return replace(found, taken_at=None)
