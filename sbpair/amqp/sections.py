@@ -315,14 +315,17 @@ class TextProperties(TypedDict, total=False):
     reply_to_session_id: str | None
 
 
-_TEXTS = {
+TEXT_FIELDS: Final[Mapping[str, PropertyField]] = {
+    "message_id": PropertyField.MESSAGE_ID,
+    "session_id": PropertyField.GROUP_ID,
     "correlation_id": PropertyField.CORRELATION_ID,
-    "subject": PropertyField.SUBJECT,
     "content_type": PropertyField.CONTENT_TYPE,
+    "subject": PropertyField.SUBJECT,
     "to": PropertyField.TO,
     "reply_to": PropertyField.REPLY_TO,
     "reply_to_session_id": PropertyField.REPLY_TO_GROUP_ID,
 }
+"""All of them, with the two that have parameters of their own."""
 
 
 def text_properties(message_id: str | None, session_id: str | None, given: TextProperties) -> dict[int, Any]:
@@ -333,9 +336,9 @@ def text_properties(message_id: str | None, session_id: str | None, given: TextP
     """
     fields: dict[int, Any] = {PropertyField.MESSAGE_ID: message_id, PropertyField.GROUP_ID: session_id}
     for name, value in given.items():
-        if name not in _TEXTS:
-            raise TypeError(f"{name!r} is no property of a message; known: {', '.join(_TEXTS)}")
-        fields[_TEXTS[name]] = value
+        if name not in TEXT_FIELDS:
+            raise TypeError(f"{name!r} is no property of a message; known: {', '.join(TEXT_FIELDS)}")
+        fields[TEXT_FIELDS[name]] = value
     if (content_type := given.get("content_type")) is not None:
         fields[PropertyField.CONTENT_TYPE] = Symbol(content_type)
     return fields

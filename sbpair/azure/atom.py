@@ -7,13 +7,13 @@ each answer, parsed, to a function that its calls take as `cls`; what goes on to
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement
 
 from sbpair.azure.client import READ, LazyClient, a_text
-from sbpair.core.durations import MOST_CHARACTERS, parse_iso_duration
+from sbpair.core.durations import MOST_CHARACTERS, as_utc, parse_iso_duration
 from sbpair.core.redact import quoted
 from sbpair.service import NEVER_DAYS
 
@@ -218,10 +218,9 @@ def _flag(text: str | None) -> bool | None:
 def _moment(text: str | None) -> datetime:
     """A time without an offset is UTC: so the service writes the year 1, which stands for never."""
     try:
-        moment = datetime.fromisoformat(text or "")
+        return as_utc(datetime.fromisoformat(text or ""))
     except ValueError:
         raise _WrongError("a time") from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _rules(element: Element) -> tuple[KeyRule, ...]:

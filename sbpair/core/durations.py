@@ -1,6 +1,7 @@
 """Durations as people and the service write them: `1h30m`, `250ms`, `PT1M`, `P10675199DT2H48M5.4775807S` (never)."""
 
 import math
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -24,18 +25,24 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def as_utc(moment: datetime) -> datetime:
+    """The time; without an offset it is UTC."""
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def epoch_seconds(text: str) -> float:
+    """UTC epoch seconds of an ISO 8601 time, as `as_utc`; raises ValueError for anything else."""
+    return as_utc(datetime.fromisoformat(text)).timestamp()
+
+
 def parse_moment(text: str, now: float) -> float:
     """UTC epoch seconds of an ISO 8601 time (without an offset: UTC), or of a duration, which means that long ago.
 
     Raises:
         UsageError: it is neither.
     """
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        pass  # then it is a duration
-    else:
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    with suppress(ValueError):  # then it is a duration
+        return epoch_seconds(text)
     try:
         return now - parse_duration(text)
     except UsageError:

@@ -16,7 +16,7 @@ from typing import Any
 
 from sbpair.amqp import sections
 from sbpair.amqp.encoding import encode
-from sbpair.amqp.sections import HeaderField, PropertyField, Section
+from sbpair.amqp.sections import TEXT_FIELDS, HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError, Int, Long, Symbol, Timestamp, Uint
 from sbpair.core.durations import parse_duration
 from sbpair.core.encoded import EncodedMessage
@@ -28,16 +28,6 @@ from sbpair.core.rewrite import LAST_MS, PARTITION_KEY, SCHEDULED, as_sent, comp
 from sbpair.core.summary import plain
 from sbpair.core.system_properties import MAX_HEADER_TTL_MS
 
-_FIELDS = {
-    "message_id": PropertyField.MESSAGE_ID,
-    "session_id": PropertyField.GROUP_ID,
-    "correlation_id": PropertyField.CORRELATION_ID,
-    "content_type": PropertyField.CONTENT_TYPE,
-    "subject": PropertyField.SUBJECT,
-    "to": PropertyField.TO,
-    "reply_to": PropertyField.REPLY_TO,
-    "reply_to_session_id": PropertyField.REPLY_TO_GROUP_ID,
-}
 _SYMBOLS = frozenset({"content_type"})
 _IDS = frozenset({"message_id", "session_id", "reply_to_session_id"})
 _TTL, _SCHEDULED, _PROPERTIES, _BODY, _BODY_BASE64 = (
@@ -59,7 +49,7 @@ def as_document(payload: bytes) -> dict[str, Any]:
     """
     message = EncodedMessage(payload)
     document: dict[str, Any] = {}
-    for name, index in _FIELDS.items():
+    for name, index in TEXT_FIELDS.items():
         value = message.field(Section.PROPERTIES, index)
         if value is None or isinstance(value, str):
             document[name] = None if value is None else str(value)
@@ -116,7 +106,7 @@ def edited(payload: bytes, after: Mapping[str, Any]) -> bytes:
     changed = {name for name in before if not _same(before[name], after[name])}
     message.edit_fields(
         Section.PROPERTIES,
-        {_FIELDS[name]: _text(name, after[name]) for name in changed & _FIELDS.keys()},
+        {TEXT_FIELDS[name]: _text(name, after[name]) for name in changed & TEXT_FIELDS.keys()},
     )
     if "session_id" in changed and message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY) == before["session_id"]:
         _set_annotation(message, PARTITION_KEY, after["session_id"])  # the two are tied on a partitioned entity
@@ -226,15 +216,8 @@ class Editables:
 
 
 _SETTABLE = {
-    "sessionid": "session_id",
-    "messageid": "message_id",
-    "correlationid": "correlation_id",
-    "contenttype": "content_type",
-    "subject": "subject",
+    **{name.replace("_", ""): name for name in TEXT_FIELDS},
     "label": "subject",
-    "to": "to",
-    "replyto": "reply_to",
-    "replytosessionid": "reply_to_session_id",
     "timetolive": _TTL,
     "scheduledenqueuetimeutc": _SCHEDULED,
 }

@@ -74,17 +74,7 @@ PING_TIME_TO_LIVE_SECONDS = 1.0
 """A ping lives for one second ("Paired Namespaces: Implementation Details and Cost")."""
 
 
-TEXT_FIELDS = (
-    "message_id",
-    "session_id",
-    "partition_key",
-    "correlation_id",
-    "content_type",
-    "subject",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-)
+TEXT_FIELDS = (*sections.TEXT_FIELDS, "partition_key")
 """What `compose` takes as texts."""
 
 

@@ -5,11 +5,10 @@ strings also as symbols; a time to live also as a number of milliseconds or as I
 ISO 8601 text (no offset means UTC).
 """
 
-from datetime import UTC, datetime
 from typing import Any
 
 from sbpair.amqp.types import Described, Int, Long, Timestamp, Uint, Ulong
-from sbpair.core.durations import parse_iso_duration
+from sbpair.core.durations import epoch_seconds, parse_iso_duration
 from sbpair.core.errors import MalformedMessageError
 
 PATH = "x-ms-path"
@@ -82,19 +81,12 @@ def scheduled_ms(value: Any) -> int | None:
         return None
     if isinstance(value, Timestamp):
         return int(value)
-    moment = _moment(str(value)) if isinstance(value, str) else None
-    if moment is None:
-        raise _invalid(SCHEDULED, value, "a time")
-    return moment
-
-
-def _moment(written: str) -> int | None:
     try:
-        parsed = datetime.fromisoformat(written.strip())
+        if isinstance(value, str):
+            return round(epoch_seconds(value.strip()) * 1000)
     except ValueError:
-        return None
-    aware = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
-    return round(aware.timestamp() * 1000)
+        pass
+    raise _invalid(SCHEDULED, value, "a time")
 
 
 def _invalid(name: str, value: Any, wanted: str) -> MalformedMessageError:

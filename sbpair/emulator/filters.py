@@ -3,10 +3,11 @@
 import uuid
 from collections.abc import Callable
 
-from sbpair.amqp.sections import PropertyField, Section
+from sbpair.amqp.sections import TEXT_FIELDS, PropertyField, Section
 from sbpair.amqp.types import Long
 from sbpair.emulator.broker.messages import Message, as_mapping, milliseconds
 from sbpair.emulator.entities import (
+    CORRELATION_NAMES,
     CorrelationFilter,
     FalseFilter,
     RuleDescription,
@@ -28,17 +29,7 @@ __all__ = ["FilterEvaluationError", "FilterSyntaxError", "MessageView", "Rule", 
 # asked.
 
 
-FIELDS = {
-    "messageid": PropertyField.MESSAGE_ID,
-    "to": PropertyField.TO,
-    "label": PropertyField.SUBJECT,
-    "subject": PropertyField.SUBJECT,
-    "replyto": PropertyField.REPLY_TO,
-    "correlationid": PropertyField.CORRELATION_ID,
-    "contenttype": PropertyField.CONTENT_TYPE,
-    "sessionid": PropertyField.GROUP_ID,
-    "replytosessionid": PropertyField.REPLY_TO_GROUP_ID,
-}
+FIELDS = {name.replace("_", ""): index for name, index in TEXT_FIELDS.items()} | {"label": PropertyField.SUBJECT}
 """System properties that are fields of the properties section, by lower-case name; these can also be set."""
 
 _FACTS: dict[str, Callable[[Message], object]] = {
@@ -186,17 +177,6 @@ def _time(instant: float | None) -> object:
 Condition = Callable[[MessageView], bool]
 Change = Callable[[Draft], None]
 
-_CORRELATED = (
-    ("correlation_id", PropertyField.CORRELATION_ID),
-    ("message_id", PropertyField.MESSAGE_ID),
-    ("to", PropertyField.TO),
-    ("reply_to", PropertyField.REPLY_TO),
-    ("label", PropertyField.SUBJECT),
-    ("session_id", PropertyField.GROUP_ID),
-    ("reply_to_session_id", PropertyField.REPLY_TO_GROUP_ID),
-    ("content_type", PropertyField.CONTENT_TYPE),
-)
-
 
 class Rule:
     """A named rule of a subscription. `created_at` is in epoch seconds."""
@@ -264,8 +244,8 @@ def _sql(description: SqlFilter) -> Condition:
 
 def _correlation(description: CorrelationFilter) -> Condition:
     wanted = [
-        (index, str(getattr(description, name)))
-        for name, index in _CORRELATED
+        (FIELDS[name.replace("_", "")], str(getattr(description, name)))
+        for name in CORRELATION_NAMES
         if getattr(description, name) is not None
     ]
     properties = list(description.properties.items())

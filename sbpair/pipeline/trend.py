@@ -8,12 +8,11 @@ could not run its check says nothing about it.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from sbpair.core.durations import format_duration
+from sbpair.core.durations import epoch_seconds, format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection import audit as checks
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
@@ -160,13 +159,12 @@ def _audit(line: bytes, file: Path) -> Audit:
     """Anything but time and pair may be missing: older releases wrote less."""
     try:
         read = json.loads(line)
-        at = datetime.fromisoformat(read["taken_at"])
-        pair = read["pair"]
+        at, pair = epoch_seconds(read["taken_at"]), read["pair"]
         if not isinstance(pair, str):
             raise TypeError("the pair is no text")
         return Audit(
             pair,
-            (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(),
+            at,
             {str(code): int(count or 0) for code, count in (read.get("findings") or {}).items()},
             frozenset(map(str, read.get("skipped") or ())),
             _queues(read.get("queues")),

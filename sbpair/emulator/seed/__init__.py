@@ -31,6 +31,7 @@ from functools import cache, partial
 from types import NoneType
 from typing import Any, Final, TypeVar
 
+from sbpair.amqp.sections import TEXT_FIELDS
 from sbpair.amqp.types import AmqpError
 from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.messages import Message
@@ -277,18 +278,8 @@ def _rights(value: object, name: str) -> set[str]:
     return known if "Manage" in value else set(value)
 
 
-_TEXTS: Final = (
-    "message_id",
-    "session_id",
-    "correlation_id",
-    "subject",
-    "content_type",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-)
 _SECONDS: Final = ("time_to_live_seconds", "scheduled_in_seconds")
-_KNOWN: Final = ("body", *_TEXTS, *_SECONDS, "scheduled_enqueue_time", "properties", "dead_letter", "count")
+_KNOWN: Final = ("body", *TEXT_FIELDS, *_SECONDS, "scheduled_enqueue_time", "properties", "dead_letter", "count")
 _MOST_SECONDS: Final = 2**32
 MOST_MESSAGES: Final = 100_000
 """Of one entry."""
@@ -358,7 +349,7 @@ def _bury(entity: MessageEntity, message: Message, dead_letter: Mapping[str, Any
 
 
 def _encoded(fields: Mapping[str, Any], now: float, place: str, line: int | None) -> bytes:
-    for name in _TEXTS:
+    for name in TEXT_FIELDS:
         if not isinstance(fields.get(name, ""), str):
             raise _wrong(fields, name, place, "a text (put a number in quotes)")
     for name in _SECONDS:
@@ -374,7 +365,7 @@ def _encoded(fields: Mapping[str, Any], now: float, place: str, line: int | None
     try:
         return payload(
             fields.get("body", b""),
-            **{name: fields[name] for name in _TEXTS if name in fields},
+            **{name: fields[name] for name in TEXT_FIELDS if name in fields},
             properties={name: _aware(value) for name, value in properties.items()},
             time_to_live=None if lifetime is None else timedelta(seconds=lifetime),
             scheduled_enqueue_time=scheduled,

@@ -14,11 +14,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sbpair.core.durations import epoch_seconds
 from sbpair.core.errors import JournalError, UsageError
 from sbpair.core.names import split_source
 from sbpair.core.replication.ordering import AFTER, AFTER_IDS, NUMBER, STREAM
@@ -223,7 +223,7 @@ def _is_taken(row: Sequence[Any]) -> bool:
 
 
 def _seconds(at: Any) -> float:
-    return datetime.fromisoformat(at).timestamp() if isinstance(at, str) else float(at)
+    return epoch_seconds(at) if isinstance(at, str) else float(at)
 
 
 def _text(value: Any) -> str | None:

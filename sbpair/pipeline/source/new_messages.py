@@ -17,9 +17,9 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from sbpair.core.durations import as_utc
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Origin, Received
 from sbpair.core.rewrite import TEXT_FIELDS, compose
@@ -127,9 +127,5 @@ def _values(column: "pa.Array") -> list[Any]:
         return [None if one is None else one / 1_000_000 for one in micros]
     values: list[Any] = column.to_pylist()
     if pa.types.is_map(column.type) and pa.types.is_timestamp(column.type.item_type):
-        return [None if one is None else [(name, _aware(value)) for name, value in one] for one in values]
+        return [None if one is None else [(name, value and as_utc(value)) for name, value in one] for one in values]
     return values
-
-
-def _aware(value: datetime | None) -> datetime | None:
-    return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value

@@ -50,14 +50,13 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 from sbpair.concurrency import side_by_side
 from sbpair.core.access import HOST, AuthMethod, Transport
-from sbpair.core.durations import parse_duration
+from sbpair.core.durations import epoch_seconds, parse_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path, check_source_path
 from sbpair.core.pairing import Pair, Side
@@ -292,10 +291,9 @@ def _moment_ms(option: str, text: str) -> int:
     if text.strip().isdecimal():
         return int(text)
     try:
-        moment = datetime.fromisoformat(text.strip())
+        return round(epoch_seconds(text.strip()) * 1000)
     except ValueError:
         raise UsageError(f"The option {option} is ISO 8601 or epoch milliseconds, not {quoted(text)}.") from None
-    return round((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 async def number_at(connection: Connection, span: Span, at_ms: int) -> int:

@@ -6,13 +6,14 @@ Nothing is locked, received or changed: Spark runs `read` again for every action
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sbpair.concurrency import side_by_side
+from sbpair.core.durations import as_utc
 from sbpair.core.errors import EntityNotFoundError, ServiceError, UsageError
 from sbpair.core.message import Received
 from sbpair.core.redact import quoted
@@ -97,7 +98,7 @@ class FilteringReader(BacklogReader):
                 if down:
                     options = replace(options, last=min(options.last, value - below))
             elif column == "enqueued_at" and isinstance(value, datetime):
-                at_ms = math.floor(_utc(value).timestamp() * 1000)  # times rise with numbers but for brokers' clocks
+                at_ms = math.floor(as_utc(value).timestamp() * 1000)  # times rise with numbers but for brokers' clocks
                 if up:
                     options = replace(options, since_ms=max(options.since_ms or 0, at_ms - CLOCKS_DIFFER_MS))
                 if down:
@@ -111,10 +112,6 @@ class FilteringReader(BacklogReader):
                 options = replace(options, dead_letters=tuple(dead for dead in options.dead_letters if dead is value))
             yield condition
         self.options = options
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def partitions_of(spans: Sequence[Span]) -> list[InputPartition]:
