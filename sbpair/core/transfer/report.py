@@ -92,20 +92,21 @@ def _count(
     metric: str,
     row: str = "",
     last: bool = False,
-) -> Mapping[str, Any]:
-    """Metadata of a number: the sum of `of` over all that happened of kind `on`; without that the run itself says it.
+) -> Any:
+    """A field with a number: the sum of `of` over all that happened of kind `on`; without that the run itself says it.
 
     `metric`: its name for monitoring, with the unit at its end. `row`: the words of its row in the table, which is left
     out where the number is 0; no row if there are none.
     """
     kind = Kind.LAST if last else Kind.COUNT
-    return {"kind": kind, "what": what, "on": on, "of": of, "metric": metric, "row": row, "number": True}
+    said = {"kind": kind, "what": what, "on": on, "of": of, "metric": metric, "row": row, "number": True}
+    return field(default=0, metadata=said)
 
 
-def _by_name(what: str, on: Moment, of: Callable[[Any], Mapping[str, int]], *, row: str) -> Mapping[str, Any]:
-    """Metadata of numbers by name: the sums of what `of` gives. An empty `row` is said by the command, which knows
+def _by_name(what: str, on: Moment, of: Callable[[Any], Mapping[str, int]], *, row: str) -> Any:
+    """A field with numbers by name: the sums of what `of` gives. An empty `row` is said by the command, which knows
     where the messages went."""
-    return {**AS_OBJECT, "kind": Kind.BY_NAME, "what": what, "on": on, "of": of, "row": row}
+    return field(default=(), metadata={**AS_OBJECT, "kind": Kind.BY_NAME, "what": what, "on": on, "of": of, "row": row})
 
 
 def _payload_bytes(accepted: Accepted) -> int:
@@ -193,145 +194,96 @@ class LockedQueue:
 class DrainReport:
     """What became of the messages. In a dry run: what would become of them."""
 
-    forwarded: int = field(
-        default=0,
-        metadata=_count(
-            "Messages accepted where they were sent in this run.",
-            Moment.ACCEPTED,
-            _all,
-            metric="sbpair_forwarded_messages",
-        ),
+    forwarded: int = _count(
+        "Messages accepted where they were sent in this run.", Moment.ACCEPTED, _all, metric="sbpair_forwarded_messages"
     )
-    forwarded_bytes: int = field(
-        default=0,
-        metadata=_count(
-            "Size of the messages accepted where they were sent in this run.",
-            Moment.ACCEPTED,
-            _payload_bytes,
-            metric="sbpair_forwarded_bytes",
-        ),
+    forwarded_bytes: int = _count(
+        "Size of the messages accepted where they were sent in this run.",
+        Moment.ACCEPTED,
+        _payload_bytes,
+        metric="sbpair_forwarded_bytes",
     )
-    in_transactions: int = field(
-        default=0,
-        metadata=_count(
-            "Of these, sent and completed in one transaction.",
-            Moment.ACCEPTED,
-            _in_a_transaction,
-            metric="sbpair_moved_in_transactions_messages",
-            row="moved in transactions",
-        ),
+    in_transactions: int = _count(
+        "Of these, sent and completed in one transaction.",
+        Moment.ACCEPTED,
+        _in_a_transaction,
+        metric="sbpair_moved_in_transactions_messages",
+        row="moved in transactions",
     )
-    sent_again: int = field(
-        default=0,
-        metadata=_count(
-            "Of these, sent again after an unclear answer, with the same id: the first send may have arrived too.",
-            Moment.ACCEPTED,
-            _perhaps_twice,
-            metric="sbpair_sent_again_messages",
-            row="sent again after an unclear answer",
-        ),
+    sent_again: int = _count(
+        "Of these, sent again after an unclear answer, with the same id: the first send may have arrived too.",
+        Moment.ACCEPTED,
+        _perhaps_twice,
+        metric="sbpair_sent_again_messages",
+        row="sent again after an unclear answer",
     )
-    completed: int = field(
-        default=0,
-        metadata=_count(
-            "Messages completed in their backlog queue after they were accepted.",
-            Moment.SETTLED,
-            _completed_as("forwarded"),
-            metric="sbpair_completed_messages",
-        ),
+    completed: int = _count(
+        "Messages completed in their backlog queue after they were accepted.",
+        Moment.SETTLED,
+        _completed_as("forwarded"),
+        metric="sbpair_completed_messages",
     )
-    already_forwarded: int = field(
-        default=0,
-        metadata=_count(
-            "Messages that an earlier attempt had sent; completed now without being sent again.",
-            Moment.SETTLED,
-            _completed_as("already-forwarded"),
-            metric="sbpair_already_forwarded_messages",
-            row="sent before, completed now",
-        ),
+    already_forwarded: int = _count(
+        "Messages that an earlier attempt had sent; completed now without being sent again.",
+        Moment.SETTLED,
+        _completed_as("already-forwarded"),
+        metric="sbpair_already_forwarded_messages",
+        row="sent before, completed now",
     )
-    uncompleted: int = field(
-        default=0,
-        metadata=_count(
-            "Messages sent, but not confirmed as completed: they will be redelivered with the same id.",
-            metric="sbpair_uncompleted_messages",
-            last=True,
-        ),
+    uncompleted: int = _count(
+        "Messages sent, but not confirmed as completed: they will be redelivered with the same id.",
+        metric="sbpair_uncompleted_messages",
+        last=True,
     )
-    dead_lettered: int = field(
-        default=0,
-        metadata=_count(
-            "Messages dead-lettered in this run.",
-            Moment.SETTLED,
-            _settled_by(Disposition.DEAD_LETTER),
-            metric="sbpair_dead_lettered_messages",
-        ),
+    dead_lettered: int = _count(
+        "Messages dead-lettered in this run.",
+        Moment.SETTLED,
+        _settled_by(Disposition.DEAD_LETTER),
+        metric="sbpair_dead_lettered_messages",
     )
-    released: int = field(
-        default=0,
-        metadata=_count(
-            "Messages received and released again.",
-            Moment.SETTLED,
-            _settled_by(Disposition.RELEASE, Disposition.ABANDON, Disposition.DEFER),
-            metric="sbpair_released_messages",
-        ),
+    released: int = _count(
+        "Messages received and released again.",
+        Moment.SETTLED,
+        _settled_by(Disposition.RELEASE, Disposition.ABANDON, Disposition.DEFER),
+        metric="sbpair_released_messages",
     )
-    pings: int = field(
-        default=0,
-        metadata=_count(
-            "Ping messages completed.",
-            Moment.SETTLED,
-            _completed_as("ping"),
-            metric="sbpair_completed_ping_messages",
-            row="ping messages completed",
-        ),
+    pings: int = _count(
+        "Ping messages completed.",
+        Moment.SETTLED,
+        _completed_as("ping"),
+        metric="sbpair_completed_ping_messages",
+        row="ping messages completed",
     )
-    purged: int = field(
-        default=0,
-        metadata=_count(
-            "Messages deleted because that was asked for.",
-            Moment.SETTLED,
-            _completed_as("purged"),
-            metric="sbpair_purged_messages",
-            row="deleted",
-        ),
+    purged: int = _count(
+        "Messages deleted because that was asked for.",
+        Moment.SETTLED,
+        _completed_as("purged"),
+        metric="sbpair_purged_messages",
+        row="deleted",
     )
-    session_states: int = field(
-        default=0,
-        metadata=_count(
-            "Session states that were moved along with their sessions.",
-            metric="sbpair_moved_session_states",
-            row="session states moved",
-        ),
+    session_states: int = _count(
+        "Session states that were moved along with their sessions.",
+        metric="sbpair_moved_session_states",
+        row="session states moved",
     )
-    filtered_out: int = field(
-        default=0,
-        metadata=_count(
-            "Messages that the filter of this run leaves aside.",
-            metric="sbpair_filtered_out_messages",
-            row="filtered out",
-            last=True,
-        ),
+    filtered_out: int = _count(
+        "Messages that the filter of this run leaves aside.",
+        metric="sbpair_filtered_out_messages",
+        row="filtered out",
+        last=True,
     )
-    locks_lost: int = field(
-        default=0,
-        metadata=_count("Locks that ran out while a message was held.", Moment.LOCK_LOST, metric="sbpair_lost_locks"),
+    locks_lost: int = _count(
+        "Locks that ran out while a message was held.", Moment.LOCK_LOST, metric="sbpair_lost_locks"
     )
-    per_destination: Named = field(
-        default=(), metadata=_by_name("Messages by where they were sent.", Moment.ACCEPTED, _destination, row="")
+    per_destination: Named = _by_name("Messages by where they were sent.", Moment.ACCEPTED, _destination, row="")
+    dead_letter_reasons: Named = _by_name(
+        "Messages dead-lettered in this run, by reason.", Moment.SETTLED, _reason, row=DEAD_LETTERED
     )
-    dead_letter_reasons: Named = field(
-        default=(),
-        metadata=_by_name("Messages dead-lettered in this run, by reason.", Moment.SETTLED, _reason, row=DEAD_LETTERED),
-    )
-    original_faults: Named = field(
-        default=(),
-        metadata=_by_name(
-            "Of messages sent on from a dead-letter queue: why they had been there.",
-            Moment.ACCEPTED,
-            _fault,
-            row="original dead-letter reason",
-        ),
+    original_faults: Named = _by_name(
+        "Of messages sent on from a dead-letter queue: why they had been there.",
+        Moment.ACCEPTED,
+        _fault,
+        row="original dead-letter reason",
     )
     left: tuple[Left, ...] = field(default=(), metadata=AS_OBJECT)
     """What could not go, by reason; what a filter leaves aside was not asked for and is `filtered_out`."""
