@@ -275,11 +275,13 @@ class DrainReport:
     locks_lost: int = _count(
         "Locks that ran out while a message was held.", Moment.LOCK_LOST, metric="sbpair_lost_locks"
     )
-    per_destination: Named = _by_name("Messages by where they were sent.", Moment.ACCEPTED, _destination, row="")
-    dead_letter_reasons: Named = _by_name(
+    per_destination: Named = _by_name(  # noqa: RUF009 - it is a field
+        "Messages by where they were sent.", Moment.ACCEPTED, _destination, row=""
+    )
+    dead_letter_reasons: Named = _by_name(  # noqa: RUF009 - it is a field
         "Messages dead-lettered in this run, by reason.", Moment.SETTLED, _reason, row=DEAD_LETTERED
     )
-    original_faults: Named = _by_name(
+    original_faults: Named = _by_name(  # noqa: RUF009 - it is a field
         "Of messages sent on from a dead-letter queue: why they had been there.",
         Moment.ACCEPTED,
         _fault,
