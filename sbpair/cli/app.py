@@ -1,7 +1,8 @@
-"""The contents page of the command line: which command lives in which file. No work happens here, no command is
-imported before it is called."""
+"""The contents pages of the command line and of its groups: which command lives in which file. No work happens here,
+no command is imported before it is called."""
 
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +15,7 @@ GROUPS = {
         "discover": Entry("inspection.discover", "discover", "Find out whether you have backlog queues, and whose."),
         "status": Entry("inspection.status", "status", "Show what is waiting, and whether both namespaces answer."),
         "audit": Entry("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
-        "peek": Entry("transfer.peek", "peek", "Show waiting messages, oldest first; nothing is taken."),
+        "peek": Entry("transfer.browse", "peek", "Show waiting messages, oldest first; nothing is taken."),
         "drain": Entry("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),
         "syphon": Entry("transfer.syphon", "syphon", "Send waiting messages as they arrive, as a service."),
         "incident": Entry("transfer.incident", "incident", "Guide through a recovery, one command after another."),
@@ -32,14 +33,14 @@ GROUPS = {
         "export": Entry("export", "export", "Write alerts, dashboard, services, jobs and templates to install."),
     },
     "Any entity": {
-        "entity": Entry("groups", "entity", "List, create, disable and delete queues, topics and rules."),
-        "dlq": Entry("groups", "dlq", "List, resubmit and delete dead letters of any queue or subscription."),
+        "entity": Entry("app", "entity", "List, create, disable and delete queues, topics and rules."),
+        "dlq": Entry("app", "dlq", "List, resubmit and delete dead letters of any queue or subscription."),
         "diff": Entry("inspection.diff", "diff", "Compare the entities of two namespaces, files or snapshots."),
         "move": Entry("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
         "copy": Entry("transfer.move", "copy", "Send copies of the messages of any entity to another one."),
         "explain": Entry("transfer.message", "explain", "Explain why a message lies where it lies, and what to do."),
-        "session": Entry("groups", "session", "List sessions; show, set and clear their states."),
-        "message": Entry("groups", "message", "Show, dead-letter, delete or reschedule one message."),
+        "session": Entry("app", "session", "List sessions; show, set and clear their states."),
+        "message": Entry("app", "message", "Show, dead-letter, delete or reschedule one message."),
         "edit": Entry("transfer.edit", "edit", "Change messages in an editor and send them in their place."),
         "undefer": Entry("transfer.message", "undefer", "Make deferred messages of any queue active again."),
         "purge": Entry("transfer.purge", "purge", "Delete messages of any entity, archived first."),
@@ -49,11 +50,11 @@ GROUPS = {
         "gateway": Entry("failover.gateway", "gateway", "Give applications of any language failover, as a service."),
         "send": Entry("failover.send", "send", "Send messages; to the secondary while the primary is down."),
         "ping": Entry("failover.ping", "ping", "Measure how fast each namespace answers, and check your rights."),
-        "replicate": Entry("groups", "replicate", "Send to both namespaces; process each message once, in order."),
+        "replicate": Entry("app", "replicate", "Send to both namespaces; process each message once, in order."),
     },
     "Plan": {
         "cost": Entry("cost.cost", "cost", "Estimate what a pair costs a month, line by line."),
-        "pipeline": Entry("groups", "pipeline", "Archive, analyze and replay large backlogs with Spark."),
+        "pipeline": Entry("app", "pipeline", "Archive, analyze and replay large backlogs with Spark."),
     },
     "Try": {
         "demo": Entry("demo", "demo", "Play through an outage on two embedded namespaces."),
@@ -70,13 +71,9 @@ GROUPS = {
 COMMANDS = {name: entry for entries in GROUPS.values() for name, entry in entries.items()}
 
 
-class _Commands(LazyGroup):
-    GROUPS: ClassVar = GROUPS
-
-
 app = typer.Typer(
     name="sbpair",
-    cls=_Commands,
+    cls=type("Commands", (LazyGroup,), {"GROUPS": GROUPS}),
     help="""Recover messages that Service Bus failover left on a second namespace, and keep the two namespaces healthy.
 
     Try it without an Azure account: `sbpair demo`. What the words mean: `sbpair help terms`
@@ -110,3 +107,104 @@ def _root(ctx: typer.Context, version: VersionOption = False, **values: Any) -> 
 
 
 app.callback()(with_common_options(_root))
+
+
+# The groups below it.
+
+
+def _group(help: str, commands: Mapping[str, Entry]) -> typer.Typer:
+    """`commands`: name -> file in this package, function in it, and its line in the help."""
+    app = typer.Typer(
+        cls=type("Commands", (LazyGroup,), {"GROUPS": {"Commands": commands}}), help=help, no_args_is_help=True
+    )
+    app.callback()(before_the_command)
+    return app
+
+
+entity = _group(
+    """Look at, create, disable and delete the queues, topics, subscriptions and rules of any namespace.
+
+    An entity is a queue, a topic, TOPIC/Subscriptions/NAME or TOPIC/Subscriptions/NAME/Rules/RULE, on the primary of
+    the pair in use unless --namespace, --pair, --side or NAMESPACE:ENTITY says otherwise.
+    """,
+    {
+        "list": Entry(
+            "inspection.entity_commands", "list_entities", "List queues, topics and subscriptions with counts."
+        ),
+        "show": Entry("inspection.entity_commands", "show", "Show one entity's settings, counts and rules."),
+        "peek": Entry("transfer.browse", "peek_messages", "Show the messages of one; nothing is taken."),
+        "create": Entry("inspection.entity_commands", "create", "Create a queue, topic, subscription or rule."),
+        "delete": Entry("inspection.entity_commands", "delete", "Delete one, empty unless told otherwise."),
+        "set-status": Entry("inspection.entity_commands", "set_status", "Enable or disable sending and receiving."),
+    },
+)
+
+dlq = _group(
+    """Look at, resubmit and delete the dead letters of any queue or subscription.
+
+    An entity is a queue or TOPIC/Subscriptions/NAME, on the primary of the pair in use unless --namespace, --pair,
+    --side or NAMESPACE:ENTITY says otherwise.
+    """,
+    {
+        "list": Entry("transfer.browse", "list_reasons", "Count the dead letters of an entity by reason."),
+        "peek": Entry("transfer.browse", "peek_dead_letters", "Show dead letters, oldest first; nothing is taken."),
+        "resubmit": Entry("transfer.resubmit", "resubmit", "Send dead letters again, to their entity or another one."),
+        "purge": Entry("transfer.purge", "purge_dead_letters", "Delete dead letters, archived first."),
+    },
+)
+
+replicate = _group(
+    """Active/active: send every message to both namespaces, process it once, in order within its session.
+
+    Consumers agree through a journal: SQLite on one host, Cosmos DB between regions.
+    """,
+    {
+        "send": Entry("replication.send", "send", "Send lines to both namespaces, in order within each session."),
+        "consume": Entry("replication.consume", "consume", "Run a command for each message: once, and in order."),
+        "status": Entry("replication.status", "status", "Show the journal: sessions by state, and which are stuck."),
+        "provision": Entry("replication.status", "provision", "Create a replicated queue on both namespaces."),
+    },
+)
+
+pipeline = _group(
+    "Archive, analyze, replay and reconcile large backlogs with Spark, here or on a cluster (--master).",
+    {
+        "archive": Entry("pipeline.archive", "archive", "Save a backlog as Parquet files."),
+        "follow": Entry("pipeline.archive", "follow", "Keep an archive up to date while a backlog grows."),
+        "replay": Entry("pipeline.replay", "replay", "Send archived messages to their destinations."),
+        "reconcile": Entry(
+            "pipeline.reconcile", "reconcile", "Check that each archived message has exactly one outcome."
+        ),
+        "analyze": Entry("pipeline.analyze", "analyze", "Report what is in archived backlogs."),
+        "replication-audit": Entry(
+            "pipeline.replication_audit", "replication_audit", "Check what became of the messages of active/active."
+        ),
+        "trend": Entry("pipeline.trend", "trend", "Show how backlogs and findings develop over time."),
+    },
+)
+
+session = _group(
+    """List the sessions of any queue or subscription, and show, set or clear their states.
+
+    An entity is a queue or TOPIC/Subscriptions/NAME that requires sessions.
+    """,
+    {
+        "list": Entry("transfer.session", "list_all", "List sessions that hold messages or a state."),
+        "show": Entry("transfer.session", "show", "Show one session and its state."),
+        "set-state": Entry("transfer.session", "set_state", "Set the state of a session."),
+        "clear": Entry("transfer.session", "clear", "Clear the state of a session; its messages stay."),
+    },
+)
+
+message = _group(
+    """Show, dead-letter, delete or reschedule one message of any queue or subscription, by its sequence number.
+
+    Numbers are those that `sbpair entity peek` and `sbpair dlq peek` show. To change one: `sbpair edit`.
+    """,
+    {
+        "show": Entry("transfer.message", "show", "Show one message with its body and properties."),
+        "dead-letter": Entry("transfer.message", "dead_letter", "Move one message to the dead letters."),
+        "complete": Entry("transfer.message", "complete", "Delete one message, archived first."),
+        "reschedule": Entry("transfer.message", "reschedule", "Schedule a scheduled message for another time."),
+    },
+)
