@@ -14,7 +14,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from enum import StrEnum
 from functools import wraps
 from importlib import import_module
@@ -168,7 +168,7 @@ ONCE = Once()
 
 
 class OptionSet:
-    """Base of a frozen dataclass whose fields are options (or sets of options) that several commands take.
+    """Base of a frozen dataclass whose fields are options, arguments or sets of them that several commands take.
 
     A field's annotation is what a command's parameter would have, and its default the option's. That is the only place
     where an option is described: its help, its values, its completion, and whether the command to continue with
@@ -193,9 +193,9 @@ class OptionSet:
             if _is_set(declared.type):
                 yield from declared.type.parameters()
             else:
-                yield inspect.Parameter(
-                    declared.name, inspect.Parameter.KEYWORD_ONLY, annotation=declared.type, default=declared.default
-                )
+                default = inspect.Parameter.empty if declared.default is MISSING else declared.default
+                keyword = inspect.Parameter.KEYWORD_ONLY
+                yield inspect.Parameter(declared.name, keyword, annotation=declared.type, default=default)
 
     @classmethod
     def taken_from(cls, values: dict[str, Any]) -> Self:

@@ -141,8 +141,8 @@ def test_the_root_help_lists_every_command_and_imports_none(sbpair: Sbpair) -> N
     listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
     assert set(COMMANDS) <= listed
     loaded = done.stderr
-    for entry in COMMANDS.values():
-        assert f"'sbpair.cli.{entry.module}'" not in loaded
+    for entry in COMMANDS.values():  # groups are contents pages, too: they stand with the root's
+        assert entry.module == "app" or f"'sbpair.cli.{entry.module}'" not in loaded
 
 
 def test_one_command_imports_no_other(sbpair: Sbpair) -> None:

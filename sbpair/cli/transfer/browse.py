@@ -12,7 +12,7 @@ from sbpair.cli import suggestions
 from sbpair.cli.context import call, load_settings
 from sbpair.cli.options import Options, OptionSet, PairArgument, command
 from sbpair.cli.transfer.entity_ref import (
-    EntityArgument,
+    EntityOptions,
     EntityRef,
     NamespaceOptions,
     call_at,
@@ -185,9 +185,8 @@ def _shown(found: "operations.Triage", notes: tuple[str, ...]) -> CommandResult:
 @command(output="core.transfer.peeked:DeadLetters")
 def peek_dead_letters(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     *,
-    on: NamespaceOptions,
     reasons: ReasonOption = None,
     filters: Filters,
     page: PageOptions,
@@ -201,7 +200,7 @@ def peek_dead_letters(
       sbpair dlq peek orders --reason MaxDeliveryCountExceeded --body
       sbpair dlq peek contoso-weu:orders -n 1000 -o jsonl > dead.jsonl
     """
-    place = find_entity_ref(load_settings(options), on, entity)
+    place = on.find(options)
     request = _request(options, place.path, filters, reasons, page)
     return _peeked(options, "dlq peek", place, replace(request, dead_letter=True))
 
@@ -209,9 +208,8 @@ def peek_dead_letters(
 @command(output="core.transfer.peeked:DeadLetters")
 def peek_messages(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     *,
-    on: NamespaceOptions,
     filters: Filters,
     page: PageOptions,
 ) -> CommandResult:
@@ -224,7 +222,7 @@ def peek_messages(
       sbpair entity peek orders --where "country = 'DE'" --body
       sbpair entity peek contoso-weu:orders -n 1000 -o jsonl > orders.jsonl
     """
-    place = find_entity_ref(load_settings(options), on, entity)
+    place = on.find(options)
     return _peeked(options, "entity peek", place, _request(options, place.path, filters, None, page))
 
 

@@ -12,15 +12,8 @@ import typer
 
 from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead
-from sbpair.cli.context import load_settings
 from sbpair.cli.options import ONCE, Options, command
-from sbpair.cli.transfer.entity_ref import (
-    EntityArgument,
-    NamespaceOptions,
-    call_at,
-    entity_to_write,
-    target_of,
-)
+from sbpair.cli.transfer.entity_ref import EntityOptions, call_at
 from sbpair.cli.transfer.options import (
     AgainToOption,
     DespiteOption,
@@ -46,7 +39,7 @@ _STATE = "Nothing was sent; the message is as it was."
 @command(output="core.transfer.summary:EditResult")
 def edit(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     number: Annotated[
         int | None,
         typer.Argument(
@@ -58,7 +51,6 @@ def edit(
         ),
     ] = None,
     *,
-    on: NamespaceOptions,
     reasons: ReasonOption = None,
     filters: Filters,
     dlq: Annotated[bool, typer.Option(help="A dead letter; it is sent to its queue again.")] = False,
@@ -92,9 +84,7 @@ def edit(
     check_new_ledger(ledger, new=new_ledger)
     if (number is None) is not bool(filters.given or reasons):
         raise UsageError("Give the NUMBER of one message, or --where or another filter for a few. " + _STATE)
-    settings = load_settings(options)
-    source = entity_to_write(options, settings, on, entity, only_reads=dry_run, yes=yes)
-    target = target_of(settings, on, source, to)
+    source, target = on.and_target(options, to, only_reads=dry_run, yes=yes)
     check_destination(target.path)
     what = "the messages" if number is None else f"message {number}"
     request = operations.EditRequest(

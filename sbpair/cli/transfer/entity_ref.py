@@ -9,7 +9,7 @@ import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import LOCAL_PAIR, can_ask
-from sbpair.cli.context import run_async
+from sbpair.cli.context import load_settings, run_async
 from sbpair.cli.options import Options, OptionSet
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
 from sbpair.core.errors import InvalidNameError, UsageError
@@ -184,19 +184,6 @@ def _checked(path: str) -> str:
     return normal
 
 
-def target_of(settings: "Settings", on: NamespaceOptions, source: EntityRef, to: str | None) -> EntityRef:
-    """Where messages of an entity go again: where `to` says, otherwise to itself.
-
-    Raises:
-        UsageError: it is a subscription, to which nothing can be sent alone.
-    """
-    from sbpair.operations.resubmit import own_destination
-
-    if to is not None:
-        return find_entity_ref(settings, on, to, source)
-    return replace(source, path=own_destination(source.path))
-
-
 def entity_to_write(
     options: Options, settings: "Settings", on: NamespaceOptions, text: str, *, only_reads: bool, yes: bool
 ) -> EntityRef:
@@ -218,3 +205,36 @@ def refuse_unnamed(options: Options, place: EntityRef, *, yes: bool) -> None:
             "No namespace was named, and this command writes. Nothing was done.",
             hint=f"Name it: --namespace {place.access.label}",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class EntityOptions(OptionSet):
+    """The entity that a command is about, and its namespace."""
+
+    entity: EntityArgument
+    namespace_options: NamespaceOptions
+
+    def find(self, options: Options) -> EntityRef:
+        """The entity. Raises: see `find_entity_ref`."""
+        return find_entity_ref(load_settings(options), self.namespace_options, self.entity)
+
+    def to_write(self, options: Options, *, only_reads: bool, yes: bool) -> EntityRef:
+        """The same for a command that writes, unless it `only_reads` this time. Raises: see `entity_to_write`."""
+        settings = load_settings(options)
+        return entity_to_write(options, settings, self.namespace_options, self.entity, only_reads=only_reads, yes=yes)
+
+    def and_target(
+        self, options: Options, to: str | None, *, only_reads: bool, yes: bool
+    ) -> tuple[EntityRef, EntityRef]:
+        """The same, and where its messages go again: where `to` says, otherwise to itself.
+
+        Raises:
+            UsageError: it is a subscription, to which nothing can be sent alone; or as `entity_to_write`.
+        """
+        from sbpair.operations.resubmit import own_destination
+
+        settings, on = load_settings(options), self.namespace_options
+        source = entity_to_write(options, settings, on, self.entity, only_reads=only_reads, yes=yes)
+        if to is not None:
+            return source, find_entity_ref(settings, on, to, source)
+        return source, replace(source, path=own_destination(source.path))

@@ -8,17 +8,8 @@ import typer
 
 from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead, go_ahead_by_name
-from sbpair.cli.context import load_settings
 from sbpair.cli.options import ONCE, Options, command
-from sbpair.cli.transfer.entity_ref import (
-    EntityArgument,
-    EntityRef,
-    NamespaceOptions,
-    call_at,
-    entity_to_write,
-    find_entity_ref,
-    target_of,
-)
+from sbpair.cli.transfer.entity_ref import EntityOptions, EntityRef, call_at
 from sbpair.cli.transfer.options import AgainToOption, ResendOptions
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.purge import ArchiveOption, NoArchiveOption, check_archive
@@ -38,9 +29,7 @@ _STATE = "The message is as it was."
 
 
 @command(output="core.transfer.peeked:PeekedMessage")
-def show(
-    options: Options, entity: EntityArgument, number: NumberArgument, *, on: NamespaceOptions, dlq: DlqOption = False
-) -> CommandResult:
+def show(options: Options, on: EntityOptions, number: NumberArgument, *, dlq: DlqOption = False) -> CommandResult:
     """Show everything that is known of one message: body, properties, state. Takes nothing. Needs Listen.
 
     Why it lies there: `sbpair explain`.
@@ -50,7 +39,7 @@ def show(
       sbpair message show orders 4711
       sbpair message show contoso-weu:orders 12 --dlq -o json
     """
-    place = find_entity_ref(load_settings(options), on, entity)
+    place = on.find(options)
     found = browse_number(options, place, number, dlq=dlq)
     rows = [{"field": name, "value": value} for name, value in _shown(found)]
     table = Table("message", columns("field", "value"), rows)
@@ -90,10 +79,9 @@ def browse_number(options: Options, place: EntityRef, number: int, *, dlq: bool)
 @command(output="core.transfer.explained:ExplainedMessage")
 def explain(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     number: NumberArgument,
     *,
-    on: NamespaceOptions,
     dlq: DlqOption = False,
 ) -> CommandResult:
     """Explain one message: where it came from, why it lies there, what stands before it, and what to do next.
@@ -108,7 +96,7 @@ def explain(
     """
     from sbpair.core.transfer.explained import MessageFact
 
-    place = find_entity_ref(load_settings(options), on, entity)
+    place = on.find(options)
     request = operations.ExplainRequest(place.path, number, dlq, options.timeout_seconds(30.0))
     found = call_at(options, place, operations.explain_message, request)
     shown = [one if one.known else replace(one, text=f"not known: {one.text}") for one in found.statements]
@@ -125,10 +113,9 @@ def explain(
 @command(output="core.transfer.summary:MoveResult")
 def dead_letter(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     number: NumberArgument,
     *,
-    on: NamespaceOptions,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Dead-letter reason.")] = "Operator",
     description: Annotated[str, typer.Option(metavar="TEXT", help="Dead-letter description.", show_default=False)] = "",
     dry_run: DryRunOption = False,
@@ -144,7 +131,7 @@ def dead_letter(
       sbpair message dead-letter orders 4711 --reason Poison
       sbpair message dead-letter contoso-weu:orders 4711 --dry-run
     """
-    source = entity_to_write(options, load_settings(options), on, entity, only_reads=dry_run, yes=yes)
+    source = on.to_write(options, only_reads=dry_run, yes=yes)
     request = operations.DeadLetterRequest(
         source.path,
         number,
@@ -165,10 +152,9 @@ def dead_letter(
 @command(output="core.transfer.summary:MoveResult")
 def complete(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     number: NumberArgument,
     *,
-    on: NamespaceOptions,
     dlq: DlqOption = False,
     archive: ArchiveOption = None,
     no_archive: NoArchiveOption = False,
@@ -187,7 +173,7 @@ def complete(
       sbpair message complete orders 12 --dlq --no-archive --yes
     """
     check_archive(archive, no_archive, _STATE)
-    source = entity_to_write(options, load_settings(options), on, entity, only_reads=dry_run, yes=yes)
+    source = on.to_write(options, only_reads=dry_run, yes=yes)
     browse_number(options, source, number, dlq=dlq)
     request = operations.PurgeRequest(
         source.path,
@@ -208,13 +194,12 @@ def complete(
 @command(output="core.transfer.summary:EditResult")
 def reschedule(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     number: NumberArgument,
     at: Annotated[
         str, typer.Argument(metavar="TIME", help="When it becomes active: 2026-11-22T08:00Z, or 2h for in two hours.")
     ],
     *,
-    on: NamespaceOptions,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
@@ -228,7 +213,7 @@ def reschedule(
       sbpair message reschedule orders 4711 2026-11-22T08:00Z
       sbpair message reschedule orders 4711 15m --yes
     """
-    source = entity_to_write(options, load_settings(options), on, entity, only_reads=dry_run, yes=yes)
+    source = on.to_write(options, only_reads=dry_run, yes=yes)
     when = _future(at)
     request = operations.RescheduleRequest(
         source.path, number, when, patience_seconds=options.timeout_seconds(PATIENCE_SECONDS), dry_run=dry_run
@@ -254,9 +239,7 @@ def _future(text: str) -> float:
 
 
 @command(output="core.transfer.summary:MoveResult")
-def undefer(
-    options: Options, entity: EntityArgument, *, on: NamespaceOptions, to: AgainToOption = None, chosen: ResendOptions
-) -> CommandResult:
+def undefer(options: Options, on: EntityOptions, *, to: AgainToOption = None, chosen: ResendOptions) -> CommandResult:
     """Make deferred messages active again: each is sent to its own queue and completed, in one transaction.
 
     For messages whose numbers nobody kept. They go to the end of the queue, in a session behind its other messages;
@@ -268,9 +251,7 @@ def undefer(
       sbpair undefer orders --where "country = 'DE'" --yes
       sbpair undefer news/Subscriptions/audit --to audit-repair
     """
-    settings = load_settings(options)
-    source = entity_to_write(options, settings, on, entity, only_reads=chosen.dry_run, yes=chosen.yes)
-    target = target_of(settings, on, source, to)
+    source, target = on.and_target(options, to, only_reads=chosen.dry_run, yes=chosen.yes)
     check_new_ledger(chosen.ledger, new=chosen.new_ledger)
     asked = chosen.request(options, one_namespace=source.on_same_namespace(target))
     request = operations.UndeferRequest(source.path, target.path, **asked)

@@ -9,9 +9,8 @@ import typer
 
 from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead_by_name
-from sbpair.cli.context import load_settings
 from sbpair.cli.options import ONCE, Options, OptionSet, command
-from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, entity_to_write
+from sbpair.cli.transfer.entity_ref import EntityOptions
 from sbpair.cli.transfer.options import Filters, LimitOption, ReasonOption
 from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.planned import carry_out
@@ -41,9 +40,8 @@ class PurgeOptions(OptionSet):
 @command(output="core.transfer.summary:MoveResult")
 def purge_dead_letters(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     *,
-    on: NamespaceOptions,
     reasons: ReasonOption = None,
     chosen: PurgeOptions,
 ) -> CommandResult:
@@ -57,15 +55,14 @@ def purge_dead_letters(
       sbpair dlq purge orders --archive purged/ --reason TTLExpiredException
       sbpair dlq purge orders --no-archive --until 30d --yes
     """
-    return _purge(options, "dlq purge", (entity, on), chosen, reasons or ())
+    return _purge(options, "dlq purge", on, chosen, reasons or ())
 
 
 @command(output="core.transfer.summary:MoveResult")
 def purge(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     *,
-    on: NamespaceOptions,
     chosen: PurgeOptions,
 ) -> CommandResult:
     """Delete what a queue or subscription holds now, deferred and scheduled messages too, archived first.
@@ -80,7 +77,7 @@ def purge(
       sbpair purge orders --archive purged/
       sbpair purge contoso-weu:orders --no-archive --until 30d --dry-run
     """
-    return _purge(options, "purge", (entity, on), chosen)
+    return _purge(options, "purge", on, chosen)
 
 
 def check_archive(archive: Path | None, no_archive: bool, state: str) -> None:
@@ -93,14 +90,14 @@ def check_archive(archive: Path | None, no_archive: bool, state: str) -> None:
 def _purge(
     options: Options,
     name: str,
-    at: tuple[str, NamespaceOptions],
+    on: EntityOptions,
     chosen: PurgeOptions,
     reasons: Sequence[str] = (),
 ) -> CommandResult:
     check_archive(chosen.archive, chosen.no_archive, "Nothing was deleted.")
-    (entity, on), archive, yes = at, chosen.archive, chosen.yes
+    archive, yes = chosen.archive, chosen.yes
     only_reads = chosen.dry_run or chosen.files.only_plans
-    source = entity_to_write(options, load_settings(options), on, entity, only_reads=only_reads, yes=yes)
+    source = on.to_write(options, only_reads=only_reads, yes=yes)
     request = operations.PurgeRequest(
         source.path,
         archive,

@@ -8,9 +8,8 @@ import typer
 
 from sbpair import operations
 from sbpair.cli.asking import go_ahead
-from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, OptionSet, command, duration_option
-from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, entity_to_write, target_of
+from sbpair.cli.transfer.entity_ref import EntityOptions
 from sbpair.cli.transfer.options import AgainToOption, ReasonOption, ResendOptions
 from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.planned import carry_out
@@ -79,9 +78,8 @@ WatchOption = Annotated[
 @command(output="core.transfer.summary:MoveResult")
 def resubmit(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     *,
-    on: NamespaceOptions,
     to: AgainToOption = None,
     reasons: ReasonOption = None,
     repairs: RepairOptions,
@@ -114,10 +112,8 @@ def resubmit(
     """
     from sbpair.core.transfer.canary import DEFAULT_WATCH_SECONDS
 
-    settings = load_settings(options)
     only_reads = chosen.dry_run or files.only_plans
-    source = entity_to_write(options, settings, on, entity, only_reads=only_reads, yes=chosen.yes)
-    target = target_of(settings, on, source, to)
+    source, target = on.and_target(options, to, only_reads=only_reads, yes=chosen.yes)
     check_new_ledger(chosen.ledger, new=chosen.new_ledger)
     one_namespace = source.on_same_namespace(target)
     asked = chosen.request(options, reasons=reasons or (), one_namespace=one_namespace)

@@ -9,9 +9,8 @@ import typer
 
 from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead
-from sbpair.cli.context import load_settings
 from sbpair.cli.options import ONCE, Options, command
-from sbpair.cli.transfer.entity_ref import EntityArgument, NamespaceOptions, call_at, entity_to_write, find_entity_ref
+from sbpair.cli.transfer.entity_ref import EntityOptions, call_at
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.render.result import CommandResult, table_of
@@ -27,9 +26,8 @@ _STATE = "The session is as it was."
 @command(output="core.transfer.sessions:SessionList")
 def list_all(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     *,
-    on: NamespaceOptions,
     lock: Annotated[
         bool, typer.Option(help="Lock each for a moment, to see which receivers hold, and their states.")
     ] = False,
@@ -45,7 +43,7 @@ def list_all(
     """
     from sbpair.core.transfer.sessions import SessionFacts
 
-    place = find_entity_ref(load_settings(options), on, entity)
+    place = on.find(options)
     request = operations.ListSessionsRequest(place.path, lock=lock, timeout_seconds=options.timeout_seconds(30.0))
     found = call_at(options, place, operations.list_sessions, request)
     columns = () if lock else ("session_id", "active", "deferred", "scheduled", "oldest")
@@ -55,7 +53,7 @@ def list_all(
 
 
 @command(output="core.transfer.sessions:SessionState")
-def show(options: Options, entity: EntityArgument, session: SessionArgument, *, on: NamespaceOptions) -> CommandResult:
+def show(options: Options, on: EntityOptions, session: SessionArgument) -> CommandResult:
     """Show one session of a queue or subscription with its state, as text, or as hex if it is not text.
 
     Locks it for a moment. Exit code 3: a receiver holds it, and its state cannot be read. Needs Listen.
@@ -65,7 +63,7 @@ def show(options: Options, entity: EntityArgument, session: SessionArgument, *, 
       sbpair session show orders customer-7
       sbpair session show contoso-weu:orders customer-7 -o json
     """
-    place = find_entity_ref(load_settings(options), on, entity)
+    place = on.find(options)
     request = operations.SessionRequest(place.path, session, timeout_seconds=options.timeout_seconds(30.0))
     found = call_at(options, place, operations.show_session, request)
     locked = found.session.locked is True
@@ -76,11 +74,10 @@ def show(options: Options, entity: EntityArgument, session: SessionArgument, *, 
 @command(output="core.transfer.sessions:SessionState")
 def set_state(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     session: SessionArgument,
     state: Annotated[str | None, typer.Argument(metavar="STATE", help="The new state, a text.")] = None,
     *,
-    on: NamespaceOptions,
     from_file: Annotated[Path | None, typer.Option(help="Take the state from here, byte by byte; - for stdin.")] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -95,16 +92,15 @@ def set_state(
     if (state is None) is (from_file is None):
         raise UsageError(f"Give the STATE, or --from-file. {_STATE}")
     wanted = state.encode() if state is not None else _read(from_file)
-    return _change(options, "session set-state", (entity, on), session, wanted, dry_run=dry_run, yes=yes)
+    return _change(options, "session set-state", on, session, wanted, dry_run=dry_run, yes=yes)
 
 
 @command(output="core.transfer.sessions:SessionState")
 def clear(
     options: Options,
-    entity: EntityArgument,
+    on: EntityOptions,
     session: SessionArgument,
     *,
-    on: NamespaceOptions,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> CommandResult:
@@ -115,7 +111,7 @@ def clear(
       sbpair session clear orders customer-7
       sbpair session clear orders customer-7 --dry-run
     """
-    return _change(options, "session clear", (entity, on), session, None, dry_run=dry_run, yes=yes)
+    return _change(options, "session clear", on, session, None, dry_run=dry_run, yes=yes)
 
 
 def _read(path: Path | None) -> bytes:
@@ -128,15 +124,14 @@ def _read(path: Path | None) -> bytes:
 def _change(
     options: Options,
     name: str,
-    at: tuple[str, NamespaceOptions],
+    on: EntityOptions,
     session: str,
     state: bytes | None,
     *,
     dry_run: bool,
     yes: bool,
 ) -> CommandResult:
-    entity, on = at
-    place = entity_to_write(options, load_settings(options), on, entity, only_reads=dry_run, yes=yes)
+    place = on.to_write(options, only_reads=dry_run, yes=yes)
     request = operations.SessionRequest(place.path, session, state, dry_run=True)
     found = call_at(options, place, operations.set_session_state, request)
     doing = f"{'Clear' if state is None else 'Set'} the state of session {session} of {place}"
