@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from sbpair.runtime.clock import SystemClock
     from sbpair.settings import Settings
 
+    Stop = asyncio.Event
+else:
+    Stop = object
+    """The event that ends a run early once it is set. asyncio is imported by what runs, not by every `--help`."""
+
 
 def load_settings(options: Options, *, to_act: bool = True) -> "Settings":
     """Effective settings of this run, the pair `local` included when the embedded namespaces are running. `to_act`: not
@@ -86,7 +91,7 @@ def system_clock() -> "SystemClock":
     return SystemClock()
 
 
-def run_async(options: Options, work: "Callable[[asyncio.Event], Coroutine[Any, Any, T]]") -> T:
+def run_async(options: Options, work: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
     """Run `work(stop)` to its end. SIGINT, SIGTERM and SIGHUP set `stop`, so that work can settle or release what is in
     flight; a second signal leaves at once.
 
@@ -112,7 +117,7 @@ def call(
         InterruptedWorkError: see `run_async`.
     """
 
-    async def work(stop: "asyncio.Event") -> T:
+    async def work(stop: Stop) -> T:
         from sbpair.connect import opened
 
         async with opened(where) as ends:
@@ -123,7 +128,7 @@ def call(
 
 def run_and_show(
     options: Options,
-    work: "Callable[[asyncio.Event], Coroutine[Any, Any, T]]",
+    work: Callable[[Stop], Coroutine[Any, Any, T]],
     shown: "Callable[[T], CommandResult]",
     *,
     nothing: str = "",
@@ -141,7 +146,7 @@ def run_and_show(
         return replace(shown(cast(T, interrupted.partial)), exit=Exit.from_label(interrupted.exit_name))
 
 
-async def _run_until_signal(work: "Callable[[asyncio.Event], Coroutine[Any, Any, T]]") -> T:
+async def _run_until_signal(work: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
     import asyncio
 
     stop = asyncio.Event()
@@ -180,7 +185,7 @@ async def _run_until_signal(work: "Callable[[asyncio.Event], Coroutine[Any, Any,
     return result
 
 
-async def run_until(stop: "asyncio.Event", work: Coroutine[Any, Any, T]) -> T:
+async def run_until(stop: Stop, work: Coroutine[Any, Any, T]) -> T:
     """See `sbpair.concurrency.run_until`."""
     from sbpair.concurrency import run_until as unless_stopped
 

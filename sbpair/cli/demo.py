@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.context import Interrupted, run_async
+from sbpair.cli.context import Interrupted, Stop, run_async
 from sbpair.cli.emulator import announced
 from sbpair.cli.options import Options, command
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
@@ -21,8 +21,6 @@ from sbpair.render.console import say
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.cli.demo_story import Story
     from sbpair.emulator import EmulatorThread
 
@@ -61,7 +59,7 @@ def demo(
         emulator.call(lambda inner: plant(inner.namespace(PRIMARY), SEED))
         pair = embedded_pair(emulator)
 
-        async def work(stop: "asyncio.Event") -> "Story":
+        async def work(stop: Stop) -> "Story":
             return await play(Stage(pair, emulator, messages, gateway), stop)
 
         story = run_async(options, work)
@@ -75,7 +73,7 @@ def demo(
         return result
 
 
-async def _until_interrupted(stop: "asyncio.Event") -> None:
+async def _until_interrupted(stop: Stop) -> None:
     await stop.wait()
 
 

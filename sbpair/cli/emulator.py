@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair.cli import emulator_doors, emulator_laws, suggestions
-from sbpair.cli.context import run_async
+from sbpair.cli.context import Stop, run_async
 from sbpair.cli.emulator_doors import MICROSOFT_NAMESPACE, Doors, announcement, how_to_open, identity_folder
 from sbpair.cli.emulator_laws import NotEmulated, ServiceLaw
 from sbpair.cli.emulator_sample import SampleWorld
@@ -33,8 +33,6 @@ from sbpair.settings import data_directory, emulator_state, state_directory
 from sbpair.settings.state import EMULATOR_STATE_FILE
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.emulator import AliasConfig, Emulator, EmulatorThread, NamespaceConfig
     from sbpair.emulator.control.client import FaultControl
     from sbpair.settings.state import EmulatorState
@@ -212,7 +210,7 @@ def emulator(
     faults = [_split_fault(text, names) for text in fault or ()]
     identity = None if new_keys else identity_folder(data_directory(os.environ) / "emulator")
 
-    async def serve(stop: "asyncio.Event") -> CommandResult:
+    async def serve(stop: Stop) -> CommandResult:
         from sbpair.emulator import Emulator
         from sbpair.engine.clock import AdvancingClock
 

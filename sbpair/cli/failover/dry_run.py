@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from sbpair.cli.context import run_async
+from sbpair.cli.context import Stop, run_async
 from sbpair.cli.failover.records import InputFormat, Lines
 from sbpair.cli.options import Options
 from sbpair.core.access import shown_name
@@ -18,8 +18,6 @@ from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.core.access import NamespaceAccess
     from sbpair.core.transfer.destinations import DestinationSeen, Wanted
 
@@ -66,7 +64,7 @@ def dry_run(
 ) -> CommandResult:
     """Say of the command `name` what its real run would meet on these namespaces."""
 
-    async def work(stop: "asyncio.Event") -> SendDryRun:
+    async def work(stop: Stop) -> SendDryRun:
         from sbpair.connect import open_namespace
         from sbpair.core.summary import describe
         from sbpair.core.transfer.destinations import Wanted

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli.context import EventLog, choose_pairs, load_settings, run_and_show
+from sbpair.cli.context import EventLog, Stop, choose_pairs, load_settings, run_and_show
 from sbpair.cli.options import Options, PairsArgument, command, duration_option
 from sbpair.core.access import shown_name
 from sbpair.core.errors import ConnectionLostError, SbpairError, UsageError
@@ -25,8 +25,6 @@ from sbpair.core.words import counted, listed
 from sbpair.render.result import CommandResult, Metric, Table, columns
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.core.pairing import Pair
     from sbpair.engine.port import ServerTls
     from sbpair.gateway.keys import Key
@@ -140,7 +138,7 @@ def gateway(
     grace_seconds, send_seconds = duration_option(grace) or 0.0, duration_option(send_timeout) or 55.0
     certificate = _tls(cert, cert_key, host, f"*.{domain}")
 
-    async def work(stop: "asyncio.Event") -> GatewayRun:
+    async def work(stop: Stop) -> GatewayRun:
         from sbpair.cli.transfer.metrics_endpoint import metrics_port
         from sbpair.gateway.server import GatewaySettings, open_gateway, sum_of
 
@@ -296,7 +294,7 @@ class _Reloading:
         self._own, self._keys, self._config, self._pairs = own, keys, config, pairs
         self._changed = self._times()
 
-    async def until(self, stop: "asyncio.Event") -> None:
+    async def until(self, stop: Stop) -> None:
         """Look again and again until the end."""
         import asyncio
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Generic, TypeVar
+from typing import Annotated, Any, BinaryIO, Generic, TypeVar
 
 import typer
 
 from sbpair.cli.asking import go_ahead, tell_that_it_reads
+from sbpair.cli.context import Stop
 from sbpair.cli.options import PAIR, Options, duration_option
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError, for_pair
@@ -28,10 +29,6 @@ from sbpair.core.rewrite import TEXT_FIELDS
 from sbpair.core.words import counted
 from sbpair.render.console import write_record
 
-if TYPE_CHECKING:
-    import asyncio
-
-
 # Input lines for a command that must keep answering to signals while it waits for them.
 
 CHUNK_BYTES = 65_536
@@ -39,7 +36,7 @@ LINES_AHEAD = 100
 """Lines read before somebody wanted them: the bound of memory, and what keeps a fast writer waiting."""
 
 
-async def read_lines(file: BinaryIO, stop: "asyncio.Event") -> AsyncIterator[tuple[int, bytes]]:
+async def read_lines(file: BinaryIO, stop: Stop) -> AsyncIterator[tuple[int, bytes]]:
     """Lines of `file` with their numbers (from 1), without line ends and empty ones, until its end or `stop`.
 
     A thread does the reading, because a terminal or pipe that says nothing would block the loop; it is a daemon and
@@ -177,7 +174,7 @@ class Lines(Generic[F]):
         self,
         file: BinaryIO,
         form: InputFormat,
-        stop: "asyncio.Event",
+        stop: Stop,
         to_payload: Callable[[bytes, InputFormat], bytes],
     ) -> AsyncIterator[bytes]:
         """Encoded messages of the input; a line that is none stops the run before anything after it is sent."""

@@ -4,14 +4,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, pair_to_write, side_named
-from sbpair.cli.context import EventLog, load_settings, run_and_show, system_clock
+from sbpair.cli.context import EventLog, Stop, load_settings, run_and_show, system_clock
 from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
 from sbpair.cli.failover.records import (
     Failure,
@@ -35,9 +35,6 @@ from sbpair.core.pairing import Pair, Side
 from sbpair.core.serialization import INLINED
 from sbpair.render.output import Format
 from sbpair.render.result import CommandResult, table_of
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class PolicyName(StrEnum):
@@ -155,7 +152,7 @@ def send(
     )
     to_message = _payloads(values)
     settings = load_settings(options)
-    retry_seconds = duration_option(retry_for) or 0.0
+    to: Pair | NamespaceAccess
     if namespace is not None:
         of_a_pair = (pair_name, failover_interval, ping_interval, policy, partitioned or None, hold_sessions or None)
         if any(one is not None for one in of_a_pair):
@@ -163,73 +160,47 @@ def send(
                 "--namespace sends to one namespace: no PAIR, --failover-interval, --ping-interval, --policy, "
                 "--partitioned or --hold-sessions. Nothing was sent."
             )
-        access = settings.named_namespace(namespace, auth)
-        environment = settings.environment_of(access)
-        doing = f"Send to {entity} on {shown_name(access)}{f' [{environment}]' if environment else ''}"
-        source, told = ask_for_input(options, file, doing, is_dry_run=is_dry_run, yes=yes)
-        if is_dry_run:
-            lines = _SentLines(streaming=False, known=())
-            return dry_run(options, "send", [(None, access)], entity, lines, source, form, to_message)
-        reading = _Reading(source, form, to_message, concurrency, retry_seconds)
-        return _send(options, access, entity, "" if told else doing, reading, known=())
-    if auth is not None:
-        raise UsageError("--auth is for --namespace; a pair says itself how it is reached. Nothing was sent.")
-    chosen = (
-        settings.pair(pair_name) if is_dry_run else pair_to_write(options, settings, pair_name, f"Send to {entity} of")
-    )
-    pair = _with_options(chosen, failover_interval, ping_interval, policy)
-    after = format_duration(pair.options.failover_interval_seconds)
-    backlog = f"to the backlog on {shown_name(pair.secondary)} once that has failed for {after}"
-    doing = f"Send to {entity} on {side_named(pair, Side.PRIMARY)}, {backlog}"
+        to = settings.named_namespace(namespace, auth)
+        environment = settings.environment_of(to)
+        doing = f"Send to {entity} on {shown_name(to)}{f' [{environment}]' if environment else ''}"
+        place: tuple[Side | None, NamespaceAccess] = (None, to)
+    else:
+        if auth is not None:
+            raise UsageError("--auth is for --namespace; a pair says itself how it is reached. Nothing was sent.")
+        of = f"Send to {entity} of"
+        chosen = settings.pair(pair_name) if is_dry_run else pair_to_write(options, settings, pair_name, of)
+        to = _with_options(chosen, failover_interval, ping_interval, policy)
+        after = format_duration(to.options.failover_interval_seconds)
+        backlog = f"to the backlog on {shown_name(to.secondary)} once that has failed for {after}"
+        doing = f"Send to {entity} on {side_named(to, Side.PRIMARY)}, {backlog}"
+        place = (Side.PRIMARY, to.primary)
     source, told = ask_for_input(options, file, doing, is_dry_run=is_dry_run, yes=yes)
+    lines = _SentLines(
+        not is_dry_run and options.output is Format.JSONL, known=to.entities if isinstance(to, Pair) else ()
+    )
     if is_dry_run:
-        lines = _SentLines(streaming=False, known=pair.entities)
-        to_primary = [(Side.PRIMARY, pair.primary)]
-        return dry_run(options, "send", to_primary, entity, lines, source, form, to_message)
+        return dry_run(options, "send", [place], entity, lines, source, form, to_message)
 
-    reading = _Reading(source, form, to_message, concurrency, retry_seconds, partitioned, hold_sessions)
-    return _send(options, pair, entity, "" if told else doing, reading, known=pair.entities)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """What is read and how it is sent."""
-
-    source: BinaryIO
-    form: InputFormat
-    to_message: Callable[[bytes, InputFormat], bytes]
-    concurrency: int
-    retry_seconds: float
-    partitioned: bool = False
-    hold_sessions: bool = False
-
-
-def _send(
-    options: Options, to: Pair | NamespaceAccess, entity: str, doing: str, reading: _Reading, *, known: Sequence[str]
-) -> CommandResult:
-    """Send to a pair, or to a namespace without its partner. `doing`: what is said first."""
-    lines = _SentLines(options.output is Format.JSONL, known=known)
-
-    async def work(stop: "asyncio.Event") -> SentMessages:
+    async def work(stop: Stop) -> SentMessages:
         from sbpair.connect import opened
         from sbpair.operations.send import TIMEOUT_SECONDS
 
-        if doing:
+        if not told:
             logging.getLogger("sbpair").info(f"{doing}.")
         request = operations.SendRequest(
             entity,
-            lines.payloads(reading.source, reading.form, stop, reading.to_message),
-            reading.concurrency,
+            lines.payloads(source, form, stop, to_message),
+            concurrency,
             options.timeout_seconds(TIMEOUT_SECONDS),
-            reading.retry_seconds,
-            reading.partitioned,
-            reading.hold_sessions,
+            duration_option(retry_for) or 0.0,
+            partitioned,
+            hold_sessions,
         )
         async with opened(to) as ends:
             return await operations.send(ends, request, observer=lines, stop=stop)
 
-    namespace = "" if isinstance(to, Pair) else shown_name(to)
-    return run_and_show(options, work, lambda sent: lines.result(sent, verbose=options.verbose, namespace=namespace))
+    alone = "" if isinstance(to, Pair) else shown_name(to)
+    return run_and_show(options, work, lambda sent: lines.result(sent, verbose=options.verbose, namespace=alone))
 
 
 def _with_options(pair: Pair, failover: str | None, ping: str | None, policy: PolicyName | None) -> Pair:

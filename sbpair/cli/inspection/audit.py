@@ -9,7 +9,7 @@ import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.context import choose_pairs, event_log, load_settings, run_async, run_until
+from sbpair.cli.context import Stop, choose_pairs, event_log, load_settings, run_async, run_until
 from sbpair.cli.options import Options, PairsArgument, command
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Severity
@@ -19,8 +19,6 @@ from sbpair.render.result import Check, CommandResult, metrics_of, table_of
 from sbpair.render.result import Severity as Shown
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.core.inspection.audit import AuditReport
     from sbpair.core.inspection.audit.result import AuditResult
 
@@ -114,7 +112,7 @@ def _of_namespaces(
     others, notes = configured_pairs(settings, "the checks across pairs")
     request = operations.AuditRequest(codes, ignore, tuple(others))
 
-    async def work(stop: "asyncio.Event") -> "list[AuditedPair | SbpairError]":
+    async def work(stop: Stop) -> "list[AuditedPair | SbpairError]":
         async def audited(pair: Pair) -> AuditedPair:
             async with open_sides(pair) as sides:
                 return await operations.audit(sides, request, observer=event_log(options))

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sbpair import operations
 from sbpair.cli.asking import AllPairsOption, YesOption, can_ask, pairs_to_write
-from sbpair.cli.context import EventLog, load_settings, open_sides, run_async
+from sbpair.cli.context import EventLog, Stop, load_settings, open_sides, run_async
 from sbpair.cli.inspection.plans import (
     DryRunOption,
     PairPlans,
@@ -42,9 +42,6 @@ from sbpair.core.outcome import Exit
 from sbpair.core.redact import printable
 from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 @command(output="core.inspection.result:Printed")
@@ -160,7 +157,7 @@ def _empty(options: Options, plans: PairPlans, archive: Path | None) -> list[str
     """Empty the extra queues that hold messages and are not protected; what happened, in sentences."""
     from sbpair.render.progress import MoveProgress
 
-    async def work(stop: "asyncio.Event") -> list[str]:
+    async def work(stop: Stop) -> list[str]:
         notes: list[str] = []
         for pair, plan in plans:
             queues = tuple(step.queue for step in plan.steps if holds_messages(step))

@@ -11,7 +11,7 @@ import typer
 from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import LOCAL_PAIR
-from sbpair.cli.context import load_settings, run_async, run_until
+from sbpair.cli.context import Stop, load_settings, run_async, run_until
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, command
 from sbpair.core.access import AuthMethod, Cloud, NamespaceAccess, resource_manager_url
@@ -21,8 +21,6 @@ from sbpair.render.console import write_file
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.core.inspection.discovery import Discovery
     from sbpair.settings import Settings
 
@@ -120,7 +118,7 @@ def discover(
     of_pairs = (access for pair in pairs for access in (pair.primary, pair.secondary))
     known = {access.host.lower(): _keys(settings, access) for access in (*of_pairs, *chosen)}
 
-    async def work(stop: "asyncio.Event") -> "Discovery":
+    async def work(stop: Stop) -> "Discovery":
         from sbpair.connect import open_namespace
         from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair.cli.asking import agreed, can_ask, side_named
-from sbpair.cli.context import event_log, open_sides, run_and_show, run_async
+from sbpair.cli.context import Stop, event_log, open_sides, run_and_show, run_async
 from sbpair.cli.inspection.saved import read_saved
 from sbpair.cli.options import Options
 from sbpair.core.errors import UsageError, unchanged
@@ -23,8 +23,6 @@ from sbpair.render.result import CommandResult, table_of
 from sbpair.settings import state_directory
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.connect import Verb
     from sbpair.core.inspection.result import AppliedPlan
 
@@ -85,7 +83,7 @@ def made(
 ) -> list[tuple[Pair, Plan]]:
     """The plan of each pair, by a dry run of `verb`."""
 
-    async def work(stop: "asyncio.Event") -> list[tuple[Pair, Plan]]:
+    async def work(stop: Stop) -> list[tuple[Pair, Plan]]:
         plans = []
         for pair in pairs:
             with unchanged():
@@ -109,7 +107,7 @@ def carry_out(
     """Call `verb` with each plan until a signal, and show what became of them. Those of a file are refused if the
     queues have changed since."""
 
-    async def work(stop: "asyncio.Event") -> "list[AppliedPlan]":
+    async def work(stop: Stop) -> "list[AppliedPlan]":
         from sbpair.operations.plans import refuse_stale
 
         if from_file:

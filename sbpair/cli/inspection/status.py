@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair import operations
-from sbpair.cli.context import Interrupted, call, load_settings, open_sides, run_async
+from sbpair.cli.context import Interrupted, Stop, call, load_settings, open_sides, run_async
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.backlog import QueueState, Verdict, verdict
 from sbpair.core.durations import format_duration
@@ -35,8 +35,6 @@ from sbpair.render.result import Check, CommandResult, Table, metrics_of, table_
 from sbpair.render.result import Severity as Shown
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.core.inspection.status import StatusReport
 
 _WATCHABLE = (Format.TABLE, Format.TSV, Format.JSONL)
@@ -91,7 +89,7 @@ def _watch(
         raise UsageError("--watch writes to a terminal, or lines: -o tsv or -o jsonl, without --outfile.")
     chosen = choose_format(options.output, to_file=False)
 
-    async def work(stop: "asyncio.Event") -> Exit:
+    async def work(stop: Stop) -> Exit:
         exit, samples = Exit.OK, 0
         async with open_sides(pair) as sides, aclosing(operations.watch_status(sides, request, stop=stop)) as watched:
             async for found in watched:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli.context import run_async, run_until, system_clock
+from sbpair.cli.context import Stop, run_async, run_until, system_clock
 from sbpair.cli.options import Options, command, moment_option
 from sbpair.cli.pipeline.session import (
     EngineOptions,
@@ -20,8 +20,6 @@ from sbpair.pipeline.replication.report import VERDICTS, ReplicationReport
 from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.pipeline.replication.judging import Asked
     from sbpair.pipeline.replication.sources import Part
     from sbpair.ports import Journal
@@ -119,7 +117,7 @@ def _read_journal(options: Options, store: "Journal") -> "list[Part]":
         finally:
             await store.close()
 
-    async def work(stop: "asyncio.Event") -> "list[Part]":
+    async def work(stop: Stop) -> "list[Part]":
         return await run_until(stop, read())
 
     return run_async(options, work)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show, system_clock
+from sbpair.cli.context import EventLog, Stop, load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.replication.options import FirstArgument, JournalOptions, SecondArgument, TermsOptions, pair_and_source
 from sbpair.cli.transfer.options import ForOption
@@ -25,8 +25,6 @@ from sbpair.render.result import CommandResult, table_of
 from sbpair.runtime.clock import Quiet
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.ports import Journal
     from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest
 
@@ -151,7 +149,7 @@ def consume(
     environ = inherited(os.environ, exec_env or ())
     hide_environment()
 
-    async def work(stop: "asyncio.Event") -> "ConsumeReport":
+    async def work(stop: Stop) -> "ConsumeReport":
         if not told:
             logging.getLogger("sbpair").info(f"{doing}.")
         return await _consume(options, pair, request, store, words, seconds, environ, stop)
@@ -167,7 +165,7 @@ async def _consume(
     words: list[str],
     handler_seconds: float,
     environ: Mapping[str, str],
-    stop: "asyncio.Event",
+    stop: Stop,
 ) -> "ConsumeReport":
     from sbpair.runtime.replication.consumer import consume as consume_queue
     from sbpair.runtime.replication.handlers import CommandHandler

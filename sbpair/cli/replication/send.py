@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
 
 from sbpair.cli.asking import YesOption, pair_to_write, side_named
-from sbpair.cli.context import load_settings, open_sides, run_and_show, system_clock
+from sbpair.cli.context import Stop, load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
 from sbpair.cli.failover.records import (
     Failure,
@@ -38,10 +38,6 @@ from sbpair.core.rewrite import compose
 from sbpair.render.output import Format
 from sbpair.render.result import CommandResult, Table, columns
 from sbpair.runtime.replication.sender import DualSender, DualSent
-
-if TYPE_CHECKING:
-    import asyncio
-
 
 # What `sbpair replicate send` prints: with -o jsonl a line for each message as it is sent, with -o json one object in
 # the end.
@@ -131,7 +127,7 @@ def send(
     terms = Terms(retention_seconds=duration_option(retention) or 0.0)
     delay_seconds = duration_option(delay) or 0.0
 
-    async def work(stop: "asyncio.Event") -> "_Sent":
+    async def work(stop: Stop) -> "_Sent":
         if not told:
             logging.getLogger("sbpair").info(f"{doing}.")
         tally = _Sent(streaming=options.output is Format.JSONL, journal=store is not None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
-from sbpair.cli.context import load_settings, open_sides, run_async, run_until, system_clock
+from sbpair.cli.context import Stop, load_settings, open_sides, run_async, run_until, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.replication.options import FirstArgument, JournalOptions, LeaseOptions, SecondArgument, pair_and_source
 from sbpair.core.durations import format_duration
@@ -26,8 +26,6 @@ from sbpair.runtime.replication.store import SESSION, destination_of, key_of
 from sbpair.service import session_key
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.core.entities import QueueFacts
     from sbpair.ports import Journal, NamespaceAdmin
     from sbpair.service import QueueSettings
@@ -132,7 +130,7 @@ def status(
     """
     store, terms = journal.open(), leasing.terms()
 
-    async def work(stop: "asyncio.Event") -> tuple[str, list[_Seen]]:
+    async def work(stop: Stop) -> tuple[str, list[_Seen]]:
         return await run_until(stop, _read(store, terms, destination))
 
     said, seen = run_async(options, work)
@@ -231,7 +229,7 @@ def provision(
         go_ahead(options, f"Create {queue} on {where} where it is missing", yes=yes, state="Nothing was changed.")
     store = journal.open_if_named()
 
-    async def work(stop: "asyncio.Event") -> _Provisioned:
+    async def work(stop: Stop) -> _Provisioned:
         async with open_sides(pair) as sides:
             admins = {"primary": sides.primary_admin, "secondary": sides.secondary_admin}
             return await run_until(stop, _provision(admins, queue, store, dry_run=dry_run))

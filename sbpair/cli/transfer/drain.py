@@ -9,6 +9,7 @@ from sbpair import operations
 from sbpair.cli.asking import can_ask, go_ahead, pair_to_write
 from sbpair.cli.context import (
     EventLog,
+    Stop,
     configure_logging,
     load_settings,
     open_sides,
@@ -30,7 +31,6 @@ from sbpair.render.output import Format
 from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
-    import asyncio
     from contextlib import AbstractAsyncContextManager
 
 _log = logging.getLogger("sbpair")
@@ -73,7 +73,7 @@ def drain(
         options, doing("drain", chosen, moves), yes=moves.yes, state="Nothing was moved."
     )
 
-    async def work(stop: "asyncio.Event") -> "operations.DrainResult":
+    async def work(stop: Stop) -> "operations.DrainResult":
         if not asked_first:
             _log.info(f"{doing('drain', chosen, moves)}.")
         reopen, asked = Reopening(options, chosen.name, hosts_of(chosen)), request
@@ -123,7 +123,7 @@ FORESEEN_SECONDS = 10.0
 def _foreseen(options: Options, pair: Pair, request: "operations.DrainRequest") -> str:
     """What a dry run says, for the question: how many messages go back, and what becomes of the others."""
 
-    async def browse(stop: "asyncio.Event") -> "operations.DrainResult":
+    async def browse(stop: Stop) -> "operations.DrainResult":
         import asyncio
 
         from sbpair.concurrency import end
@@ -151,7 +151,7 @@ async def drain_showing(
     options: Options,
     pair: Pair,
     request: "operations.DrainRequest",
-    stop: "asyncio.Event",
+    stop: Stop,
     *,
     reopen: "Reopening | None" = None,
 ) -> "operations.DrainResult":

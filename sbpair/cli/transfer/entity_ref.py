@@ -9,7 +9,7 @@ import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.asking import LOCAL_PAIR, can_ask
-from sbpair.cli.context import load_settings, run_async
+from sbpair.cli.context import Stop, load_settings, run_async
 from sbpair.cli.options import Options, OptionSet
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
 from sbpair.core.errors import InvalidNameError, UsageError
@@ -17,8 +17,6 @@ from sbpair.core.names import SUBSCRIPTIONS, check_entity_path, split_source, su
 from sbpair.core.pairing import Side
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.ports import Ends
     from sbpair.settings import Settings
 
@@ -161,7 +159,7 @@ async def open_places(source: EntityRef, target: EntityRef | None = None) -> "As
 def call_at(options: Options, place: EntityRef, verb: Callable[..., Coroutine[Any, Any, T]], request: Any) -> T:
     """What a verb returns for the open namespace of an entity."""
 
-    async def work(stop: "asyncio.Event") -> T:
+    async def work(stop: Stop) -> T:
         async with open_places(place) as ends:
             return await verb(ends, request, stop=stop)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.asking import can_ask
-from sbpair.cli.context import EventLog, Interrupted, run_and_show, run_async
+from sbpair.cli.context import EventLog, Interrupted, Stop, run_and_show, run_async
 from sbpair.cli.options import Options
 from sbpair.cli.transfer.entity_ref import EntityRef, open_places
 from sbpair.cli.transfer.plan_files import PlanFiles
@@ -18,7 +18,6 @@ from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
-    import asyncio
     from pathlib import Path
 
     from sbpair.connect import Where
@@ -67,7 +66,7 @@ class PlannedRun:
             raise (interrupted.with_state(self.nothing) if self.nothing else interrupted) from None
         self.agree(planned)
 
-        async def do(stop: "asyncio.Event") -> Any:
+        async def do(stop: Stop) -> Any:
             async with self._opened() as ends:
                 return await self._do(ends, planned, stop)
 
@@ -78,17 +77,17 @@ class PlannedRun:
 
         return self.where() if callable(self.where) else opened(self.where)
 
-    async def _plan(self, stop: "asyncio.Event") -> Any:
+    async def _plan(self, stop: Stop) -> Any:
         async with self._opened() as ends:
             return await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
 
-    async def _plan_and_do(self, stop: "asyncio.Event") -> Any:
+    async def _plan_and_do(self, stop: Stop) -> Any:
         async with self._opened() as ends:
             planned = await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
             self.agree(planned)
             return await self._do(ends, planned, stop)
 
-    async def _do(self, ends: Any, planned: Any, stop: "asyncio.Event") -> Any:
+    async def _do(self, ends: Any, planned: Any, stop: Stop) -> Any:
         from sbpair.render.progress import MoveProgress
 
         options = self.options

@@ -11,7 +11,7 @@ import typer
 
 from sbpair import operations
 from sbpair.cli.asking import go_ahead, pair_to_write
-from sbpair.cli.context import EventLog, load_settings, open_sides, run_and_show
+from sbpair.cli.context import EventLog, Stop, load_settings, open_sides, run_and_show
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.cli.transfer.options import MoveOptions
 from sbpair.cli.transfer.report import doing, make_request, report_result
@@ -24,8 +24,6 @@ from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
-    import asyncio
-
     from sbpair.core.events import Event, Forwarded
     from sbpair.render.service import ServiceMetrics
 
@@ -72,7 +70,7 @@ def syphon(
         check_writable(moves.ledger)
     go_ahead(options, f"{doing('drain', chosen, moves)} continuously", yes=moves.yes, state="Nothing was moved.")
 
-    async def work(stop: "asyncio.Event") -> "operations.DrainResult":
+    async def work(stop: Stop) -> "operations.DrainResult":
         from sbpair.render.service import ServiceMetrics
 
         metrics = ServiceMetrics(chosen.name, poll_seconds=poll_seconds)
