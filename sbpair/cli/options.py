@@ -176,14 +176,14 @@ class OptionSet:
     """
 
     def words(self) -> list[str]:
-        """The options that were given, as the command to continue with repeats them: all but those that are `ONCE`."""
-        found = []
+        """What was given, as the command to continue with repeats it: all but the options that are `ONCE`."""
+        return _given(list(self.parameters()), self._values())
+
+    def _values(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         for declared in fields(self):  # type: ignore[arg-type]
             value = getattr(self, declared.name)
-            if isinstance(value, OptionSet):
-                found += value.words()
-            elif value not in (declared.default, None, (), []):
-                found += _as_words(declared.name, get_args(declared.type)[1:], value)
+            found |= value._values() if isinstance(value, OptionSet) else {declared.name: value}
         return found
 
     @classmethod

@@ -69,15 +69,18 @@ def values_of(options: OptionSet) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", SETS)
-def test_nothing_given_is_no_word(kind: type[OptionSet]) -> None:
-    assert parsed(kind, []).words() == []
+def test_nothing_given_is_no_word_but_what_has_to_be_given(kind: type[OptionSet]) -> None:
+    needed = ["orders" for one in kind.parameters() if one.default is one.empty]
+    assert parsed(kind, needed).words() == needed
 
 
 @pytest.mark.parametrize(
     ("kind", "name"), [(kind, name) for kind in SETS for name, _, _ in every_option(kind)], ids=str
 )
 def test_each_option_comes_back_as_it_was_given_unless_it_was_for_once(kind: type[OptionSet], name: str) -> None:
-    values = {other: default for other, _, default in every_option(kind)}
+    values = {
+        other: "orders" if default is inspect.Parameter.empty else default for other, _, default in every_option(kind)
+    }
     ((annotation, default),) = [(kind_of, default) for other, kind_of, default in every_option(kind) if other == name]
     meant, *said = typing.get_args(annotation)
     values[name] = other_than(default, meant)
