@@ -13,13 +13,12 @@ from sbpair.emulator.entities import (
     RuleDescription,
     RuleFilter,
     SqlAction,
-    SqlFilter,
     TrueFilter,
 )
 from sbpair.emulator.limits import MAX_FILTER_STEPS_PER_MESSAGE, MAX_FILTER_STEPS_PER_RULE
 from sbpair.engine.errors import BrokerError
-from sbpair.sqlfilter import values
-from sbpair.sqlfilter.parser import Property, parse_action, parse_filter
+from sbpair.sqlfilter.parser import Statement, parse_filter
+from sbpair.sqlfilter.rules import Draft, correlation, parse_changes
 from sbpair.sqlfilter.values import UNKNOWN, FilterEvaluationError, FilterSyntaxError
 
 __all__ = ["FilterEvaluationError", "FilterSyntaxError", "MessageView", "Rule", "compile_action", "compile_filter"]
@@ -48,7 +47,7 @@ _FACTS: dict[str, Callable[[Message], object]] = {
 
 
 class MessageView:
-    """One message to many rules."""
+    """One message to many rules. Properties of the message itself are texts, also where it has a UUID as id."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -81,6 +80,7 @@ class MessageView:
         key = name.lower()
         if key in FIELDS:
             value = self.field(FIELDS[key])
+            value = value if value is None or isinstance(value, str) else str(value)
         elif key in _FACTS:
             value = _FACTS[key](self.message)
         else:
@@ -111,71 +111,11 @@ class MessageView:
         return self._fields[index] if index < len(self._fields) else None
 
 
-class Draft:
-    """A message as the statements of an action leave it, one after the other. The message itself changes once, at the
-    end: to encode 64 KB again after each of a hundred statements would take a hundred times as long."""
-
-    def __init__(self, view: MessageView) -> None:
-        self._view = view
-        self._values: dict[str, object] = {}
-        self._names: dict[str, str] = {}
-        self._removed: set[str] = set()
-        self._fields: dict[int, object] = {}
-
-    def user(self, name: str) -> object:
-        lowered = name.lower()
-        return self._values[lowered] if lowered in self._values else self._view.user(name)
-
-    def system(self, name: str) -> object:
-        index = FIELDS.get(name.lower())
-        if index is None or index not in self._fields:
-            return self._view.system(name)
-        value = self._fields[index]
-        return UNKNOWN if value is None else value
-
-    def new_id(self) -> uuid.UUID:
-        return self._view.new_id()
-
-    def spend(self, steps: int) -> None:
-        self._view.spend(steps)
-
-    def put(self, target: Property, value: object) -> None:
-        """Carry out SET. Names are compared without regard to case; one that is there keeps its spelling."""
-        if target.system:
-            self._fields[FIELDS[target.name.lower()]] = _text(value)
-            return
-        lowered = target.name.lower()
-        self._values[lowered] = value
-        self._names.setdefault(lowered, target.name)
-
-    def remove(self, target: Property) -> None:
-        """Carry out REMOVE."""
-        if target.system:
-            self._fields[FIELDS[target.name.lower()]] = None
-            return
-        lowered = target.name.lower()
-        self._values[lowered] = UNKNOWN
-        self._names.pop(lowered, None)
-        self._removed.add(lowered)
-
-    def write(self, message: Message, **properties: object) -> None:
-        """Give a message all that was set and removed, and these properties."""
-        put: dict[str, object] = {}
-        for lowered, value in self._values.items():
-            if value is not UNKNOWN:
-                there = () if lowered in self._removed else self._view.spellings(lowered)
-                put.update(dict.fromkeys(there or (self._names[lowered],), value))
-        removed = [name for lowered in self._removed for name in self._view.spellings(lowered)]
-        message.set_properties(self._fields)
-        message.put_application_properties(put | properties, removed)
-
-
 def _time(instant: float | None) -> object:
     return None if instant is None else milliseconds(instant)
 
 
 Condition = Callable[[MessageView], bool]
-Change = Callable[[Draft], None]
 
 
 class Rule:
@@ -188,7 +128,7 @@ class Rule:
         self.filter: RuleFilter = description.filter
         self.action: SqlAction | None = description.action
         self._condition = compile_filter(description.filter)
-        self._change = compile_action(description.action) if description.action is not None else None
+        self._changes = compile_action(description.action) if description.action is not None else []
 
     def matches(self, view: MessageView) -> bool:
         """Whether the filter says true; unknown counts as no. Raises FilterEvaluationError."""
@@ -201,9 +141,8 @@ class Rule:
         view.next_rule()
         draft = Draft(view)
         try:
-            if self._change is not None:
-                self._change(draft)
-            draft.write(copy, RuleName=self.name)
+            draft.carry_out(self._changes)
+            _write(draft, view, copy, RuleName=self.name)
         except BrokerError as error:
             raise FilterEvaluationError(error.description) from error
         return copy
@@ -216,61 +155,27 @@ def compile_filter(description: RuleFilter) -> Condition:
     if isinstance(description, FalseFilter):
         return lambda _view: False
     if isinstance(description, CorrelationFilter):
-        return _correlation(description)
-    return _sql(description)
-
-
-def compile_action(description: SqlAction) -> Change:
-    """The change an action makes. Raises FilterSyntaxError."""
-    statements = parse_action(description.expression, description.parameters)
-    for statement in statements:
-        if statement.target.system and statement.target.name.lower() not in FIELDS:
-            raise FilterSyntaxError(f"The system property '{statement.target.name}' cannot be set.")
-
-    def change(draft: Draft) -> None:
-        for statement in statements:
-            if statement.value is None:
-                draft.remove(statement.target)
-            else:
-                draft.put(statement.target, _settable(statement.value(draft)))
-
-    return change
-
-
-def _sql(description: SqlFilter) -> Condition:
-    condition = parse_filter(description.expression, description.parameters)
+        own = {name: value for name in CORRELATION_NAMES if (value := getattr(description, name)) is not None}
+        condition = correlation(own, description.properties)
+    else:
+        condition = parse_filter(description.expression, description.parameters)
     return lambda view: condition(view) is True
 
 
-def _correlation(description: CorrelationFilter) -> Condition:
-    wanted = [
-        (FIELDS[name.replace("_", "")], str(getattr(description, name)))
-        for name in CORRELATION_NAMES
-        if getattr(description, name) is not None
-    ]
-    properties = list(description.properties.items())
-
-    def matches(view: MessageView) -> bool:
-        for index, text in wanted:
-            value = view.field(index)
-            if value is None or str(value) != text:
-                return False
-        return all(values.compare("=", view.user(name), expected) is True for name, expected in properties)
-
-    return matches
+def compile_action(description: SqlAction) -> list[Statement]:
+    """The change an action makes. Raises FilterSyntaxError."""
+    return parse_changes(description.expression, description.parameters)
 
 
-def _settable(value: object) -> object:
-    if value is UNKNOWN:
-        raise FilterEvaluationError("The value to set refers to a property the message does not have.")
-    if type(value) is int:
-        return Long(value)
-    return value
-
-
-def _text(value: object) -> object:
-    """Fields of the properties section that actions can set are strings; an id may also be a uuid."""
-    return value if value is None or isinstance(value, str | uuid.UUID) else str(value)
+def _write(draft: Draft, view: MessageView, message: Message, **properties: object) -> None:
+    """Give a message all that was set and removed, and these properties."""
+    put: dict[str, object] = {}
+    for lowered, (name, value) in draft.properties.items():
+        there = () if lowered in draft.removed else view.spellings(lowered)
+        put.update(dict.fromkeys(there or (name,), Long(value) if type(value) is int else value))
+    removed = [name for lowered in draft.removed for name in view.spellings(lowered)]
+    message.set_properties({FIELDS[name]: value for name, value in draft.fields.items()})
+    message.put_application_properties(put | properties, removed)
 
 
 # Rules of subscriptions: SQL filters and actions, correlation filters, and the view of a message they look at.

@@ -1,50 +1,36 @@
 """From the text of a SQL filter or action to something that can be evaluated.
 
-Each parsing function returns a closure `MessageView -> value`; a predicate's value is True, False or UNKNOWN.
 Precedence, loosest first: OR, AND, NOT, comparisons / IN / LIKE / IS NULL, + -, * / %, sign.
 """
 
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
-from sbpair.sqlfilter import values
-from sbpair.sqlfilter.values import UNKNOWN, FilterSyntaxError, Token, tokenize
+from sbpair.sqlfilter.expressions import (
+    AllOf,
+    AnyOf,
+    ByName,
+    Calculated,
+    Comparison,
+    Constant,
+    Exists,
+    Expression,
+    In,
+    IsNull,
+    Like,
+    MessageView,
+    NewId,
+    Not,
+    Property,
+)
+from sbpair.sqlfilter.values import FilterSyntaxError, Token, tokenize
+
+__all__ = ["MessageView", "Property", "Statement", "parse_action", "parse_filter"]
 
 
-class MessageView(Protocol):
-    """The message that an expression is asked about; the holder of messages says how its properties are found."""
-
-    def user(self, name: str) -> object:
-        """An application property by name, whatever its case; UNKNOWN if there is none."""
-
-    def system(self, name: str) -> object:
-        """A property of the message itself, UNKNOWN if not set; FilterEvaluationError if there is no such property."""
-
-    def new_id(self) -> uuid.UUID:
-        """What `newid()` gives: another one at each call."""
-
-    def spend(self, steps: int) -> None:
-        """Told before long work, in characters to be looked at. FilterEvaluationError when it is too much for one
-        message, where anybody may write the expressions; otherwise nothing happens."""
-
-
-Evaluator = Callable[[MessageView], object]
 _COMPARISONS = frozenset({"=", "<>", "!=", "<", "<=", ">", ">="})
 _MAX_NESTING = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Property:
-    """A named property: of the message (`sys.`) or of the application (`user.` or no scope)."""
-
-    name: str
-    system: bool
-
-    def read(self, view: MessageView) -> object:
-        return view.system(self.name) if self.system else view.user(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +38,10 @@ class Statement:
     """One statement of an action: SET with a value, REMOVE without."""
 
     target: Property
-    value: Evaluator | None
+    value: Expression | None
 
 
-def parse_filter(text: str, parameters: Mapping[str, object]) -> Evaluator:
+def parse_filter(text: str, parameters: Mapping[str, object]) -> Expression:
     """A condition. Raises FilterSyntaxError."""
     parser = _Parser(text, parameters)
     condition = parser.predicate()
@@ -108,12 +94,12 @@ class _Parser:
 
     # -- conditions
 
-    def predicate(self) -> Evaluator:
+    def predicate(self) -> Expression:
         with self._one_level_deeper():
-            left = self._conjunction()
+            parts = [self._conjunction()]
             while self._take("keyword", "OR"):
-                left = _joined(values.either, left, self._conjunction())
-            return left
+                parts.append(self._conjunction())
+            return AnyOf(tuple(parts)) if len(parts) > 1 else parts[0]
 
     @contextmanager
     def _one_level_deeper(self) -> Iterator[None]:
@@ -123,106 +109,80 @@ class _Parser:
         yield
         self._depth -= 1
 
-    def _conjunction(self) -> Evaluator:
-        left = self._negation()
+    def _conjunction(self) -> Expression:
+        parts = [self._negation()]
         while self._take("keyword", "AND"):
-            left = _joined(values.both, left, self._negation())
-        return left
+            parts.append(self._negation())
+        return AllOf(tuple(parts)) if len(parts) > 1 else parts[0]
 
-    def _negation(self) -> Evaluator:
+    def _negation(self) -> Expression:
         turned = False
         while self._take("keyword", "NOT"):
             turned = not turned
         condition = self._condition()
-        return (lambda view: values.negate(condition(view))) if turned else condition
+        return Not(condition) if turned else condition
 
-    def _condition(self) -> Evaluator:
+    def _condition(self) -> Expression:
         if self._take("keyword", "EXISTS"):
-            return self._exists()
+            self._expect("symbol", "(")
+            target = self._property()
+            self._expect("symbol", ")")
+            return Exists(target)
         left = self._sum()
         token = self._take("symbol", *_COMPARISONS)
         if token is not None:
-            return _compared(token.text, left, self._sum())
+            return Comparison(token.text, left, self._sum())
         if self._take("keyword", "IS"):
-            return self._is_null(left)
+            turned = self._take("keyword", "NOT") is not None
+            self._expect("keyword", "NULL")
+            return IsNull(left, turned)
         turned = self._take("keyword", "NOT") is not None
         if self._take("keyword", "IN"):
-            found = self._in(left)
+            found: Expression = self._in(left)
         elif self._take("keyword", "LIKE"):
-            found = self._like(left)
+            found = Like(left, self._sum(), self._sum() if self._take("keyword", "ESCAPE") else None)
         elif turned:
             raise self._error("'IN' or 'LIKE'")
         else:
             return left
-        return (lambda view: values.negate(found(view))) if turned else found
+        return Not(found) if turned else found
 
-    def _exists(self) -> Evaluator:
-        self._expect("symbol", "(")
-        target = self._property()
-        self._expect("symbol", ")")
-        return lambda view: target.read(view) is not UNKNOWN
-
-    def _is_null(self, operand: Evaluator) -> Evaluator:
-        turned = self._take("keyword", "NOT") is not None
-        self._expect("keyword", "NULL")
-
-        def is_null(view: MessageView) -> object:
-            value = operand(view)
-            return (value is None or value is UNKNOWN) is not turned
-
-        return is_null
-
-    def _in(self, operand: Evaluator) -> Evaluator:
+    def _in(self, operand: Expression) -> Expression:
         self._expect("symbol", "(")
         choices = [self._sum()]
         while self._take("symbol", ","):
             choices.append(self._sum())
         self._expect("symbol", ")")
-
-        def is_in(view: MessageView) -> object:
-            value = operand(view)
-            answer: object = False
-            for choice in choices:
-                answer = values.either(answer, values.compare("=", value, choice(view)))
-            return answer
-
-        return is_in
-
-    def _like(self, operand: Evaluator) -> Evaluator:
-        pattern = self._sum()
-        escape: Evaluator = self._sum() if self._take("keyword", "ESCAPE") else _constant(None)
-
-        def like(view: MessageView) -> object:
-            value, wanted, escaping = operand(view), pattern(view), escape(view)
-            view.spend(values.like_steps(value, wanted))
-            return values.like(value, wanted, escaping)
-
-        return like
+        return In(operand, tuple(choices))
 
     # -- expressions
 
-    def _sum(self) -> Evaluator:
+    def _sum(self) -> Expression:
         left = self._product()
         while (token := self._take("symbol", "+", "-")) is not None:
-            left = _calculated(token.text, left, self._product())
+            left = Calculated(token.text, left, self._product())
         return left
 
-    def _product(self) -> Evaluator:
+    def _product(self) -> Expression:
         left = self._signed()
         while (token := self._take("symbol", "*", "/", "%")) is not None:
-            left = _calculated(token.text, left, self._signed())
+            left = Calculated(token.text, left, self._signed())
         return left
 
-    def _signed(self) -> Evaluator:
+    def _signed(self) -> Expression:
         sign = 1
         signed = False
         while (token := self._take("symbol", "+", "-")) is not None:
             signed = True
             sign = -sign if token.text == "-" else sign
         operand = self._operand()
-        return _calculated("*", _constant(sign), operand) if signed else operand
+        if not signed:
+            return operand
+        if isinstance(operand, Constant) and type(operand.value) in (int, float):
+            return Constant(sign * operand.value)  # type: ignore[operator]
+        return Calculated("*", Constant(sign), operand)
 
-    def _operand(self) -> Evaluator:
+    def _operand(self) -> Expression:
         if self._take("symbol", "("):
             inner = self.predicate()
             self._expect("symbol", ")")
@@ -233,20 +193,20 @@ class _Parser:
         if token.kind == "word" and self._tokens[self._index + 1].text == "(":
             return self._function()
         if token.kind in ("word", "name"):
-            return self._property().read
+            return self._property()
         raise self._error("a value")
 
-    def _literal(self, token: Token) -> Evaluator:
+    def _literal(self, token: Token) -> Expression:
         if token.kind == "keyword" and token.text not in ("TRUE", "FALSE", "NULL"):
             raise self._error("a value")
         self._index += 1
         if token.kind == "string":
-            return _constant(token.text)
+            return Constant(token.text)
         if token.kind == "number":
-            return _constant(self._number(token.text))
+            return Constant(self._number(token.text))
         if token.kind == "parameter":
             return self._parameter(token)
-        return _constant({"TRUE": True, "FALSE": False, "NULL": None}[token.text])
+        return Constant({"TRUE": True, "FALSE": False, "NULL": None}[token.text])
 
     def _number(self, text: str) -> int | float:
         if not text.isdigit():
@@ -256,23 +216,23 @@ class _Parser:
             raise FilterSyntaxError(f"The number {text} does not fit into 64 bits.")
         return value
 
-    def _parameter(self, token: Token) -> Evaluator:
+    def _parameter(self, token: Token) -> Expression:
         name = token.text[1:].lower()
         if name not in self._parameters:
             raise FilterSyntaxError(f"The parameter '{token.text}' has no value.")
-        return _constant(self._parameters[name])
+        return Constant(self._parameters[name])
 
-    def _function(self) -> Evaluator:
+    def _function(self) -> Expression:
         name = self._expect("word").text.lower()
         self._expect("symbol", "(")
         if name == "newid":
             self._expect("symbol", ")")
-            return lambda view: view.new_id()
+            return NewId()
         if name in ("property", "p"):
             with self._one_level_deeper():
                 inner = self._sum()
             self._expect("symbol", ")")
-            return lambda view: _by_name(view, inner(view))
+            return ByName(inner)
         raise FilterSyntaxError(f"There is no function '{name}'.")
 
     def _property(self) -> Property:
@@ -309,29 +269,3 @@ class _Parser:
         target = self._property()
         self._expect("symbol", "=")
         return Statement(target, self._sum())
-
-
-def _constant(value: object) -> Evaluator:
-    return lambda _view: value
-
-
-def _joined(operation: Callable[[object, object], object], left: Evaluator, right: Evaluator) -> Evaluator:
-    return lambda view: operation(left(view), right(view))
-
-
-def _compared(operator: str, left: Evaluator, right: Evaluator) -> Evaluator:
-    return lambda view: values.compare(operator, left(view), right(view))
-
-
-def _calculated(operator: str, left: Evaluator, right: Evaluator) -> Evaluator:
-    def calculate(view: MessageView) -> object:
-        result = values.arithmetic(operator, left(view), right(view))
-        if isinstance(result, str):
-            view.spend(len(result))
-        return result
-
-    return calculate
-
-
-def _by_name(view: MessageView, name: object) -> object:
-    return view.user(name) if isinstance(name, str) else UNKNOWN

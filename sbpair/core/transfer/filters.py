@@ -20,7 +20,8 @@ from sbpair.core.message import Received
 from sbpair.core.redact import quoted
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.service import session_key
-from sbpair.sqlfilter.parser import Evaluator, parse_filter
+from sbpair.sqlfilter.expressions import Expression
+from sbpair.sqlfilter.parser import parse_filter
 from sbpair.sqlfilter.values import UNKNOWN, FilterEvaluationError, FilterSyntaxError, tokenize
 
 
@@ -161,7 +162,7 @@ class _Names(_View):
 
 
 @lru_cache(maxsize=64)
-def _compiled(text: str) -> Evaluator:
+def _compiled(text: str) -> Expression:
     return parse_filter(text, {})
 
 

@@ -1,0 +1,255 @@
+"""Conditions and values of Service Bus SQL: called with a message they say what they are for it, and `str` writes them.
+
+A condition is True, False or UNKNOWN for a message. All parts are looked at, whatever the first ones say.
+"""
+
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Protocol, cast
+
+from sbpair.sqlfilter import values
+from sbpair.sqlfilter.values import KEYWORDS, UNKNOWN
+
+
+class MessageView(Protocol):
+    """The message that an expression is asked about; the holder of messages says how its properties are found."""
+
+    def user(self, name: str) -> object:
+        """An application property by name, whatever its case; UNKNOWN if there is none."""
+
+    def system(self, name: str) -> object:
+        """A property of the message itself, UNKNOWN if not set; FilterEvaluationError if there is no such property."""
+
+    def new_id(self) -> uuid.UUID:
+        """What `newid()` gives: another one at each call."""
+
+    def spend(self, steps: int) -> None:
+        """Told before long work, in characters to be looked at. FilterEvaluationError when it is too much for one
+        message, where anybody may write the expressions; otherwise nothing happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    value: object
+
+    def __call__(self, view: MessageView) -> object:
+        return self.value
+
+    def __str__(self) -> str:
+        value = self.value
+        if value is None or isinstance(value, bool):
+            return "NULL" if value is None else str(value).upper()
+        if isinstance(value, str):
+            return "'" + value.replace("'", "''") + "'"
+        if isinstance(value, int | float) and -(2**63) < value < 2**63:
+            return repr(int(value) if isinstance(value, int) else float(value))
+        return f"@{type(value).__name__}_{re.sub(r'[^0-9A-Za-z]', '_', str(value))}"
+
+    @property
+    def is_literal(self) -> bool:
+        """The language can write it; what it cannot is the value of a parameter, which `str` names."""
+        return not str(self).startswith("@")
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A named property: of the message (`sys.`) or of the application (`user.` or no scope)."""
+
+    name: str
+    system: bool
+
+    def __call__(self, view: MessageView) -> object:
+        return view.system(self.name) if self.system else view.user(self.name)
+
+    def __str__(self) -> str:
+        plain = _REGULAR.fullmatch(self.name) and self.name.upper() not in KEYWORDS
+        name = self.name if plain else f"[{self.name.replace(']', ']]')}]"
+        return f"sys.{name}" if self.system else name
+
+
+_REGULAR = re.compile(r"[^\W\d]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    parts: tuple["Expression", ...]
+
+    def __call__(self, view: MessageView) -> object:
+        answers = [part(view) for part in self.parts]
+        return reduce(values.both, answers, cast(object, True))
+
+    def __str__(self) -> str:
+        return " AND ".join(f"({part})" if isinstance(part, AllOf | AnyOf) else str(part) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    parts: tuple["Expression", ...]
+
+    def __call__(self, view: MessageView) -> object:
+        answers = [part(view) for part in self.parts]
+        return reduce(values.either, answers, cast(object, False))
+
+    def __str__(self) -> str:
+        return " OR ".join(f"({part})" if isinstance(part, AnyOf) else str(part) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    inner: "Expression"
+
+    def __call__(self, view: MessageView) -> object:
+        return values.negate(self.inner(view))
+
+    def __str__(self) -> str:
+        if isinstance(self.inner, In | Like):
+            return self.inner.written("NOT ")
+        return f"NOT ({self.inner})" if isinstance(self.inner, AllOf | AnyOf | Not) else f"NOT {self.inner}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    operator: str
+    left: "Expression"
+    right: "Expression"
+
+    def __call__(self, view: MessageView) -> object:
+        return values.compare(self.operator, self.left(view), self.right(view))
+
+    def __str__(self) -> str:
+        return f"{_operand(self.left)} {self.operator} {_operand(self.right)}"
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    operand: "Expression"
+    turned: bool = False
+
+    def __call__(self, view: MessageView) -> object:
+        value = self.operand(view)
+        return (value is None or value is UNKNOWN) is not self.turned
+
+    def __str__(self) -> str:
+        return f"{_operand(self.operand)} IS {'NOT ' if self.turned else ''}NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    target: Property
+
+    def __call__(self, view: MessageView) -> object:
+        return self.target(view) is not UNKNOWN
+
+    def __str__(self) -> str:
+        return f"EXISTS({self.target})"
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    operand: "Expression"
+    choices: tuple["Expression", ...]
+
+    def __call__(self, view: MessageView) -> object:
+        value = self.operand(view)
+        answers = [values.compare("=", value, choice(view)) for choice in self.choices]
+        return reduce(values.either, answers, cast(object, False))
+
+    def __str__(self) -> str:
+        return self.written()
+
+    def written(self, turned: str = "") -> str:
+        return f"{_operand(self.operand)} {turned}IN ({', '.join(map(_operand, self.choices))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    operand: "Expression"
+    pattern: "Expression"
+    escape: "Expression | None"
+
+    def __call__(self, view: MessageView) -> object:
+        value, wanted = self.operand(view), self.pattern(view)
+        escaping = None if self.escape is None else self.escape(view)
+        view.spend(values.like_steps(value, wanted))
+        return values.like(value, wanted, escaping)
+
+    def __str__(self) -> str:
+        return self.written()
+
+    def written(self, turned: str = "") -> str:
+        escape = "" if self.escape is None else f" ESCAPE {_operand(self.escape)}"
+        return f"{_operand(self.operand)} {turned}LIKE {_operand(self.pattern)}{escape}"
+
+
+@dataclass(frozen=True, slots=True)
+class Calculated:
+    operator: str
+    left: "Expression"
+    right: "Expression"
+
+    def __call__(self, view: MessageView) -> object:
+        result = values.arithmetic(self.operator, self.left(view), self.right(view))
+        if isinstance(result, str):
+            view.spend(len(result))
+        return result
+
+    def __str__(self) -> str:
+        sides = (f"({side})" if isinstance(side, Calculated) else _operand(side) for side in (self.left, self.right))
+        return f" {self.operator} ".join(sides)
+
+
+@dataclass(frozen=True, slots=True)
+class ByName:
+    """`property(name)`: the property whose name is the value of another expression."""
+
+    name: "Expression"
+
+    def __call__(self, view: MessageView) -> object:
+        name = self.name(view)
+        return view.user(name) if isinstance(name, str) else UNKNOWN
+
+    def __str__(self) -> str:
+        return f"property({self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class NewId:
+    def __call__(self, view: MessageView) -> object:
+        return view.new_id()
+
+    def __str__(self) -> str:
+        return "newid()"
+
+
+Expression = (
+    Constant | Property | AllOf | AnyOf | Not | Comparison | IsNull | Exists | In | Like | Calculated | ByName | NewId
+)
+
+
+def _operand(value: Expression) -> str:
+    return str(value) if isinstance(value, Constant | Property | Calculated | ByName | NewId) else f"({value})"
+
+
+def parts_of(expression: Expression) -> Iterator[Expression]:
+    """What it is directly made of."""
+    match expression:
+        case AllOf(parts) | AnyOf(parts):
+            yield from parts
+        case Not(part) | IsNull(part) | Exists(part) | ByName(part):
+            yield part
+        case Comparison(_, left, right) | Calculated(_, left, right):
+            yield from (left, right)
+        case In(operand, choices):
+            yield from (operand, *choices)
+        case Like(operand, pattern, escape):
+            yield from (operand, pattern, *(() if escape is None else (escape,)))
+
+
+def everything_in(expression: Expression) -> Iterator[Expression]:
+    """The expression and all that it is made of."""
+    yield expression
+    for part in parts_of(expression):
+        yield from everything_in(part)
