@@ -29,8 +29,7 @@ from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.outgoing import payload
-from sbpair.emulator.seed import plant
-from sbpair.emulator.seed.reading import only
+from sbpair.emulator.seed import only, plant
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.thread import EmulatorThread
 from sbpair.engine.clock import AdvancingClock

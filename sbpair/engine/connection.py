@@ -13,17 +13,20 @@ from typing import Any, Final, Protocol
 
 from sbpair.amqp.types import AmqpDecodeError, AmqpError, Array, Symbol, Ubyte, Uint, Ushort
 from sbpair.engine.auth import LISTEN, SEND, Claims, claims_for, rights_for
-from sbpair.engine.budgets import BUSY_SECONDS, Budget, Memory, Turns
-from sbpair.engine.cbs import CbsNode
-from sbpair.engine.clock import Timer
-from sbpair.engine.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
-from sbpair.engine.limits import (
+from sbpair.engine.budgets import (
+    BUSY_SECONDS,
     MAX_LINKS_BEFORE_TOKEN,
     MAX_LINKS_PER_CONNECTION,
     MAX_PERFORMATIVE_BYTES,
     MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN,
     MAX_SESSIONS_BEFORE_TOKEN,
+    Budget,
+    Memory,
+    Turns,
 )
+from sbpair.engine.cbs import CbsNode
+from sbpair.engine.clock import Timer
+from sbpair.engine.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
 from sbpair.engine.link import AttachService, Link, LinkState, NamespaceView
 from sbpair.engine.performatives import (
     BEGIN,

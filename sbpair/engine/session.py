@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ubyte, Uint, Ulong, Ushort
+from sbpair.engine.budgets import MAX_HELD_BYTES
 from sbpair.engine.frames import Outbox, transfer_continuation, transfer_head
-from sbpair.engine.limits import MAX_HELD_BYTES
 from sbpair.engine.link import IncomingDelivery, Link, LinkConnection, LinkState, symbol_keys
 from sbpair.engine.performatives import (
     ATTACH,

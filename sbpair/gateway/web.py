@@ -16,8 +16,8 @@ from sbpair.core.access import check_credential, without_port
 from sbpair.core.errors import SbpairError
 from sbpair.core.failover.measured import GatewayPair
 from sbpair.engine.auth import MANAGE, AuthError, Signer, authenticate, read_token, service_bus_audiences
+from sbpair.engine.budgets import MAX_HELD_BYTES_BEFORE_TOKEN
 from sbpair.engine.clock import Clock
-from sbpair.engine.limits import MAX_HELD_BYTES_BEFORE_TOKEN
 from sbpair.engine.origins import is_loopback
 from sbpair.gateway.tokens import JWT, Tokens
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpair.core.access import shown_name
-from sbpair.core.inspection.cleanup import as_confirmed, check_still_extra, check_unused
-from sbpair.core.inspection.plan import Plan, Purpose, plan_cleanup
+from sbpair.core.inspection.plan import Plan, Purpose, as_confirmed, check_still_extra, check_unused, plan_cleanup
 from sbpair.core.inspection.result import AppliedPlan
 from sbpair.core.pairing import Pair
 from sbpair.core.transfer.report import DrainReport

@@ -128,8 +128,8 @@ def _of_namespaces(
 
 def _announcement(pairs: Sequence[Pair]) -> str:
     """What the audit is going to use, as far as that is known before the queues are counted."""
-    from sbpair.core.forecast import Forecast, in_words
     from sbpair.core.inspection.audit.result import of_audit
+    from sbpair.core.prices import Forecast, in_words
 
     expected = [of_audit(0, expected=pair.options.backlog_queue_count) for pair in pairs]
     least = in_words(sum(expected, Forecast()))

@@ -29,14 +29,14 @@ from sbpair.cli.options import Options, PairsArgument, command
 from sbpair.cli.transfer.options import StatedReasonOption
 from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.cleanup import (
+from sbpair.core.inspection.plan import (
+    Purpose,
     as_confirmed,
     check_confirmed,
     check_still_extra,
     holds_messages,
     without_queues,
 )
-from sbpair.core.inspection.plan import Purpose
 from sbpair.core.names import namespace_label
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import printable

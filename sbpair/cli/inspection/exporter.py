@@ -16,11 +16,11 @@ from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
 from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
-from sbpair.core.forecast import Forecast
 from sbpair.core.inspection.audit.result import figures as audit_figures
 from sbpair.core.inspection.entity import ScrapedNamespace, ScrapeFigures
 from sbpair.core.inspection.status import StatusReport
 from sbpair.core.inspection.status import figures as status_figures
+from sbpair.core.prices import Forecast
 from sbpair.core.serialization import metric
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, Metric, metrics_of

@@ -13,10 +13,10 @@ from sbpair.cli.context import Stop, event_log, open_sides, run_and_show, run_as
 from sbpair.cli.inspection.saved import read_saved
 from sbpair.cli.options import Options
 from sbpair.core.errors import UsageError, unchanged
-from sbpair.core.forecast import in_words
 from sbpair.core.inspection.plan import Plan, Purpose, check_target
 from sbpair.core.inspection.result import Applied, Planned, PlanRow, StepOutcome, plan_rows, plan_summary
 from sbpair.core.pairing import Pair
+from sbpair.core.prices import in_words
 from sbpair.core.redact import json_text, printable
 from sbpair.render.console import say, write_file
 from sbpair.render.result import CommandResult, table_of

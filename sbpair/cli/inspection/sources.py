@@ -15,11 +15,11 @@ from sbpair.cli.transfer.entity_ref import NamespaceOptions, find_namespace
 from sbpair.concurrency import end
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
 from sbpair.core.errors import SbpairError
-from sbpair.core.forecast import Forecast
 from sbpair.core.inspection.audit.result import AuditedPair
 from sbpair.core.inspection.entity import ScrapedNamespace
 from sbpair.core.inspection.status import StatusReport, report
 from sbpair.core.pairing import Pair
+from sbpair.core.prices import Forecast
 
 if TYPE_CHECKING:
     from sbpair.settings import Settings

@@ -14,7 +14,6 @@ from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.backlog import QueueState, Verdict, verdict
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
-from sbpair.core.forecast import in_words as forecast_in_words
 from sbpair.core.inspection.status import (
     PairStatus,
     StatusReport,
@@ -27,6 +26,7 @@ from sbpair.core.inspection.status import (
 )
 from sbpair.core.outcome import Exit, Severity
 from sbpair.core.pairing import Pair
+from sbpair.core.prices import in_words as forecast_in_words
 from sbpair.core.serialization import spoken_clock, to_plain
 from sbpair.render.console import can_redraw, choose_format, put
 from sbpair.render.formats import dump_json

@@ -23,8 +23,8 @@ from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.report import doing, make_request, report_result
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError, unwritable
-from sbpair.core.forecast import in_words
 from sbpair.core.pairing import Pair
+from sbpair.core.prices import in_words
 from sbpair.core.transfer.conclusion import operations_of
 from sbpair.render.console import check_writable, say, write_file
 from sbpair.render.output import Format

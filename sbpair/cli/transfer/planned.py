@@ -11,7 +11,7 @@ from sbpair.cli.context import EventLog, Interrupted, Stop, run_and_show, run_as
 from sbpair.cli.options import Options
 from sbpair.cli.transfer.entity_ref import EntityRef, open_places
 from sbpair.cli.transfer.plan_files import PlanFiles
-from sbpair.core.forecast import in_words
+from sbpair.core.prices import in_words
 from sbpair.core.transfer.conclusion import operations_of
 from sbpair.core.transfer.report import OutcomeRow
 from sbpair.core.words import counted

@@ -8,10 +8,10 @@ from sbpair.cli.asking import side_named
 from sbpair.cli.options import duration_option
 from sbpair.cli.transfer.options import MoveOptions, budget_of
 from sbpair.core.errors import UsageError
-from sbpair.core.forecast import in_words
 from sbpair.core.names import backlog_queue_path, check_entity_path, parse_backlog_queue_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
+from sbpair.core.prices import in_words
 from sbpair.core.words import counted
 from sbpair.render.result import Check, CommandResult, Severity, metrics_of, table_of
 

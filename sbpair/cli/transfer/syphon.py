@@ -132,7 +132,7 @@ class _Saying:
 
     def _say_what_begins(self, queues: int) -> None:
         from sbpair.core.cost.model import of_syphon_hour, polling_syphon
-        from sbpair.core.forecast import in_words
+        from sbpair.core.prices import in_words
 
         pair, poll_seconds = self._pair, self._request.poll_seconds
         ledger = f", ledger {self._request.ledger}" if self._request.ledger is not None else ""

@@ -23,9 +23,8 @@ from fractions import Fraction
 
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
-from sbpair.core.forecast import Forecast
 from sbpair.core.pairing import Side
-from sbpair.core.prices import Charge, Meter, PriceTable, charge, steps
+from sbpair.core.prices import Charge, Forecast, Meter, PriceTable, charge, steps
 from sbpair.core.replication.settings import IDLE_SESSION_REQUEST_SECONDS
 from sbpair.core.serialization import Money, published
 from sbpair.core.words import counted

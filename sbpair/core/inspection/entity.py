@@ -7,7 +7,7 @@ from typing import Any
 
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import SETTINGS_OF, AccessRule, EntityFacts, EntityKind, EntitySettings, RuleFacts, Values
-from sbpair.core.forecast import Forecast
+from sbpair.core.prices import Forecast
 from sbpair.core.serialization import HIDDEN, column, metric, to_plain
 from sbpair.service import EntityStatus
 

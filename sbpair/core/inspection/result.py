@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from sbpair.core.forecast import Forecast
 from sbpair.core.inspection.plan import Plan, StepKind, of_plan
 from sbpair.core.outcome import Exit, Outcome, Report, Result, exit_for
+from sbpair.core.prices import Forecast
 from sbpair.core.serialization import column, published
 
 

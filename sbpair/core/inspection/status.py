@@ -17,8 +17,8 @@ from sbpair.core.backlog import (
 )
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import for_pair
-from sbpair.core.forecast import Forecast, of_messages
 from sbpair.core.outcome import Exit, Severity, gravest
+from sbpair.core.prices import Forecast, of_messages
 from sbpair.core.serialization import HIDDEN, INLINED, column, iso_time, metric, rounded
 from sbpair.core.words import with_hint
 from sbpair.service import Tier

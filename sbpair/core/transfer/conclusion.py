@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from sbpair.core import errors
 from sbpair.core.backlog import Advice, Backlog, Verdict, advice, empty_sentence, verdict
 from sbpair.core.errors import ServiceError
-from sbpair.core.forecast import Forecast, of_messages
 from sbpair.core.outcome import Exit
+from sbpair.core.prices import Forecast, of_messages
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, metric, published, spoken_clock
 from sbpair.core.transfer.destinations import REFUSED_BY
 from sbpair.core.transfer.report import (

@@ -29,8 +29,7 @@ from sbpair.emulator.admin.arm_models import (
     rule_properties,
     text,
 )
-from sbpair.emulator.admin.arm_namespaces import NamespaceResources
-from sbpair.emulator.admin.arm_recovery import RecoveryConfigs
+from sbpair.emulator.admin.arm_namespaces import NamespaceResources, RecoveryConfigs
 from sbpair.emulator.admin.calls import (
     JSON_CONTENT_TYPE,
     Call,

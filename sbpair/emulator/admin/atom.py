@@ -8,16 +8,25 @@ Behaviour, as the official clients find it:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 from xml.etree.ElementTree import Element
 
 from sbpair.emulator.admin import atom_xml
-from sbpair.emulator.admin.atom_entities import NEWEST_VERSION, Style, describe, read_authorization_rules, read_settings
 from sbpair.emulator.admin.atom_rules import describe_rule, read_rule
-from sbpair.emulator.admin.atom_xml import MalformedBody, Node
+from sbpair.emulator.admin.atom_xml import (
+    COUNTS_NS,
+    MalformedBody,
+    Node,
+    child,
+    child_text,
+    local_name,
+    node,
+    text_node,
+)
+from sbpair.emulator.admin.atom_xml import description as description_node
 from sbpair.emulator.admin.calls import (
     Call,
     Reply,
@@ -28,11 +37,23 @@ from sbpair.emulator.admin.calls import (
     page_of,
     unchanged_left_out,
 )
-from sbpair.emulator.admin.fields import format_time, runtime_of
+from sbpair.emulator.admin.fields import (
+    FIELDS,
+    RIGHTS,
+    Description,
+    Runtime,
+    counts_of,
+    facts_of,
+    format_time,
+    runtime_of,
+    setting_from_text,
+    setting_to_text,
+)
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
     DEFAULT_RULE_NAME,
+    AuthorizationRule,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
@@ -40,7 +61,7 @@ from sbpair.emulator.entities import (
     target_path,
 )
 from sbpair.emulator.filters import Rule
-from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.namespace import Namespace, new_auth_rule
 from sbpair.engine.auth import LISTEN, MANAGE, SEND, AuthError, Rights, authenticate, service_bus_audiences
 from sbpair.engine.errors import EntityError, bad_request, conflict, not_found
 from sbpair.service import Tier
@@ -401,7 +422,7 @@ def _version(call: Call) -> str:
     return call.query.get("api-version", OLDEST_VERSION)
 
 
-def _style(call: Call) -> Style:
+def _style(call: Call) -> "Style":
     return Style(forward_base=f"sb://{call.host}/", api_version=_version(call))
 
 
@@ -425,3 +446,140 @@ def entity_of(path: str) -> str:
     except EntityError:
         return path
     return f"{entity}/Subscriptions/{subscription}" if subscription else entity
+
+
+FIRST_VERSION_WITH_MESSAGE_SIZE = "2021-05"
+FIRST_VERSION_WITH_FILTER_COUNTS = "2024-05"
+NEWEST_VERSION = "2024-05"
+
+QUEUE_ORDER = (
+    "LockDuration MaxSizeInMegabytes RequiresDuplicateDetection RequiresSession DefaultMessageTimeToLive "
+    "DeadLetteringOnMessageExpiration DuplicateDetectionHistoryTimeWindow MaxDeliveryCount EnableBatchedOperations "
+    "SizeInBytes MessageCount IsAnonymousAccessible AuthorizationRules Status ForwardTo CreatedAt UpdatedAt "
+    "AccessedAt UserMetadata SupportOrdering CountDetails AutoDeleteOnIdle EnablePartitioning "
+    "EntityAvailabilityStatus ForwardDeadLetteredMessagesTo EnableExpress MaxMessageSizeInKilobytes"
+)
+TOPIC_ORDER = (
+    "DefaultMessageTimeToLive MaxSizeInMegabytes RequiresDuplicateDetection DuplicateDetectionHistoryTimeWindow "
+    "EnableBatchedOperations SizeInBytes FilteringMessagesBeforePublishing IsAnonymousAccessible AuthorizationRules "
+    "Status ForwardTo CreatedAt UpdatedAt AccessedAt UserMetadata SupportOrdering CountDetails SubscriptionCount "
+    "SqlFilterCount CorrelationFilterCount AutoDeleteOnIdle EnablePartitioning EntityAvailabilityStatus "
+    "EnableSubscriptionPartitioning EnableExpress MaxMessageSizeInKilobytes"
+)
+SUBSCRIPTION_ORDER = (
+    "LockDuration RequiresSession DefaultMessageTimeToLive DeadLetteringOnMessageExpiration "
+    "DeadLetteringOnFilterEvaluationExceptions MessageCount MaxDeliveryCount EnableBatchedOperations Status ForwardTo "
+    "CreatedAt UpdatedAt AccessedAt UserMetadata CountDetails ForwardDeadLetteredMessagesTo AutoDeleteOnIdle "
+    "EntityAvailabilityStatus"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How one answer is written: the API version asked for, and the URL base put before forwarding targets."""
+
+    forward_base: str
+    api_version: str = NEWEST_VERSION
+
+
+def describe(description: Description, runtime: Runtime, style: Style) -> Node:
+    """The description element of an entity with its runtime facts.
+
+    The elements are written in the order of the service's data contracts, because readers built on them skip what comes
+    out of order. Reading is as lenient as the service: unknown and read-only elements are ignored.
+    """
+    known = _settings(description, style) | _runtime(description, runtime) | _kind_specific(description, runtime, style)
+    tag, order = _tag_and_order(description)
+    return description_node(tag, *(known[name] for name in order if name in known))
+
+
+def read_settings(element: Element, kind: type[Description]) -> dict[str, object]:
+    """The settings given in a description element; EntityError 40000 for a value that does not fit."""
+    given = {}
+    for field in FIELDS[kind]:
+        text = child_text(element, field.element)
+        if text is not None:
+            given[field.attribute] = setting_from_text(field, text)
+    return given
+
+
+def read_authorization_rules(element: Element) -> tuple[AuthorizationRule, ...]:
+    """The authorization rules of a queue or topic description; keys left out are made up, as the service does."""
+    rules = child(element, "AuthorizationRules")
+    return () if rules is None else tuple(_read_rule(rule) for rule in rules)
+
+
+def _settings(description: Description, style: Style) -> dict[str, Node]:
+    nodes = {}
+    for field in FIELDS[type(description)]:
+        text = setting_to_text(field, getattr(description, field.attribute), style.forward_base)
+        if text is not None:
+            nodes[field.element] = text_node(field.element, text)
+    if style.api_version < FIRST_VERSION_WITH_MESSAGE_SIZE:
+        nodes.pop("MaxMessageSizeInKilobytes", None)
+    return nodes
+
+
+def _runtime(description: Description, runtime: Runtime) -> dict[str, Node]:
+    facts = facts_of(description, runtime)
+    facts["EntityAvailabilityStatus"] = "Limited" if runtime.is_limited else "Available"
+    if not isinstance(description, SubscriptionDescription):
+        facts["IsAnonymousAccessible"] = False
+    counts = (text_node(f"d2p1:{name}", number) for name, number in counts_of(runtime.counts).items())
+    details = Node("CountDetails", tuple(counts), {"xmlns:d2p1": COUNTS_NS})
+    return {name: text_node(name, value) for name, value in facts.items()} | {"CountDetails": details}
+
+
+def _kind_specific(description: Description, runtime: Runtime, style: Style) -> dict[str, Node]:
+    if isinstance(description, SubscriptionDescription):
+        return {}
+    nodes = {
+        "AuthorizationRules": node("AuthorizationRules", *map(_write_rule, description.authorization_rules)),
+    }
+    if isinstance(description, QueueDescription):
+        return nodes | {"SupportOrdering": text_node("SupportOrdering", not description.enable_partitioning)}
+    nodes["EnableSubscriptionPartitioning"] = text_node("EnableSubscriptionPartitioning", False)
+    if style.api_version >= FIRST_VERSION_WITH_FILTER_COUNTS:
+        nodes["SqlFilterCount"] = text_node("SqlFilterCount", runtime.sql_filter_count)
+        nodes["CorrelationFilterCount"] = text_node("CorrelationFilterCount", runtime.correlation_filter_count)
+    return nodes
+
+
+def _tag_and_order(description: Description) -> tuple[str, list[str]]:
+    if isinstance(description, QueueDescription):
+        return "QueueDescription", QUEUE_ORDER.split()
+    if isinstance(description, TopicDescription):
+        return "TopicDescription", TOPIC_ORDER.split()
+    return "SubscriptionDescription", SUBSCRIPTION_ORDER.split()
+
+
+def _write_rule(rule: AuthorizationRule) -> Node:
+    times = {"CreatedTime": rule.created_time, "ModifiedTime": rule.modified_time}
+    return Node(
+        "AuthorizationRule",
+        (
+            text_node("ClaimType", "SharedAccessKey"),
+            text_node("ClaimValue", "None"),
+            node("Rights", *(text_node("AccessRights", right) for right in RIGHTS if right in rule.rights)),
+            *(text_node(name, time) for name, time in times.items() if time is not None),
+            text_node("KeyName", rule.name),
+            text_node("PrimaryKey", rule.primary_key),
+            text_node("SecondaryKey", rule.secondary_key),
+        ),
+        {"i:type": "SharedAccessAuthorizationRule"},
+    )
+
+
+def _read_rule(element: Element) -> AuthorizationRule:
+    name = child_text(element, "KeyName")
+    rights = child(element, "Rights")
+    if local_name(element) != "AuthorizationRule" or not name or rights is None:
+        raise bad_request("An authorization rule needs a key name and rights.")
+    rule = new_auth_rule(name, [(right.text or "").strip() for right in rights])
+    return replace(
+        rule,
+        primary_key=child_text(element, "PrimaryKey") or rule.primary_key,
+        secondary_key=child_text(element, "SecondaryKey") or rule.secondary_key,
+        created_time=child_text(element, "CreatedTime"),
+        modified_time=child_text(element, "ModifiedTime"),
+    )

@@ -10,8 +10,12 @@ from uuid import uuid4
 
 from sbpair.emulator.admin import atom_xml
 from sbpair.emulator.admin.fields import format_log_time
-from sbpair.emulator.limits import MAX_BODY_ITEMS
 from sbpair.engine.errors import EntityError, bad_request
+
+MAX_BODY_ITEMS = 2000
+"""Our own bound of tags, attributes and lines, or entries, in the body of an administration request: some 5 ms to read
+or to write."""
+
 
 # Refusals as the two administration APIs write them, with the tracking text every answer of the service carries.
 

@@ -30,13 +30,15 @@ from sbpair.emulator.broker.partitions import key_of, partition_of
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.laws import Laws
-from sbpair.emulator.limits import MAX_PARTS_PER_TRANSACTION
 from sbpair.engine import errors
-from sbpair.engine.budgets import Budget
+from sbpair.engine.budgets import MAX_OPEN_TRANSACTIONS, Budget
 from sbpair.engine.clock import Clock, Timer
 from sbpair.engine.errors import BrokerError
-from sbpair.engine.limits import MAX_OPEN_TRANSACTIONS
 from sbpair.service import session_key
+
+MAX_PARTS_PER_TRANSACTION = 2000
+"""Messages, settlements and cancellations, which a commit does all at once: our own bound."""
+
 
 UNKNOWN_ID = "amqp:transaction:unknown-id"
 ROLLED_BACK = "amqp:transaction:rollback"

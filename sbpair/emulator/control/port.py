@@ -121,7 +121,7 @@ class ControlPort:
 
 def _reply(namespace: Namespace, call: "Call") -> "Reply":
     from sbpair.emulator.admin.calls import arm_error
-    from sbpair.emulator.admin.fault_control import handle_control, is_control_path
+    from sbpair.emulator.admin.http import handle_control, is_control_path
 
     if is_control_path(call.segments):
         return handle_control(namespace, call)

@@ -9,10 +9,12 @@ from sbpair.amqp.types import Array
 from sbpair.emulator.broker.addresses import Location
 from sbpair.emulator.broker.mailbox import Mailbox
 from sbpair.emulator.broker.transactions import Transaction
-from sbpair.emulator.limits import MAX_REQUEST_NUMBERS
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine import errors
 from sbpair.engine.errors import BrokerError
+
+MAX_REQUEST_NUMBERS = 2000
+"""Messages that a management request cancels or receives by their numbers, all or none: our own bound."""
 
 
 @dataclass(frozen=True, slots=True)

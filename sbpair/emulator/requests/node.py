@@ -16,7 +16,6 @@ from sbpair.emulator.broker.messages import as_mapping
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transaction
-from sbpair.emulator.limits import MAX_REQUEST_ITEMS
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.requests import messages, rules, sessions
 from sbpair.emulator.requests.call import Answering, Call, Operation, Reply, WithinTransaction
@@ -27,6 +26,10 @@ from sbpair.engine.faults import FaultKind
 from sbpair.engine.link import IncomingDelivery, Link, LinkConnection, LinkHandler
 from sbpair.engine.performatives import accepted, in_transaction, rejected, transaction_of
 from sbpair.engine.replies import AnsweringNode, AnswerLink, NodeRequest, status_of
+
+MAX_REQUEST_ITEMS = 65_536
+"""Our own bound of the items in a management request: some thousand messages to schedule, or as many lock tokens."""
+
 
 AT_COMMIT, REFUSED = WithinTransaction.AT_COMMIT, WithinTransaction.REFUSED
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from sbpair.emulator.admin.fields import capitalized, parse_duration
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
-from sbpair.emulator.seed import checked, settable
-from sbpair.emulator.seed.reading import SeedError, only
+from sbpair.emulator.seed import SeedError, checked, only, settable
 from sbpair.lines import LinedMapping, like, line_of
 
 _Kind = Any

@@ -257,7 +257,7 @@ def forecast(total: results.Total, question: Question, prices: PriceTable) -> Dr
     Receive, complete and send: 2 operations for every started 64 KB and one for the completion. The time is that of
     the question's rate, and no less than the throttling credits of the secondary allow (receives and completions).
     """
-    from sbpair.core.forecast import Forecast  # tasks of Spark import this module and forecast nothing
+    from sbpair.core.prices import Forecast  # tasks of Spark import this module and forecast nothing
 
     needed = Forecast(message_operations=2 * total.units + total.messages)
     on_secondary = Forecast(message_operations=total.units + total.messages)

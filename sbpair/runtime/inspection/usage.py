@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from sbpair.core.entities import EntityKind, NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import ServiceError
-from sbpair.core.forecast import Forecast
 from sbpair.core.inspection.entity import Listed
 from sbpair.core.message import Disposition, Received
 from sbpair.core.names import subscription_of
+from sbpair.core.prices import Forecast
 from sbpair.ports import MessageReceiver, MessageSender, Messaging, NamespaceAdmin
 from sbpair.service import QueueSettings
 

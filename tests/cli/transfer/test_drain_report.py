@@ -8,8 +8,8 @@ import pytest
 from sbpair.cli.transfer.report import report_result
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.errors import EntityNotFoundError, ServerBusyError
-from sbpair.core.forecast import Forecast
 from sbpair.core.message import Disposition, Received
+from sbpair.core.prices import Forecast
 from sbpair.core.serialization import output_schema, to_plain
 from sbpair.core.transfer.conclusion import Asked, DrainResult, closing
 from sbpair.core.transfer.report import (

@@ -15,11 +15,10 @@ from sbpair.core.cost.scenarios import (
     problems,
 )
 from sbpair.core.entities import Tier
-from sbpair.core.forecast import Forecast, of_messages
 from sbpair.core.inspection.audit.result import of_audit, of_calls
 from sbpair.core.inspection.plan import of_plan, plan_cleanup, plan_provision
 from sbpair.core.inspection.snapshot import Calls
-from sbpair.core.prices import built_in
+from sbpair.core.prices import Forecast, built_in, of_messages
 from tests.core.snapshots import a_pair, a_queue, healthy, path
 
 PRICES = built_in()

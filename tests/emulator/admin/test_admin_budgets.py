@@ -12,8 +12,8 @@ from aiohttp import web
 
 from sbpair.emulator.admin.arm import ArmApi, Context
 from sbpair.emulator.admin.atom import AtomApi
+from sbpair.emulator.admin.calls import MAX_BODY_ITEMS
 from sbpair.emulator.admin.http import LARGEST_BODY_BYTES, make_app, make_runner
-from sbpair.emulator.limits import MAX_BODY_ITEMS
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine.auth import ROOT_KEY_NAME, make_sas_token
 from sbpair.engine.budgets import Budget, Memory, Turns

@@ -8,9 +8,8 @@ import pytest
 
 from sbpair.emulator.broker.messages import State, parse
 from sbpair.emulator.entities import RuleDescription, SqlAction, SqlFilter
-from sbpair.emulator.filters import FilterEvaluationError, MessageView, Rule
+from sbpair.emulator.filters import MAX_FILTER_STEPS_PER_RULE, FilterEvaluationError, MessageView, Rule
 from sbpair.emulator.laws import Laws
-from sbpair.emulator.limits import MAX_FILTER_STEPS_PER_RULE
 from sbpair.engine.budgets import Background
 from sbpair.engine.errors import RESOURCE_DELETED, BrokerError
 from tests.engine.wire_client import seen

@@ -19,9 +19,9 @@ from sbpair.amqp.sections import build
 from sbpair.amqp.types import Array, Int, Long, Timestamp
 from sbpair.emulator.broker.addresses import locate
 from sbpair.emulator.broker.messages import BATCH_FORMAT
+from sbpair.emulator.broker.transactions import MAX_PARTS_PER_TRANSACTION
 from sbpair.emulator.entities import RuleDescription, SqlAction, SqlFilter
-from sbpair.emulator.limits import MAX_PARTS_PER_TRANSACTION, MAX_REQUEST_NUMBERS
-from sbpair.emulator.requests.call import Call
+from sbpair.emulator.requests.call import MAX_REQUEST_NUMBERS, Call
 from sbpair.emulator.requests.node import OPERATIONS
 from sbpair.engine.link import LinkHandler
 from sbpair.service import Tier

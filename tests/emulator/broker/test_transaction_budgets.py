@@ -7,20 +7,20 @@ import pytest
 
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Described, Ulong
-from sbpair.emulator.broker.transactions import UNKNOWN_ID, Transactions
+from sbpair.emulator.broker.transactions import MAX_PARTS_PER_TRANSACTION, UNKNOWN_ID, Transactions
 from sbpair.emulator.laws import Laws
-from sbpair.emulator.limits import MAX_PARTS_PER_TRANSACTION
 from sbpair.emulator.server import Emulator
 from sbpair.engine import errors
-from sbpair.engine.budgets import TRANSACTION_BYTES, Memory
-from sbpair.engine.clock import ManualClock
-from sbpair.engine.errors import BrokerError
-from sbpair.engine.limits import (
+from sbpair.engine.budgets import (
     MAX_HELD_BYTES,
     MAX_OPEN_TRANSACTIONS,
     MAX_OPEN_TRANSACTIONS_BEFORE_TOKEN,
+    TRANSACTION_BYTES,
     TRANSACTION_HEADROOM_BYTES,
+    Memory,
 )
+from sbpair.engine.clock import ManualClock
+from sbpair.engine.errors import BrokerError
 from sbpair.engine.performatives import (
     ACCEPTED,
     ATTACH,

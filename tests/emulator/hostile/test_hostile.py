@@ -20,7 +20,7 @@ from sbpair.amqp.types import Described, Symbol, Ubyte, Uint, Ulong
 from sbpair.emulator.entities import CorrelationFilter, QueueDescription, RuleDescription, SqlFilter
 from sbpair.emulator.server import Emulator
 from sbpair.engine.auth import ROOT_KEY_NAME, make_bearer_token, make_sas_token
-from sbpair.engine.limits import MAX_HELD_BYTES
+from sbpair.engine.budgets import MAX_HELD_BYTES
 from sbpair.engine.performatives import (
     ATTACH,
     BEGIN,

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import SbpairError, for_pair
-from sbpair.core.forecast import Forecast
 from sbpair.core.inspection.audit.findings import AuditReport, Check, FindingGroup, Severity, alike, in_one_line
 from sbpair.core.inspection.snapshot import Calls, QueueSeen, Snapshot, Unread
 from sbpair.core.outcome import Exit, gravest
+from sbpair.core.prices import Forecast
 from sbpair.core.serialization import AS_TIME, HIDDEN, INLINED, column, metric, published
 from sbpair.core.words import counted, with_hint
 
