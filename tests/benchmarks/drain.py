@@ -10,7 +10,8 @@ have taken for all is in proportion.
 import argparse
 import sys
 from collections.abc import Iterator
-from statistics import median
+from math import sqrt
+from statistics import mean, median, stdev
 from typing import Any
 
 from tests.benchmarks.embedded import Embedded, embedded
@@ -108,6 +109,20 @@ class Bench:
         yield Row("drain", case, "CPU with / without a ledger", round(ratio, 2), "x")
         yield Row("drain", case, "time with / without a ledger", round(with_one.seconds / without.seconds, 2), "x")
 
+    def chain(self, messages: int, pairs: int) -> Iterator[Row]:
+        """What the chain of a ledger's lines costs of a drain, in pairs of runs that alternate."""
+        ratios = []
+        for number in range(pairs):
+            spent = {}
+            for way in ("ours+ledger", "ours+unchained")[:: 1 if number % 2 else -1]:
+                spent[way] = self.cost(way, messages).cpu_seconds
+            ratios.append(spent["ours+ledger"] / spent["ours+unchained"])
+        case, middle = f"{messages:,} x 1 KB, 0 ms, {pairs} pairs", mean(ratios)
+        either_way = 1.96 * stdev(ratios) / sqrt(pairs)
+        yield Row("drain", case, "CPU with / without the ledger's chain", round(middle, 3), "x", at_most=1.03)
+        yield Row("drain", case, "95 % confidence: lower end", round(middle - either_way, 3), "x")
+        yield Row("drain", case, "95 % confidence: upper end", round(middle + either_way, 3), "x")
+
     def memory(self, counts: list[int]) -> Iterator[Row]:
         """Peak memory and CPU as the backlog grows."""
         costs = {count: self.cost("ours", count) for count in counts}
@@ -133,7 +148,7 @@ def _per_10k(cost: Cost) -> float:
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
-    """All figures; `quick` takes about two minutes, the whole about twenty."""
+    """All figures; `quick` takes about two minutes, the whole about 25."""
     rows: list[Row] = []
     with embedded() as on:
         bench = Bench(on)
@@ -145,6 +160,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         rows += bench.over_bare(many, 1 if quick else 3)
         rows += bench.slow_settling(many)
         rows += bench.ledger(many)
+        rows += bench.chain(many, 4 if quick else 30)
         rows += bench.memory([1_000, 5_000] if quick else [10_000, 100_000, 1_000_000])
         rows += bench.rooms(many)
     return [row.as_dict() for row in rows]

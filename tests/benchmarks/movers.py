@@ -3,7 +3,7 @@
 naive      the SDK: receive one, send one, complete one, from one of the queues
 careful    the SDK: receive 100, send them as a batch, complete them at once; queues side by side
 bare       our wire without a pump: receive 100, send the very bytes as a batch, settle; nothing edited, nor decoded
-ours       `sbpair drain`, without a ledger; `ours+ledger` with one
+ours       `sbpair drain`, without a ledger; `ours+ledger` with one, `ours+unchained` with one without its chain
 """
 
 import argparse
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from sbpair.azure.wire import ReceiverWire, SenderWire, make_sdk_receiver, make_
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.message import Disposition, Received
 from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.transfer import ledger as ledgers
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from tests.benchmarks.embedded import BACKLOG, DESTINATION, Embedded
@@ -228,6 +229,14 @@ async def with_ledger(primary: str, secondary: str, goal: Goal) -> None:
         await ledger.close()
 
 
+async def with_unchained_ledger(primary: str, secondary: str, goal: Goal) -> None:
+    def unchained(lines: Iterable[bytes], mark: bytes) -> tuple[bytes, bytes]:
+        return b"".join(lines), mark
+
+    ledgers.chained = unchained  # type: ignore[attr-defined]
+    await with_ledger(primary, secondary, goal)
+
+
 def _access(name: str, text: str) -> NamespaceAccess:
     return NamespaceAccess(name, host_of(text), AuthMethod.CONNECTION_STRING, Secret(text))
 
@@ -238,6 +247,7 @@ WAYS: dict[str, Callable[[str, str, Goal], Awaitable[None]]] = {
     "bare": bare,
     "ours": ours,
     "ours+ledger": with_ledger,
+    "ours+unchained": with_unchained_ledger,
 }
 _PLACES = (
     ("/sbpair/amqp/", "amqp"),

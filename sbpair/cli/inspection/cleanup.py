@@ -22,7 +22,7 @@ from sbpair.cli.inspection.plans import (
     planned,
     plans_for,
     steps_agreed,
-    write_plans,
+    written,
 )
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, PairsArgument, command
@@ -94,8 +94,8 @@ def cleanup(
     request = operations.CleanupRequest(tuple(configured), tuple(confirm), others, dry_run=True)
     if plan is not None:
         plans = plans_for(plan, Purpose.CLEANUP, chosen)
-        for pair, written in plans:
-            check_still_extra(pair, written, configured)
+        for pair, each in plans:
+            check_still_extra(pair, each, configured)
     else:
         plans = made(options, chosen, operations.cleanup, request)
         for pair, found in plans:
@@ -103,7 +103,7 @@ def cleanup(
                 logging.getLogger("sbpair").warning(missing)
     check_confirmed([each for _, each in plans], confirm)
     if not act:
-        return _only_shown(plans, notes, plan_out)
+        return _only_shown(options, plans, notes, plan_out)
     if not steps_agreed(options, plans, yes=yes):
         return _shown(plans, notes)
     if archive is not None or drain:
@@ -116,10 +116,9 @@ def cleanup(
     return carry_out(options, "cleanup", plans, operations.cleanup, request, from_file=from_file, notes=notes)
 
 
-def _only_shown(plans: PairPlans, notes: list[str], plan_out: Path | None) -> CommandResult:
+def _only_shown(options: Options, plans: PairPlans, notes: list[str], plan_out: Path | None) -> CommandResult:
     if plan_out is not None:
-        write_plans(plan_out, [plan for _, plan in plans])
-        return replace(_shown(plans, [*notes, f"Plan written to {plan_out}."]), exit=Exit.OK)
+        return written(options, plan_out, _shown(plans, notes), plans)
     if any(plan.has_changes for _, plan in plans):
         notes = [*notes, "Delete them with --yes."]
     return _shown(plans, notes)

@@ -1,6 +1,7 @@
 """What provision and cleanup share on the command line: plan files, plans and what became of them as tables."""
 
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +11,16 @@ import typer
 
 from sbpair.cli.asking import agreed, can_ask, side_named
 from sbpair.cli.context import Stop, event_log, open_sides, run_and_show, run_async
-from sbpair.cli.inspection.saved import read_saved
-from sbpair.cli.options import Options
+from sbpair.cli.inspection.saved import read_plans, write_plans
+from sbpair.cli.options import ONCE, Options
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.inspection.plan import Plan, Purpose, check_target
 from sbpair.core.inspection.result import Applied, Planned, PlanRow, StepOutcome, plan_rows, plan_summary
+from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import in_words
-from sbpair.core.redact import json_text, printable
-from sbpair.render.console import say, write_file
+from sbpair.core.redact import printable
+from sbpair.render.console import say
 from sbpair.render.result import CommandResult, table_of
 from sbpair.settings import state_directory
 
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
     from sbpair.connect import Verb
     from sbpair.core.inspection.result import AppliedPlan
 
-PlanOutOption = Annotated[Path | None, typer.Option(help="Save the plan to this file; change nothing.")]
+PlanOutOption = Annotated[Path | None, typer.Option(help="Save the plan to this file; change nothing."), ONCE]
 PlanOption = Annotated[
-    Path | None, typer.Option(help="Apply this plan; refused if the queues changed since it was made.")
+    Path | None, typer.Option(help="Apply this plan; refused if the queues changed since it was made."), ONCE
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the plan; exit 5 if it has changes.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the plan; exit 5 if it has changes."), ONCE]
 PairPlans = Sequence[tuple[Pair, Plan]]
 
 
@@ -41,20 +43,24 @@ def operations_log() -> Path:
     return state_directory(os.environ) / FILE_NAME
 
 
-def write_plans(path: Path, plans: Iterable[Plan]) -> None:
-    """Write plans to a file that `--plan` reads again."""
-    write_file(path, json_text({"plans": [plan.to_dict() for plan in plans]}, indent=2) + "\n", private=True)
+def written(options: Options, path: Path, result: CommandResult, plans: PairPlans) -> CommandResult:
+    """Save plans to a file that `--plan` reads again, and say so in their result."""
+    where = write_plans(path, [plan.to_dict() for _, plan in plans])
+    what = f"Plan with {plan_summary(plan for _, plan in plans).rstrip('.')}"
+    note = f"{what} {where}. Apply it: {options.go_on} --plan {shlex.quote(str(path))}"
+    return replace(result, notes=(*result.notes, note), exit=Exit.OK)
 
 
 def plans_for(path: Path, purpose: Purpose, pairs: Sequence[Pair]) -> list[tuple[Pair, Plan]]:
-    """Plans of a file written by `write_plans`, with the pairs they are for.
+    """Plans that `written` has saved, with the pairs they are for.
 
     Raises:
         UsageError: unreadable, not JSON, not plans of this release's format; a plan for another purpose, for a pair
             that is not among `pairs`, or for other namespaces.
+        StalePlanError: it was changed by hand, or has expired.
     """
     by_name = {pair.name: pair for pair in pairs}
-    plans = [Plan.from_dict(plan) for plan in read_saved(path, "plan")]
+    plans = [Plan.from_dict(plan) for plan in read_plans(path)]
     for plan in plans:
         if plan.purpose is not purpose:
             raise UsageError(

@@ -18,12 +18,11 @@ from sbpair.cli.inspection.plans import (
     planned,
     plans_for,
     steps_agreed,
-    write_plans,
+    written,
 )
 from sbpair.cli.options import Options, PairsArgument, command
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.plan import Purpose
-from sbpair.core.outcome import Exit
 from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
 
@@ -76,8 +75,7 @@ def provision(
         plans = made(options, chosen, operations.provision, request)
     only_plans = [each for _, each in plans]
     if plan_out is not None:
-        write_plans(plan_out, only_plans)
-        return replace(planned("provision", only_plans, notes=(f"Plan written to {plan_out}.",)), exit=Exit.OK)
+        return written(options, plan_out, planned("provision", only_plans), plans)
     if dry_run or not steps_agreed(options, plans, yes=yes):
         return planned("provision", only_plans)
     request = operations.ProvisionRequest(log=operations_log())

@@ -1,21 +1,67 @@
 """What audit, cost and others share: files of snapshots and plans, and the configured pairs."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sbpair.core.errors import SbpairError, UsageError
+from sbpair.cli.context import system_clock
+from sbpair.core.errors import SbpairError, StalePlanError, UsageError
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
 from sbpair.core.redact import json_text
+from sbpair.core.serialization import spoken_time
 from sbpair.render.console import write_file
 
 if TYPE_CHECKING:
     from sbpair.settings import Settings
 
 
-def read_saved(path: Path, noun: str) -> list[Any]:
-    """What a file of snapshots or plans (`noun`: `snapshot`, `plan`) holds.
+PLAN_SECONDS = 24 * 3600.0
+"""After this time a plan is refused: what was decided on may long be another situation."""
+
+
+def write_plans(path: Path, plans: Iterable[Mapping[str, Any]], *, valid_seconds: float | None = PLAN_SECONDS) -> str:
+    """Write plans to a file that `read_plans` reads again, with who made them and a digest.
+
+    Args:
+        valid_seconds: None: for ever, since the run that it is for takes as long as it takes.
+
+    Returns:
+        The end of a sentence: where the plan is, and until when it is valid.
+    """
+    from sbpair.operations.log import who
+
+    now = system_clock().now().timestamp()
+    expires_at = None if valid_seconds is None else now + valid_seconds
+    document = {"plans": [*plans], "made_by": who(), "made_at": now, "expires_at": expires_at}
+    write_file(path, json_text({**document, "sha256": digest_of(document)}, indent=2) + "\n", private=True)
+    return f"written to {path}" + ("" if expires_at is None else f", valid until {spoken_time(expires_at)}")
+
+
+def read_plans(path: Path) -> list[Any]:
+    """The plans of a file that `write_plans` wrote.
+
+    Raises:
+        UsageError: unreadable, not JSON, or not such a file.
+        StalePlanError: it was changed by hand, or has expired.
+    """
+    document = dict(_document(path, "plan"))
+    if document.pop("sha256", None) != digest_of(document):
+        raise StalePlanError(f"{path} is not as it was written. Nothing was changed.")
+    if (expires_at := document.get("expires_at")) is not None and system_clock().now().timestamp() > expires_at:
+        raise StalePlanError(f"{path} has expired at {spoken_time(expires_at)}. Nothing was changed.")
+    return list(document["plans"])
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """What a plan file says of all of itself: it keeps slips apart, not somebody who can write the file."""
+    return sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _document(path: Path, noun: str) -> Mapping[str, Any]:
+    """A file of snapshots or plans (`noun`: `snapshot`, `plan`).
 
     Raises:
         UsageError: unreadable, not JSON, or not such a file.
@@ -26,10 +72,9 @@ def read_saved(path: Path, noun: str) -> list[Any]:
         document = parse_json(read_text(path))
     except DocumentError as error:
         raise UsageError(f"Cannot read the {noun} {path}: {error}") from error
-    saved = document.get(f"{noun}s") if isinstance(document, dict) else None
-    if not isinstance(saved, list):
+    if not isinstance(document, dict) or not isinstance(document.get(f"{noun}s"), list):
         raise UsageError(f"{path} is not a {noun} file: an object with a list `{noun}s` is expected.")
-    return saved
+    return document
 
 
 def read_snapshots(path: Path) -> list[Snapshot]:
@@ -38,7 +83,7 @@ def read_snapshots(path: Path) -> list[Snapshot]:
     Raises:
         UsageError: unreadable, not JSON, or not snapshots of this release's format.
     """
-    return [Snapshot.from_dict(snapshot) for snapshot in read_saved(path, "snapshot")]
+    return [Snapshot.from_dict(snapshot) for snapshot in _document(path, "snapshot")["snapshots"]]
 
 
 def choose_snapshots(path: Path, names: Sequence[str] | None) -> list[Snapshot]:

@@ -12,7 +12,7 @@ from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.context import load_settings
 from sbpair.cli.inspection.plans import operations_log
-from sbpair.cli.inspection.saved import read_saved
+from sbpair.cli.inspection.saved import read_plans, write_plans
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.options import (
     DESPITE,
@@ -36,10 +36,9 @@ from sbpair.core.inspection.evacuated import (
 )
 from sbpair.core.inspection.evacuation import DeadLettersTo, LeftThere
 from sbpair.core.outcome import Exit
-from sbpair.core.redact import json_text
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.words import counted
-from sbpair.render.console import check_writable, write_file
+from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ def evacuate(
             raise UsageError(
                 f"--plan does what a plan says: no --plan-out, --except, --dead-letters or {DESPITE}. {NOTHING_CHANGED}"
             )
-        written = WrittenPlan.parse(str(plan), read_saved(plan, "plan"), here.host, there.host)
+        written = WrittenPlan.parse(str(plan), read_plans(plan), here.host, there.host)
     if plan_out is not None:
         check_writable(plan_out)
     request = operations.EvacuateRequest(
@@ -173,9 +172,8 @@ def evacuate(
             return result
         if done.conflicts:
             return replace(result, notes=(*result.notes, f"No plan was written to {plan_out}."))
-        text = json_text({"plans": [done.plan.to_file(here.host, there.host)]}, indent=2) + "\n"
-        write_file(plan_out, text, private=True)
-        return replace(result, notes=(*result.notes, f"Plan written to {plan_out}."), exit=Exit.OK)
+        where = write_plans(plan_out, [done.plan.to_file(here.host, there.host)], valid_seconds=None)
+        return replace(result, notes=(*result.notes, f"Plan {where}."), exit=Exit.OK)
 
     run = PlannedRun(options, operations.evacuate, (here, there), request, agree, shown, "evacuate", "")
     return run.carry_out(yes=yes)

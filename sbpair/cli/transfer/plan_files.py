@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.context import system_clock
-from sbpair.cli.inspection.saved import read_saved
+from sbpair.cli.inspection.saved import read_plans, write_plans
 from sbpair.cli.options import ONCE, Options, OptionSet
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
-from sbpair.core.redact import json_text
-from sbpair.core.serialization import spoken_time
 from sbpair.core.words import counted
-from sbpair.render.console import check_writable, write_file
+from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
@@ -61,11 +58,8 @@ class PlanFiles(OptionSet):
             return None
         from sbpair.core.transfer.message_plan import MessagePlan
 
-        name, now = str(self.plan), system_clock().now().timestamp()
-        saved = read_saved(self.plan, "plan")
-        return PlanFile(
-            self.plan, options.go_on, hosts, MessagePlan.parse(name, saved, command=options.go_on, hosts=hosts, now=now)
-        )
+        written = MessagePlan.parse(str(self.plan), read_plans(self.plan), command=options.go_on, hosts=hosts)
+        return PlanFile(self.plan, options.go_on, hosts, written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +84,8 @@ class PlanFile:
     def write(self, keys: "Sequence[Key]", report: "DrainReport", undo: str, result: CommandResult) -> CommandResult:
         """Save the plan for these messages, and say so in the result."""
         from sbpair.core.transfer.message_plan import MessagePlan
-        from sbpair.operations.log import who
 
-        plan = MessagePlan.of(
-            keys,
-            command=self.command,
-            hosts=self.hosts,
-            made_by=who(),
-            made_at=system_clock().now().timestamp(),
-            left=report.left,
-            undo=undo,
-        )
-        write_file(self.path, json_text({"plans": [plan.to_dict()]}, indent=2) + "\n", private=True)
-        said = f"Plan for {counted(plan.messages, 'message')} written to {self.path}, valid until "
-        apply = f"{self.command} --plan {shlex.quote(str(self.path))}"
-        note = f"{said}{spoken_time(plan.expires_at)}. {undo} Apply it: {apply}"
+        plan = MessagePlan.of(keys, command=self.command, hosts=self.hosts, left=report.left, undo=undo)
+        said = f"Plan for {counted(plan.messages, 'message')} {write_plans(self.path, [plan.to_dict()])}"
+        note = f"{said}. {undo} Apply it: {self.command} --plan {shlex.quote(str(self.path))}"
         return replace(result, notes=(*result.notes, note), exit=Exit.OK)

@@ -7,7 +7,7 @@ Cost", its part on creating backlog queues.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -168,18 +168,26 @@ class Expected:
 
     settings: QueueSettings
     updated_at: float | None = None
+    messages: int | None = None
+    """What it held, by its counts."""
 
     @classmethod
     def of(cls, facts: QueueFacts) -> "Expected":
-        return cls(facts.settings, facts.updated_at)
+        return cls(facts.settings, facts.updated_at, facts.counts.total)
 
     def matches(self, facts: QueueFacts) -> bool:
         """Whether `facts` is the version that was planned for: set as it was then, and not written since."""
-        if self.settings != facts.settings:
-            return False
+        return self.changed(facts) is None
+
+    def changed(self, facts: QueueFacts) -> str | None:
+        """What is not as it was planned for: `max_delivery_count was changed`."""
+        names = [one.name for one in fields(QueueSettings)]
+        others = [name for name in names if getattr(self.settings, name) != getattr(facts.settings, name)]
+        if others:
+            return f"{', '.join(others)} {'was' if len(others) == 1 else 'were'} changed"
         if self.updated_at is None or facts.updated_at is None:
-            return True
-        return abs(self.updated_at - facts.updated_at) < _SAME_UPDATE_SECONDS
+            return None
+        return None if abs(self.updated_at - facts.updated_at) < _SAME_UPDATE_SECONDS else "it was written since"
 
 
 _SAME_UPDATE_SECONDS = 0.001

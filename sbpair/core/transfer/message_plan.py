@@ -2,18 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 
 from sbpair.core.errors import StalePlanError, UsageError
-from sbpair.core.serialization import Document, from_plain, spoken_time
+from sbpair.core.serialization import Document, from_plain
 from sbpair.core.transfer.report import Left
 from sbpair.core.transfer.state import Key
 from sbpair.core.words import counted, ranges
 
 FORMAT_VERSION = 1
-VALID_SECONDS = 24 * 3600.0
-"""After this time a plan is refused: what was decided on may long be another situation."""
 FIRST_MESSAGES = 5
 _STATE = "Nothing was changed."
 
@@ -37,15 +35,12 @@ class PlannedQueue:
 
 @dataclass(frozen=True, slots=True)
 class MessagePlan(Document):
-    """What a command is going to do with which messages. Times in UTC epoch seconds."""
+    """What a command is going to do with which messages."""
 
     format_version: int
     command: str
     """The command line that the plan is for, without what concerns one run only."""
     hosts: tuple[str, ...]
-    made_by: str
-    made_at: float
-    expires_at: float
     messages: int
     left: tuple[Left, ...]
     undo: str
@@ -54,8 +49,6 @@ class MessagePlan(Document):
     queues: tuple[PlannedQueue, ...]
     keys_sha256: str
     """Of all messages: queue, number, MessageId and time of each."""
-    sha256: str = ""
-    """Of all the rest: a plan that was changed is refused."""
 
     @classmethod
     def of(
@@ -64,8 +57,6 @@ class MessagePlan(Document):
         *,
         command: str,
         hosts: Sequence[str],
-        made_by: str,
-        made_at: float,
         left: Sequence[Left],
         undo: str,
     ) -> "MessagePlan":
@@ -73,13 +64,10 @@ class MessagePlan(Document):
         numbers: dict[str, list[int]] = {}
         for queue, number, _, _ in keys:
             numbers.setdefault(queue, []).append(number)
-        plan = cls(
+        return cls(
             FORMAT_VERSION,
             command,
             tuple(hosts),
-            made_by,
-            made_at,
-            made_at + VALID_SECONDS,
             len(keys),
             tuple(left),
             undo,
@@ -87,20 +75,13 @@ class MessagePlan(Document):
             tuple(PlannedQueue(queue, _runs(found)) for queue, found in sorted(numbers.items())),
             _digest(keys),
         )
-        return replace(plan, sha256=plan._own_digest())
-
-    def _own_digest(self) -> str:
-        return sha256(json.dumps(replace(self, sha256="").to_dict(), sort_keys=True).encode()).hexdigest()
 
     @classmethod
-    def parse(
-        cls, name: str, plans: Sequence[object], *, command: str, hosts: Sequence[str], now: float
-    ) -> "MessagePlan":
-        """The only plan of a file called `name`, if it is one for this command line, and still valid.
+    def parse(cls, name: str, plans: Sequence[object], *, command: str, hosts: Sequence[str]) -> "MessagePlan":
+        """The only plan of a file called `name`, if it is one for this command line.
 
         Raises:
             UsageError: it is none, or for something else.
-            StalePlanError: it was changed by hand, or has expired.
         """
         if len(plans) != 1:
             raise UsageError(f"{name} holds {counted(len(plans), 'plan')}, not one. {_STATE}")
@@ -108,16 +89,12 @@ class MessagePlan(Document):
         if not isinstance(data, dict) or data.get("format_version") != FORMAT_VERSION or "keys_sha256" not in data:
             raise UsageError(f"{name} is not a plan for messages of this release. {_STATE}", hint=StalePlanError.hint)
         plan = from_plain(cls, data, "plan")
-        if plan.sha256 != plan._own_digest():
-            raise StalePlanError(f"{name} was changed after it had been written. {_STATE}")
         if plan.command != command:
             raise UsageError(
                 f"{name} is a plan for another command line. {_STATE}", hint=f"It is for: {plan.command} --plan {name}"
             )
         if plan.hosts != tuple(hosts):
             raise UsageError(f"{name} is a plan for {', '.join(plan.hosts)}, not {', '.join(hosts)}. {_STATE}")
-        if now > plan.expires_at:
-            raise StalePlanError(f"{name} has expired at {spoken_time(plan.expires_at)}. {_STATE}")
         return plan
 
     def chosen(self, name: str, found: Sequence[Key]) -> tuple[Key, ...]:

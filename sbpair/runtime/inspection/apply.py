@@ -17,6 +17,7 @@ from sbpair.core.inspection.plan import Plan, Step, StepKind, differences, prote
 from sbpair.core.inspection.snapshot import describe_counts
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.outcome import Outcome, Report, Result
+from sbpair.core.words import counted
 from sbpair.ports import Clock, NamespaceAdmin, Observer
 from sbpair.runtime.browse import Peek
 from sbpair.runtime.inspection.gather import (
@@ -74,7 +75,13 @@ def _staleness(step: Step, facts: QueueFacts | None) -> str | None:
         return f"{step.queue} exists by now, and differently" if facts is not None and _unlike(facts, step) else None
     if facts is None:
         return None if step.kind is StepKind.DELETE else f"{step.queue} is gone"
-    return None if step.expected is None or step.expected.matches(facts) else f"{step.queue} was changed"
+    if step.expected is None:
+        return None
+    held, now = step.expected.messages, facts.counts.total
+    if step.kind is StepKind.DELETE and held is not None and now > held:
+        return f"{step.queue} holds {counted(now, 'message')} now, not {held:,}"
+    changed = step.expected.changed(facts)
+    return None if changed is None else f"{step.queue} was changed ({changed})"
 
 
 def _unlike(facts: QueueFacts, step: Step) -> bool:

@@ -12,7 +12,7 @@ from sbpair.amqp import sections
 from sbpair.amqp.types import Long, Symbol, Timestamp
 from sbpair.azure.payloads import to_received
 from sbpair.cli.failover.records import InputFormat, to_payload
-from sbpair.cli.inspection.saved import read_saved
+from sbpair.cli.inspection.saved import digest_of, read_plans
 from sbpair.core.errors import SbpairError
 from sbpair.core.inspection.plan import Plan
 from sbpair.core.inspection.result import PlanRow, plan_rows
@@ -78,13 +78,18 @@ def test_cost_of_a_snapshot(home: Path, data: bytes) -> None:
         assert_tame(run_inside(home, "cost", "--snapshot", path, "-o", output), output)
 
 
+def sealed(document: object) -> bytes:
+    """With the digest that a plan file has of itself, so that what it holds is looked at."""
+    return json_bytes(document | {"sha256": digest_of(document)} if isinstance(document, dict) else document)
+
+
 @bounded(60)
-@given(mutated({"plans": [PLAN]}).map(json_bytes) | damaged(json_bytes({"plans": [PLAN]})))
+@given(mutated({"plans": [PLAN]}).map(sealed) | damaged(sealed({"plans": [PLAN]})))
 def test_plans_of_a_file(home: Path, data: bytes) -> None:
     path = Path(written(home, "plan.json", data))
 
     def show() -> None:
-        table = table_of(PlanRow, plan_rows(map(Plan.from_dict, read_saved(path, "plan"))))
+        table = table_of(PlanRow, plan_rows(map(Plan.from_dict, read_plans(path))))
         result = CommandResult("provision", table.rows, (table,))
         to_tsv(result)
         to_markdown(result)

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from sbpair.core.errors import ConfigurationError, UsageError
 from sbpair.core.transfer.ledger import Way
 from sbpair.runtime.transfer.ledger import Ledger
 from tests.cli.exit_codes import ASKS_NOBODY, TABLE
+from tests.cli.plans import rewritten
 from tests.cli.process import Sbpair
 
 ENTITY = "contoso-weu:orders"
@@ -312,13 +314,14 @@ def test_a_plan_file_does_what_its_reasons_say(fresh: Sbpair, kind: str, change:
         made = fresh("entity", "create", f"local-secondary:{queue}", "--max-deliveries", "5", "--yes")
         assert made.code == 0, made
     assert fresh("provision", "local", "--update", "--plan-out", "plan.json").code == 0
-    file = fresh.home / "plan.json"
-    document = json.loads(file.read_text(encoding="utf-8"))
-    steps = document["plans"][0]["steps"]
-    (step,) = (one for one in steps if (one["kind"], one["queue"]) == (kind, queue))
-    for name, value in change.items():
-        step[name] = step[name] | value if isinstance(value, dict) else value
-    file.write_text(json.dumps(document), encoding="utf-8")
+
+    def mislead(document: Any) -> None:
+        steps = document["plans"][0]["steps"]
+        (step,) = (one for one in steps if (one["kind"], one["queue"]) == (kind, queue))
+        for name, value in change.items():
+            step[name] = step[name] | value if isinstance(value, dict) else value
+
+    rewritten(fresh.home / "plan.json", mislead)
     ran = fresh("provision", "local", "--plan", "plan.json", "--yes")
     assert (ran.code, "something else than its reason says" in ran.stderr) == (2, True), ran
     shown = fresh("entity", "show", f"local-secondary:{queue}", "-o", "json")

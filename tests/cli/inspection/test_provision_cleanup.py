@@ -2,11 +2,15 @@
 
 import json
 import os
+import re
+import shlex
+import shutil
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.cli.plans import rewritten
 from tests.cli.process import Sbpair
 from tests.cli.screens import answer
 
@@ -118,10 +122,39 @@ def test_a_plan_file_is_applied_as_written_and_refused_when_the_world_changed(lo
 
 
 def test_a_broken_plan_file_is_a_usage_error(local: Sbpair) -> None:
-    (local.home / "broken.json").write_text('{"plans": [{"format_version": 99}]}', encoding="utf-8")
-    ran = local("provision", "local", "--plan", "broken.json")
-    assert ran.code == 2
-    assert "format version 99" in ran.stderr
+    broken = local.home / "broken.json"
+    broken.write_text('{"plans": [{"format_version": 99}], "sha256": ""}', encoding="utf-8")
+    for code, said in (("stale-plan", "broken.json is not as it was written"), ("usage", "format version 99")):
+        ran = local("provision", "local", "--plan", "broken.json", "-o", "json")
+        assert (ran.code, ran.error["code"], said in ran.stderr) == (2, code, True), ran
+        rewritten(broken, lambda document: document)
+
+
+def test_a_clean_up_is_planned_by_one_and_applied_by_another(local: Sbpair, put: Callable[[int, int], None]) -> None:
+    """The file says what is deleted, who made it and until when it holds; the queues have to be as they were."""
+    assert local("provision", "local", "--queues", "12").code == 0
+    planned = local("cleanup", "local", "--plan-out", "plan.json")
+    assert planned.code == 0, planned
+    assert "Plan with 2 to delete written to plan.json, valid until " in planned.stderr
+    apply = re.search(r"Apply it: sbpair (.*)", planned.stderr)
+    assert apply is not None and apply[1] == "cleanup local --plan plan.json"
+    file = local.home / "plan.json"
+    document = json.loads(file.read_text())
+    assert document["expires_at"] - document["made_at"] == 24 * 3600
+    edited = file.read_text().replace("/11", "/12")
+    (local.home / "edited.json").write_text(edited)
+    ran = local("cleanup", "local", "--plan", "edited.json", "--yes")
+    assert (ran.code, "edited.json is not as it was written" in ran.stderr) == (2, True), ran
+    shutil.copy(file, local.home / "old.json")
+    rewritten(local.home / "old.json", lambda document: document.update(expires_at=document["made_at"]))
+    ran = local("cleanup", "local", "--plan", "old.json", "--yes")
+    assert (ran.code, "old.json has expired at " in ran.stderr) == (2, True), ran
+    put(11, 2)
+    ran = local(*shlex.split(apply[1]), "--yes", "-o", "json")
+    assert (ran.code, ran.error["code"]) == (2, "stale-plan"), ran
+    assert "x-servicebus-transfer/11 holds 2 messages now, not 0" in ran.stderr
+    assert local("cleanup", "local", "--yes", "--confirm", QUEUE.format(11)).code == 0
+    assert local(*shlex.split(apply[1]), "--yes").code == 0, "what is gone was to be deleted"
 
 
 def test_cleanup_shows_then_deletes_only_what_is_empty(local: Sbpair, put: Callable[[int, int], None]) -> None:
@@ -284,9 +317,7 @@ def test_a_plan_that_deletes_what_the_pair_uses_by_now_is_stale(local: Sbpair) -
     assert local("cleanup", "local", "--plan-out", "extra.json").code == 0
     config = local.home / "more.json"
     mine = {side: embedded(local, side) for side in ("primary", "secondary")} | {"backlog_queues": 11}
-    document = json.loads((local.home / "extra.json").read_text(encoding="utf-8"))
-    document["plans"][0]["pair"] = "mine"
-    (local.home / "extra.json").write_text(json.dumps(document), encoding="utf-8")
+    rewritten(local.home / "extra.json", lambda document: document["plans"][0].update(pair="mine"))
     config.write_text(json.dumps({"version": 1, "pairs": {"mine": mine}}), encoding="utf-8")
     ran = local("--config", str(config), "cleanup", "mine", "--yes", "--plan", "extra.json")
     assert ran.code == 2

@@ -1,12 +1,11 @@
 """`--plan-out` and `--plan` for messages: one user plans, another applies it; what has changed is refused."""
 
 import json
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from sbpair.core.errors import StalePlanError, UsageError
-from sbpair.core.transfer.message_plan import VALID_SECONDS, MessagePlan
+from sbpair.core.transfer.message_plan import MessagePlan
 from sbpair.core.transfer.state import Key
 from tests.cli.process import Sbpair
 
@@ -33,7 +32,6 @@ async def main():
 asyncio.run(main())
 """
 KEYS: list[Key] = [("orders", number, f"m{number}", 1000 + number) for number in (1, 2, 3, 7)]
-NOW = datetime(2026, 11, 24, tzinfo=UTC).timestamp()
 
 
 def run(local: Sbpair, script: str, queue: str, name: str, count: int) -> None:
@@ -45,15 +43,13 @@ def a_plan() -> MessagePlan:
         KEYS,
         command="sbpair purge orders",
         hosts=["a"],
-        made_by="me",
-        made_at=NOW,
         left={},
         undo="It cannot be undone.",
     )
 
 
-def read(data: object, command: str = "sbpair purge orders", host: str = "a", now: float = NOW) -> MessagePlan:
-    return MessagePlan.parse("plan.json", [data], command=command, hosts=[host], now=now)
+def read(data: object, command: str = "sbpair purge orders", host: str = "a") -> MessagePlan:
+    return MessagePlan.parse("plan.json", [data], command=command, hosts=[host])
 
 
 def test_a_plan_is_read_as_it_was_written_and_chooses_its_messages_only() -> None:
@@ -72,17 +68,12 @@ def test_what_has_changed_is_named() -> None:
         a_plan().chosen("plan.json", again)
 
 
-def test_a_plan_for_something_else_or_changed_or_expired_is_refused() -> None:
+def test_a_plan_for_something_else_is_refused() -> None:
     data = a_plan().to_dict()
     with pytest.raises(UsageError, match="another command line"):
         read(data, command="sbpair purge other")
     with pytest.raises(UsageError, match="is a plan for a, not b"):
         read(data, host="b")
-    with pytest.raises(StalePlanError, match="has expired"):
-        read(data, now=NOW + VALID_SECONDS + 1)
-    for name, value in (("messages", 5), ("queues", [{"queue": "orders", "numbers": [[1, 99]]}]), ("undo", "easy")):
-        with pytest.raises(StalePlanError, match="was changed"):
-            read({**data, name: value})
     with pytest.raises(UsageError):
         read({"format_version": 1})
 
@@ -111,7 +102,8 @@ def test_a_purge_and_a_move_are_held_to_their_plans(local: Sbpair) -> None:
     run(local, PUT, "bills", "a-", 4)
     move = ("move", "bills", "parked", "--pair", "local")
     assert local(*move, "--plan-out", "move.json", "-n", "2").code == 0
-    plan = json.loads((local.home / "move.json").read_text())["plans"][0]
+    file = json.loads((local.home / "move.json").read_text())
+    plan = file["plans"][0]
     assert (plan["messages"], [one["message_id"] for one in plan["first"]]) == (2, ["a-0", "a-1"])
     run(local, PUT, "bills", "b-", 1)
     done = local(*move, "--plan", "move.json", "--yes", "-o", "json")
@@ -126,5 +118,4 @@ def test_a_purge_and_a_move_are_held_to_their_plans(local: Sbpair) -> None:
     }
     assert ids == {"c-0", "c-1", "c-2"}
     assert local(*purge, "--plan", "purge.json", "--yes").code == 2
-    soon = datetime.now(UTC) + timedelta(hours=25)
-    assert plan["expires_at"] < soon.timestamp()
+    assert file["expires_at"] - file["made_at"] == 24 * 3600

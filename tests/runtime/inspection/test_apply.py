@@ -315,7 +315,22 @@ class TestStaleness:
         bench = Bench(0, 1, 2, 3, 4, 5)
         plan = await bench.cleanup()
         bench.admin.lies.updated_at = {path(3): EPOCH + 1, path(5): EPOCH + 1}
-        with pytest.raises(StalePlanError, match=rf"{path(3)} was changed; {path(5)} was changed"):
+        with pytest.raises(
+            StalePlanError, match=rf"{path(3)} was changed \(it was written since\); {path(5)} was changed"
+        ):
+            await check_fresh(plan, admin=bench.admin, clock=bench.clock)
+
+    @virtual_time
+    async def test_a_queue_that_got_messages_is_named_with_their_number(self) -> None:
+        bench = Bench(0, 1, 2, 3)
+        plan = await bench.cleanup()
+        bench.secondary.put(path(3), MESSAGE)
+        with pytest.raises(StalePlanError, match=rf"{path(3)} holds 1 message now, not 0"):
+            await check_fresh(plan, admin=bench.admin, clock=bench.clock)
+        bench = Bench(3)
+        plan = await bench.cleanup()
+        bench.secondary.queue(path(3)).settings = replace(DOCUMENTED_SETTINGS, max_delivery_count=3)
+        with pytest.raises(StalePlanError, match=rf"{path(3)} was changed \(max_delivery_count was changed\)"):
             await check_fresh(plan, admin=bench.admin, clock=bench.clock)
 
     @virtual_time

@@ -30,6 +30,7 @@ from sbpair.files import AppendedFile
 from sbpair.operations.backlog import BacklogRequest, doubtful_of
 from sbpair.operations.doubtful import VERIFY_SECONDS
 from sbpair.operations.ledgers import LedgerRun, doubtful_file, open_ledger
+from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger, LedgerError, outcomes_in
 from tests.core.snapshots import a_pair
@@ -390,11 +391,11 @@ async def test_a_new_ledger_does_not_rename_one_that_a_process_writes(
     running = Ledger(path, way=WAY)
     await running.record([entry(1)])
     with pytest.raises(UsageError, match="being written by another process"):
-        async with open_ledger(path, RUN, None, new=True):
+        async with open_ledger(path, RUN, Quiet(), new=True):
             raise AssertionError("it was opened")
     assert [one.name for one in path.parent.iterdir()] == [path.name]
     await running.close()
-    async with open_ledger(path, RUN, None, new=True) as fresh:
+    async with open_ledger(path, RUN, Quiet(), new=True) as fresh:
         assert fresh is not None
         assert not fresh.forwarded
     assert path.with_name("ledger.jsonl.1").exists()
