@@ -3,28 +3,26 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from pathlib import Path
 
 from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
 from sbpair.core.editing import Edit, Editable, Editables
 from sbpair.core.errors import MalformedMessageError, SbpairError, UsageError, unchanged
 from sbpair.core.message import Received, State
-from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.summary import describe
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.resend import ALL_MESSAGES, Editor, Selection
 from sbpair.core.transfer.state import key_of
-from sbpair.core.transfer.summary import Act, EditResult, MovePlan
+from sbpair.core.transfer.summary import Act, EditResult
 from sbpair.core.transfer.verdict import Judge
-from sbpair.operations.entity_run import EntityRun, run_entity
+from sbpair.operations.entity_run import EntityRun, RecordedRequest, run_entity
 from sbpair.operations.move import check_destination, resender
 from sbpair.operations.resubmit import own_destination
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, PAGE_MESSAGES, pages
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.links import close_quietly
-from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
+from sbpair.runtime.transfer.drain import ToQueue
 
 __all__ = ["EditRequest", "EditResult", "edit", "find_message"]
 
@@ -34,11 +32,9 @@ MOST_EDITED = 50
 
 
 @dataclass(frozen=True, slots=True)
-class EditRequest:
+class EditRequest(RecordedRequest):
     """Which message is changed, or which few, how, and where the new form goes."""
 
-    source: str
-    """Path of a queue or subscription."""
     number: int | None
     """The sequence number of the message; None: those of `selection`."""
     text: str = ""
@@ -52,17 +48,6 @@ class EditRequest:
     """Without a number: which messages, at most `MOST_EDITED`, in one text."""
     found: Editables | None = None
     """The message, if `find_message` has found it already."""
-    despite_duplicate_detection: bool = False
-    """Send although the destination detects duplicates and drops a MessageId that it has got before."""
-    patience_seconds: float = PATIENCE_SECONDS
-    """How long the source or the destination may fail before the message is left."""
-    ledger: Path | None = None
-    """The file that records the message. What it already has is not sent again."""
-    new_ledger: bool = False
-    """Begin a new ledger; the old file stays beside it as FILE.N."""
-    plan: MovePlan | None = None
-    """What a dry run has decided, to do exactly that."""
-    dry_run: bool = False
 
 
 async def find_message(ends: Ends, request: EditRequest, *, stop: asyncio.Event | None = None) -> Editables:
@@ -176,25 +161,19 @@ def _run(ends: Ends, request: EditRequest, changed: Sequence[tuple[Editable, Edi
     def make_judge(seen: DestinationSeen, recent: frozenset[str]) -> Judge:
         return Editor(resend(seen, recent), forms)
 
-    transfer = TransferRequest(
-        (request.source,),
+    transfer = request.transfer(
         dead_letter=request.dead_letter,
         deferred=State.DEFERRED in states,
         scheduled=State.SCHEDULED in states,
         to=ToQueue(request.to),
         leave_missing=True,
         max_messages=len(forms),
-        patience_seconds=request.patience_seconds,
-        dry_run=request.dry_run,
     )
     return EntityRun(
         Act("sent", "edited message", edited=True),
         transfer,
         make_judge,
         request.to,
-        despite_duplicate_detection=request.despite_duplicate_detection,
         asked_for=len(forms),
-        ledger=request.ledger,
-        new_ledger=request.new_ledger,
-        plan=request.plan,
+        **request.recorded(),
     )

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from sbpair.concurrency import abandon_after, run_until
 from sbpair.core.access import shown_name
@@ -17,6 +18,7 @@ from sbpair.core.errors import (
     unchanged,
 )
 from sbpair.core.names import dead_letter_path, subscription_of
+from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.rewrite import as_sent
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport
@@ -39,6 +41,47 @@ from sbpair.runtime.transfer.sinks import NamespaceSink
 NOTHING_MOVED = "Nothing was moved."
 FACTS_SECONDS = 10.0
 """Bound of the wait for properties that the work can do without."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRequest:
+    """What every run over one entity is asked."""
+
+    source: str
+    """Path of a queue or subscription; of a topic only its scheduled messages can be taken."""
+    _: KW_ONLY
+    patience_seconds: float = PATIENCE_SECONDS
+    """How long the source or the destination may fail before messages are left."""
+    plan: MovePlan | None = None
+    """What a dry run has decided: these messages are dealt with, and none that came since."""
+    dry_run: bool = False
+
+    def transfer(self, **more: Any) -> TransferRequest:
+        """The transfer of the entity's messages; `more` as `TransferRequest` takes it."""
+        seconds = self.patience_seconds
+        return TransferRequest((self.source,), patience_seconds=seconds, dry_run=self.dry_run, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest(EntityRequest):
+    """What every run is asked that sends messages, and can keep a ledger of them."""
+
+    _: KW_ONLY
+    despite_duplicate_detection: bool = False
+    """Send although the destination detects duplicates and drops a MessageId that it has got before."""
+    ledger: Path | None = None
+    """The file that records each message. What it already has is not sent again."""
+    new_ledger: bool = False
+    """Begin a new ledger; the old file stays beside it as FILE.N."""
+
+    def recorded(self) -> dict[str, Any]:
+        """The same as `EntityRun` takes it, and the plan."""
+        return {
+            "despite_duplicate_detection": self.despite_duplicate_detection,
+            "ledger": self.ledger,
+            "new_ledger": self.new_ledger,
+            "plan": self.plan,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,15 @@ from datetime import UTC, datetime
 from sbpair.core.editing import as_document, document_text
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Disposition, State
-from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.report import DEAD_LETTERED
 from sbpair.core.transfer.resend import Settler
 from sbpair.core.transfer.state import Finish, key_of
-from sbpair.core.transfer.summary import Act, EditResult, MovePlan, MoveResult
+from sbpair.core.transfer.summary import Act, EditResult, MoveResult
 from sbpair.operations.edit import EditRequest, edit, find_message, find_received
-from sbpair.operations.entity_run import EntityRun, run_entity
+from sbpair.operations.entity_run import EntityRequest, EntityRun, run_entity
 from sbpair.operations.move import ResendRequest, resending
 from sbpair.operations.resubmit import own_destination
 from sbpair.ports import Ends, Observer
-from sbpair.runtime.transfer.drain import TransferRequest
 
 __all__ = [
     "DeadLetterRequest",
@@ -30,21 +28,14 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterRequest:
+class DeadLetterRequest(EntityRequest):
     """Which message is dead-lettered, and why."""
 
-    source: str
-    """Path of a queue or subscription."""
     number: int
     """The sequence number of an active or deferred message."""
     _: KW_ONLY
     reason: str
     description: str = ""
-    patience_seconds: float = PATIENCE_SECONDS
-    """How long the entity may fail before the message is left."""
-    plan: MovePlan | None = None
-    """What a dry run has decided, to do exactly that."""
-    dry_run: bool = False
 
 
 async def dead_letter_message(
@@ -76,13 +67,8 @@ async def dead_letter_message(
             hint="Delete it with `sbpair message complete`, or wait until it is active.",
         )
     finish = Finish(Disposition.DEAD_LETTER, DEAD_LETTERED, request.reason, request.description)
-    transfer = TransferRequest(
-        (request.source,),
-        deferred=received.state is State.DEFERRED,
-        active=received.state is State.ACTIVE,
-        max_messages=1,
-        patience_seconds=request.patience_seconds,
-        dry_run=request.dry_run,
+    transfer = request.transfer(
+        deferred=received.state is State.DEFERRED, active=received.state is State.ACTIVE, max_messages=1
     )
     run = EntityRun(
         Act(DEAD_LETTERED),
@@ -95,20 +81,12 @@ async def dead_letter_message(
 
 
 @dataclass(frozen=True, slots=True)
-class RescheduleRequest:
+class RescheduleRequest(EntityRequest):
     """Which scheduled message is to become active when."""
 
-    source: str
-    """Path of a queue or topic."""
     number: int
     at: float
     """UTC epoch seconds."""
-    _: KW_ONLY
-    patience_seconds: float = PATIENCE_SECONDS
-    """How long the entity may fail before the message is left."""
-    plan: MovePlan | None = None
-    """What a dry run has decided, to do exactly that."""
-    dry_run: bool = False
 
 
 async def reschedule_message(

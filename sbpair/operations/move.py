@@ -4,28 +4,25 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path, is_destination, subscription_of
-from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
+from sbpair.core.retry import UNREACHED_SECONDS
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.resend import ALL_MESSAGES, Resender, Selection
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult
-from sbpair.operations.entity_run import EntityRun, run_entity
+from sbpair.operations.entity_run import EntityRun, RecordedRequest, run_entity
 from sbpair.ports import Ends, Observer
-from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
+from sbpair.runtime.transfer.drain import ToQueue
 
 __all__ = ["CopyRequest", "MovePlan", "MoveRequest", "MoveResult", "Selection", "copy", "move"]
 
 
 @dataclass(frozen=True, slots=True)
-class ResendRequest:
+class ResendRequest(RecordedRequest):
     """Which messages of an entity are sent where, and how. Durations in seconds."""
 
-    source: str
-    """Path of a queue or subscription; of a topic only its scheduled messages can be taken."""
     to: str
     """Path of a queue or topic of the target namespace."""
     _: KW_ONLY
@@ -38,22 +35,11 @@ class ResendRequest:
     """Messages a second that leave enough of the namespace's throttling credits to others."""
     concurrency: int = 8
     """Batches that are sent at a time."""
-    patience_seconds: float = PATIENCE_SECONDS
-    """How long the source or the destination may fail before messages are left."""
     unreached_seconds: float = UNREACHED_SECONDS
     """The same for one that has not worked yet."""
-    despite_duplicate_detection: bool = False
-    """Send although the destination detects duplicates and drops a MessageId that it has got before."""
-    ledger: Path | None = None
-    """The file that records each message. What it already has is not sent again."""
-    new_ledger: bool = False
-    """Begin a new ledger; the old file stays beside it as FILE.N."""
     verify_doubtful: bool = True
     """Look at the destination first for what a killed run may have sent; what is there is not sent again. Needs Listen
     there; without it such messages are sent again."""
-    plan: MovePlan | None = None
-    """What a dry run has decided: these messages are dealt with, and none that came since."""
-    dry_run: bool = False
 
     @property
     def some_only(self) -> bool:
@@ -177,8 +163,7 @@ def resending(
         UsageError: nothing can be sent to the destination.
     """
     check_destination(request.to)
-    transfer = TransferRequest(
-        (request.source,),
+    transfer = request.transfer(
         dead_letter=dead_letter,
         with_dead_letter=with_dead_letter,
         deferred=not dead_letter,
@@ -188,12 +173,10 @@ def resending(
         max_messages=request.max_messages,
         for_seconds=request.for_seconds,
         idle_seconds=idle_seconds,
-        patience_seconds=request.patience_seconds,
         unreached_seconds=request.unreached_seconds,
         rate_per_second=request.rate_per_second,
         budget_per_second=request.budget_per_second,
         concurrency=request.concurrency,
-        dry_run=request.dry_run,
     )
     return EntityRun(
         act,
@@ -201,11 +184,8 @@ def resending(
         resender(ends, request.source, request.to, request.selection, keep=act.keep),
         request.to,
         session_states=not request.some_only,
-        despite_duplicate_detection=request.despite_duplicate_detection,
-        ledger=request.ledger,
-        new_ledger=request.new_ledger,
         verify_doubtful=request.verify_doubtful,
-        plan=request.plan,
+        **request.recorded(),
     )
 
 

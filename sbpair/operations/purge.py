@@ -5,25 +5,22 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from sbpair.core.names import subscription_of
-from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import MessageFilter, Where
 from sbpair.core.transfer.resend import ALL_MESSAGES, Archiver, Purger, Selection
-from sbpair.core.transfer.summary import Act, MovePlan, MoveResult
+from sbpair.core.transfer.summary import Act, MoveResult
 from sbpair.core.transfer.verdict import Judge
-from sbpair.operations.entity_run import EntityRun, run_entity
+from sbpair.operations.entity_run import EntityRequest, EntityRun, run_entity
 from sbpair.ports import Ends, Observer
-from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, TransferRequest
+from sbpair.runtime.transfer.drain import ToArchive, ToPrimary
 
 __all__ = ["PurgeRequest", "purge"]
 
 
 @dataclass(frozen=True, slots=True)
-class PurgeRequest:
+class PurgeRequest(EntityRequest):
     """Which messages of an entity are deleted."""
 
-    source: str
-    """Path of a queue or subscription; of a topic only its scheduled messages can be taken."""
     archive: Path | None
     """The folder where a file with the messages is written before they are deleted, which `restore` reads. None: they
     are deleted without one."""
@@ -34,11 +31,6 @@ class PurgeRequest:
     """Only the message with this sequence number."""
     selection: Selection = ALL_MESSAGES
     max_messages: int | None = None
-    patience_seconds: float = PATIENCE_SECONDS
-    """How long the entity may fail before messages are left."""
-    plan: MovePlan | None = None
-    """What a dry run has decided: these messages are deleted, and none that came since."""
-    dry_run: bool = False
 
 
 async def purge(
@@ -75,15 +67,12 @@ async def purge(
     def make_judge(seen: DestinationSeen, recent: frozenset[str]) -> Judge:
         return Purger(request.selection) if request.archive is None else Archiver(request.selection, restored_to)
 
-    transfer = TransferRequest(
-        (request.source,),
+    transfer = request.transfer(
         dead_letter=request.dead_letter,
         to=ToPrimary() if request.archive is None else ToArchive(request.archive),
         max_messages=request.max_messages,
         deferred=not request.dead_letter,
         scheduled=not request.dead_letter,
-        patience_seconds=request.patience_seconds,
-        dry_run=request.dry_run,
     )
     act = Act("deleted", "dead letter" if request.dead_letter else "message")
     asked_for = None if request.number is None else 1
