@@ -18,7 +18,7 @@ from sbpair.cli.context import (
     system_clock,
 )
 from sbpair.cli.options import Options, PairArgument, command
-from sbpair.cli.transfer.options import DrainOptions, Patience, Undelivered
+from sbpair.cli.transfer.options import DrainOptions, Undelivered, patience
 from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.report import doing, make_request, report_result
 from sbpair.core.access import AuthMethod
@@ -102,17 +102,15 @@ def drain(
 
 
 def _request(options: Options, pair: Pair, moves: DrainOptions) -> "operations.DrainRequest":
-    patience = Patience.of(options, moves.give_up_after)
     return replace(
         make_request(operations.DrainRequest, pair, moves),
         max_messages=moves.limit,
         deferred=moves.deferred,
         dry_run=moves.dry_run,
-        patience_seconds=patience.seconds,
-        unreached_seconds=patience.unreached_seconds,
         leave_missing=moves.on_missing is Undelivered.LEAVE,
         leave_refused=moves.on_refused is Undelivered.LEAVE,
         processes=moves.processes,
+        **patience(options, moves.give_up_after),
     )
 
 

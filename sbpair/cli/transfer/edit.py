@@ -21,9 +21,9 @@ from sbpair.cli.transfer.options import (
     LedgerOption,
     NewLedgerOption,
     ReasonOption,
+    check_new_ledger,
 )
 from sbpair.cli.transfer.planned import carry_out
-from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.files import write_private_temporary

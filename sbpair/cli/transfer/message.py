@@ -13,7 +13,6 @@ from sbpair.cli.transfer.entity_ref import EntityOptions, EntityRef, call_at
 from sbpair.cli.transfer.options import AgainToOption, ResendOptions
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.purge import ArchiveOption, NoArchiveOption, check_archive
-from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.render.result import CommandResult, Table, columns, table_of
 
@@ -252,7 +251,6 @@ def undefer(options: Options, on: EntityOptions, *, to: AgainToOption = None, ch
       sbpair undefer news/Subscriptions/audit --to audit-repair
     """
     source, target = on.and_target(options, to, only_reads=chosen.dry_run, yes=chosen.yes)
-    check_new_ledger(chosen.ledger, new=chosen.new_ledger)
     asked = chosen.request(options, one_namespace=source.on_same_namespace(target))
     request = operations.UndeferRequest(source.path, target.path, **asked)
 

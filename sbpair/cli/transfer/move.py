@@ -13,7 +13,6 @@ from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, entity_t
 from sbpair.cli.transfer.options import ResendOptions, StatedReasonOption, UntilIdleOption
 from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.planned import carry_out
-from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.render.result import CommandResult
@@ -156,5 +155,4 @@ def _between(
         raise UsageError(
             f"FROM and TO are both {target}. Nothing was {verb}.", hint="For dead letters: sbpair dlq resubmit"
         )
-    check_new_ledger(chosen.ledger, new=chosen.new_ledger)
     return start, target

@@ -14,6 +14,7 @@ from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption
 from sbpair.cli.options import ONCE, Options, OptionSet, duration_option, moment_option
+from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
 from sbpair.core.pairing import Pair
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, PATIENCE_SECONDS, UNREACHED_SECONDS, credits_beside
@@ -108,21 +109,18 @@ def budget_of(reserve: int | None, *, one_namespace: bool = False) -> float | No
     return credits_beside(reserve) / (2 if one_namespace else 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a destination or queue may fail before its messages are left, in seconds."""
+def patience(options: Options, give_up_after: str | None) -> dict[str, Any]:
+    """How long a destination or queue may fail, as requests take it: what --give-up-after says; otherwise --timeout
+    bounds it too, where one was given, and what has not worked yet has less."""
+    told = duration_option(give_up_after)
+    seconds = options.timeout_seconds(PATIENCE_SECONDS) if told is None else told
+    return {"patience_seconds": seconds, "unreached_seconds": UNREACHED_SECONDS if told is None else told}
 
-    seconds: float
-    unreached_seconds: float
-    """The same for one that has not worked yet, if that is less."""
 
-    @classmethod
-    def of(cls, options: Options, give_up_after: str | None) -> "Patience":
-        """As --give-up-after says; otherwise --timeout bounds it too, where one was given."""
-        told = duration_option(give_up_after)
-        if told is None:
-            return cls(options.timeout_seconds(PATIENCE_SECONDS), UNREACHED_SECONDS)
-        return cls(told, told)
+def check_new_ledger(ledger: Path | None, *, new: bool) -> None:
+    """Raises UsageError for a new ledger without a name."""
+    if new and ledger is None:
+        raise UsageError("--new-ledger needs --ledger FILE.")
 
 
 class Undelivered(StrEnum):
@@ -235,42 +233,58 @@ DespiteOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class ResendOptions(OptionSet):
-    """Which messages are sent, how fast, and what is kept of it."""
+class SendingOptions(OptionSet):
+    """How much is sent, how fast, and what is kept of it."""
 
-    filters: Filters = Filters()
     limit: LimitOption = None
-    for_: ForOption = None
     rate: RateOption = None
     reserve: ReserveOption = None
     concurrency: ConcurrencyOption = 8
     give_up_after: GiveUpAfterOption = None
-    despite_duplicate_detection: DespiteOption = False
     ledger: LedgerOption = None
     new_ledger: NewLedgerOption = False
     verify_doubtful: VerifyDoubtfulOption = True
+
+    def request(self, options: Options, *, one_namespace: bool = False) -> dict[str, Any]:
+        """The fields of a request that these options are. `one_namespace`: source and target are on one.
+
+        Raises:
+            UsageError: a new ledger without a name, or no duration.
+        """
+        check_new_ledger(self.ledger, new=self.new_ledger)
+        return {
+            "max_messages": self.limit,
+            "rate_per_second": self.rate,
+            "budget_per_second": budget_of(self.reserve, one_namespace=one_namespace),
+            "concurrency": self.concurrency,
+            "ledger": self.ledger,
+            "new_ledger": self.new_ledger,
+            "verify_doubtful": self.verify_doubtful,
+            **patience(options, self.give_up_after),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ResendOptions(OptionSet):
+    """Which messages are sent to another place or again, and how."""
+
+    filters: Filters = Filters()
+    for_: ForOption = None
+    sending: SendingOptions = SendingOptions()
+    despite_duplicate_detection: DespiteOption = False
     dry_run: Annotated[bool, typer.Option(help="Browse, ask the destination, and say what would be sent."), ONCE] = (
         False
     )
     yes: YesOption = False
 
     def request(self, options: Options, *, reasons: Sequence[str] = (), one_namespace: bool) -> dict[str, Any]:
-        """The fields of a `ResendRequest` that these options are. `one_namespace`: source and target are on one."""
-        patience = Patience.of(options, self.give_up_after)
+        """The fields of a `ResendRequest` that these options are. Arguments, errors: see `SendingOptions`."""
         return {
             "selection": operations.Selection(self.filters.wanted(), reasons),
-            "max_messages": self.limit,
             "for_seconds": duration_option(self.for_),
-            "rate_per_second": self.rate,
-            "budget_per_second": budget_of(self.reserve, one_namespace=one_namespace),
-            "concurrency": self.concurrency,
-            "patience_seconds": patience.seconds,
-            "unreached_seconds": patience.unreached_seconds,
             "despite_duplicate_detection": self.despite_duplicate_detection,
-            "ledger": self.ledger,
-            "new_ledger": self.new_ledger,
-            "verify_doubtful": self.verify_doubtful,
             "dry_run": self.dry_run,
+            **self.sending.request(options, one_namespace=one_namespace),
         }
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 from sbpair import operations
 from sbpair.cli.asking import side_named
 from sbpair.cli.options import duration_option
-from sbpair.cli.transfer.options import MoveOptions, budget_of
+from sbpair.cli.transfer.options import MoveOptions, budget_of, check_new_ledger
 from sbpair.core.errors import UsageError
 from sbpair.core.names import backlog_queue_path, check_entity_path, parse_backlog_queue_path
 from sbpair.core.outcome import Exit
@@ -34,12 +34,6 @@ def backlog_path(pair: Pair, text: str) -> str:
     if name is None:
         raise UsageError(f"--queue {text!r} is neither the index nor the path of a backlog queue.")
     return name.path
-
-
-def check_new_ledger(ledger: Path | None, *, new: bool) -> None:
-    """Raises UsageError for a new ledger without a name."""
-    if new and ledger is None:
-        raise UsageError("--new-ledger needs --ledger FILE.")
 
 
 R = TypeVar("R", bound="BacklogRequest")

@@ -13,22 +13,12 @@ from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.cli.transfer.options import (
     AlthoughInTheQueuesOption,
-    ConcurrencyOption,
     Filters,
-    GiveUpAfterOption,
-    LedgerOption,
-    LimitOption,
-    NewLedgerOption,
     OnlyEntitiesOption,
-    Patience,
-    RateOption,
-    ReserveOption,
+    SendingOptions,
     StatedReasonOption,
-    VerifyDoubtfulOption,
-    budget_of,
 )
 from sbpair.cli.transfer.planned import PlannedRun
-from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
 from sbpair.core.errors import UsageError
@@ -64,14 +54,7 @@ def restore(
         str | None, typer.Option(help="Send all of them to this queue or topic. Default: where each was to go.")
     ] = None,
     only_entities: OnlyEntitiesOption = False,
-    limit: LimitOption = None,
-    rate: RateOption = None,
-    reserve: ReserveOption = None,
-    concurrency: ConcurrencyOption = 8,
-    give_up_after: GiveUpAfterOption = None,
-    ledger: LedgerOption = None,
-    new_ledger: NewLedgerOption = False,
-    verify_doubtful: VerifyDoubtfulOption = True,
+    sending: SendingOptions,
     stated_reason: StatedReasonOption = None,
     although_in_the_queues: AlthoughInTheQueuesOption = False,
     although_gone: Annotated[
@@ -97,7 +80,7 @@ def restore(
       sbpair restore archive/ --pair orders --ledger restored.jsonl --rate 200
       sbpair restore purged/ --namespace contoso-weu
     """
-    check_new_ledger(ledger, new=new_ledger)
+    asked = sending.request(options)
     place, named = _target(options, load_settings(options), pair, namespace, auth, dry_run=dry_run)
     if only_entities and to is not None:
         raise UsageError(
@@ -105,29 +88,20 @@ def restore(
         )
     if only_entities and not isinstance(place, Pair):
         raise UsageError("--only-entities are those that a pair has configured: it goes with --pair. Nothing was sent.")
-    patience = Patience.of(options, give_up_after)
     request = operations.RestoreRequest(
         tuple(files),
         wanted=filters.wanted(),
         to=None if to is None else check_entity_path(to),
         only=allowed_entities(place) if only_entities and isinstance(place, Pair) else None,
-        max_messages=limit,
-        rate_per_second=rate,
-        budget_per_second=budget_of(reserve),
-        concurrency=concurrency,
-        patience_seconds=patience.seconds,
-        unreached_seconds=patience.unreached_seconds,
-        ledger=ledger,
-        new_ledger=new_ledger,
-        verify_doubtful=verify_doubtful,
         although_in_the_queues=although_in_the_queues,
         although_gone=although_gone,
         dry_run=dry_run,
+        **asked,
     )
 
     def agree(planned: "operations.RestoreResult") -> None:
         doing = f"Restore {counted(planned.messages, 'message')} to {named}"
-        if ledger is None:
+        if sending.ledger is None:
             doing += "; without --ledger the same command would send them again"
         if not go_ahead(options, doing, yes=yes, state="Nothing was sent."):
             logging.getLogger("sbpair").info(f"{doing}.")

@@ -13,7 +13,6 @@ from sbpair.cli.transfer.entity_ref import EntityOptions
 from sbpair.cli.transfer.options import AgainToOption, ReasonOption, ResendOptions
 from sbpair.cli.transfer.plan_files import PlanFiles
 from sbpair.cli.transfer.planned import carry_out
-from sbpair.cli.transfer.report import check_new_ledger
 from sbpair.core.errors import UsageError
 from sbpair.render.result import CommandResult
 
@@ -114,7 +113,6 @@ def resubmit(
 
     only_reads = chosen.dry_run or files.only_plans
     source, target = on.and_target(options, to, only_reads=only_reads, yes=chosen.yes)
-    check_new_ledger(chosen.ledger, new=chosen.new_ledger)
     one_namespace = source.on_same_namespace(target)
     asked = chosen.request(options, reasons=reasons or (), one_namespace=one_namespace)
     if watch is not None and grow is None:

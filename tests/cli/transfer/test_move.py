@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from sbpair.cli.options import Options
-from sbpair.cli.transfer.options import Patience
+from sbpair.cli.transfer.options import patience
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import LocksLostError
 from sbpair.core.message import Disposition, Received, State
@@ -105,8 +105,8 @@ def test_what_was_told_before_the_question_is_not_told_again(made: Entities) -> 
 
 
 def test_how_long_a_side_may_fail_is_said_by_one_option_or_the_time_out() -> None:
-    assert Patience.of(Options(timeout="5s"), None) == Patience(5.0, UNREACHED_SECONDS)
-    assert Patience.of(Options(timeout="5s"), "7s") == Patience(7.0, 7.0)
+    assert patience(Options(timeout="5s"), None) == {"patience_seconds": 5.0, "unreached_seconds": UNREACHED_SECONDS}
+    assert patience(Options(timeout="5s"), "7s") == {"patience_seconds": 7.0, "unreached_seconds": 7.0}
 
 
 def test_scheduled_messages_keep_their_time_and_what_is_due_soon_stays(made: Entities) -> None:
