@@ -69,12 +69,8 @@ def demo(
         if keep:
             stack.enter_context(_kept(emulator))
             with contextlib.suppress(Interrupted):
-                run_async(options, _until_interrupted)
+                run_async(options, lambda stop: stop.wait())
         return result
-
-
-async def _until_interrupted(stop: Stop) -> None:
-    await stop.wait()
 
 
 def embedded_pair(emulator: "EmulatorThread") -> Pair:

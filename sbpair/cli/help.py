@@ -249,7 +249,7 @@ def help_on(
             text = _contents()
             return CommandResult("help", Text(text), text=text)
         case [(Topic.TERMS | Topic.ENVIRONMENT | Topic.METRICS) as name]:
-            return _named(Topic(name), _meanings(Topic(name)))
+            return CommandResult("help", dict(_meanings(Topic(name))), text=_explained(Topic(name)), prose=True)
         case [Topic.EXIT_CODES]:
             codes = tuple(ExitCode(int(code), code.label, when) for code, when in EXIT_CODES.items())
             return CommandResult(
@@ -419,10 +419,6 @@ def cheat(
     shown = {subject: tasks[subject]} if subject is not None else tasks
     text = "\n".join(f"## {name}\n\n{body}\n" for name, body in shown.items())
     return CommandResult("cheat", Text(text), text=text, prose=True)
-
-
-def _named(topic: Topic, meanings: Mapping[str, str]) -> CommandResult:
-    return CommandResult("help", dict(meanings), text=_explained(topic), prose=True)
 
 
 def _help_of(ctx: typer.Context, words: Sequence[str]) -> str:

@@ -47,7 +47,8 @@ _ALIKE = 0.8
 
 def entities(ctx: typer.Context, incomplete: str) -> list[str]:
     """Queues and topics that the configuration names for the pair in use."""
-    return _matching(_entities(ctx), incomplete)
+    given = ctx.params.get("entity") or ()
+    return _matching([name for name in known_entities(ctx) if name not in given], incomplete)
 
 
 def pairs_and_entities(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -57,10 +58,12 @@ def pairs_and_entities(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def backlog_indexes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Indexes of the backlog queues of the pair in use."""
+    from sbpair.core.pairing import DEFAULT_BACKLOG_QUEUE_COUNT
+
     settings, pair = _settings(ctx), _pair(ctx)
     if settings is None or pair is None:
         return []
-    count = settings.get(f"pairs.{pair}.backlog_queues") or _default_backlog_queues()
+    count = settings.get(f"pairs.{pair}.backlog_queues") or DEFAULT_BACKLOG_QUEUE_COUNT
     return _matching(map(str, range(count)), incomplete)
 
 
@@ -101,11 +104,6 @@ def known_entities(ctx: typer.Context) -> list[str]:
     return list((settings.get(f"pairs.{pair}.entities") if settings else None) or ())
 
 
-def _entities(ctx: typer.Context) -> list[str]:
-    given = ctx.params.get("entity") or ()
-    return [name for name in known_entities(ctx) if name not in given]
-
-
 def _pair(ctx: typer.Context) -> str | None:
     """Name of the pair on the command line, else of the one that is used without a name."""
     settings = _settings(ctx)
@@ -118,12 +116,6 @@ def _pair(ctx: typer.Context) -> str | None:
             return str(given)
     configured = [name for name in names if name != "local"] or list(names)
     return settings.get("default_pair") or (configured[0] if len(configured) == 1 else None)
-
-
-def _default_backlog_queues() -> int:
-    from sbpair.core.pairing import DEFAULT_BACKLOG_QUEUE_COUNT
-
-    return DEFAULT_BACKLOG_QUEUE_COUNT
 
 
 def _settings(ctx: typer.Context) -> "Settings | None":

@@ -146,7 +146,9 @@ class _Side:
     def _right(self, right: str, path: str, tried: Tried) -> Diagnosis:
         check, subject = f"right {right}", f"{self.role} {path}"
         if missing(tried):
-            advice = "sbpair provision" if self.role == "secondary" else _where_to_make(path)
+            create = f"sbpair entity create {shlex.quote(path)}"
+            advice = f"Check `entities:` in the configuration, or create it: {create}"
+            advice = "sbpair provision" if self.role == "secondary" else advice
             return Diagnosis(check, subject, Verdict.SKIPPED, "it does not exist", advice)
         if tried.error is None:
             self.rights[self.role, right] = True
@@ -172,10 +174,6 @@ class _Side:
 def _lacks(error: ServiceError, right: str) -> bool:
     """Whether nothing but this right is missing."""
     return isinstance(error, UnauthorizedError) and error.lacks == right
-
-
-def _where_to_make(path: str) -> str:
-    return f"Check `entities:` in the configuration, or create it: sbpair entity create {shlex.quote(path)}"
 
 
 def _ms(tried: Tried) -> str:

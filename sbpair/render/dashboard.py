@@ -159,6 +159,7 @@ PANELS = (
 
 def dashboard() -> dict[str, Any]:
     """The dashboard as Grafana imports it; it asks which Prometheus to read."""
+    source = {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus", "refresh": 1}
     return {
         "title": "sbpair",
         "uid": "sbpair",
@@ -170,13 +171,9 @@ def dashboard() -> dict[str, Any]:
         "timezone": "browser",
         "annotations": {"list": []},
         "links": [],
-        "templating": {"list": [_source_variable(), _pair_variable()]},
+        "templating": {"list": [source, _pair_variable()]},
         "panels": list(_placed()),
     }
-
-
-def _source_variable() -> dict[str, Any]:
-    return {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus", "refresh": 1}
 
 
 def _pair_variable() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.core.redact import printable
 from sbpair.render.formats import cell, written
-from sbpair.render.page import Bar, Bars, Line, Lines, Page, Section, Tone, number
+from sbpair.render.page import Bar, Bars, Line, Lines, Page, Tone, number
 from sbpair.render.result import Column, Table
 from sbpair.version import __version__
 
@@ -90,7 +90,7 @@ def _template() -> "Template":
         "chart": chart,
         "commands": commands,
         "kept_lines": _kept_lines,
-        "kind": _kind,
+        "kind": lambda section: type(section).__name__,
         "number": number,
         "pieces": pieces,
         "shown": _shown,
@@ -103,10 +103,6 @@ def _template() -> "Template":
 @cache
 def _file(name: str) -> str:
     return files("sbpair.render").joinpath(name).read_text(encoding="utf-8")
-
-
-def _kind(section: Section) -> str:
-    return type(section).__name__
 
 
 def _kept_lines(text: str) -> "Markup":

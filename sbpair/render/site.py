@@ -69,7 +69,8 @@ def _documents(pages: Sequence[SitePage]) -> Iterator[tuple[str, str]]:
         yield f"{page.stem}.html", text
         yield f"{page.stem}.md", page.markdown
     # Not JSON that is fetched: a page that is opened as a file may fetch nothing.
-    yield "search.js", f"const entries = {json.dumps(entries, ensure_ascii=False)};\n{_search()}"
+    search = files("sbpair.render").joinpath("site.js").read_text(encoding="utf-8")
+    yield "search.js", f"const entries = {json.dumps(entries, ensure_ascii=False)};\n{search}"
 
 
 def _body(markdown: str, stems: Mapping[str, str]) -> str:
@@ -135,7 +136,3 @@ def _template() -> "Template":
 def _style() -> str:
     folder = files("sbpair.render")
     return folder.joinpath("style.css").read_text("utf-8") + folder.joinpath("site.css").read_text("utf-8")
-
-
-def _search() -> str:
-    return files("sbpair.render").joinpath("site.js").read_text(encoding="utf-8")

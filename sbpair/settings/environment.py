@@ -57,7 +57,10 @@ def from_environment(environ: Mapping[str, str], base: Mapping[str, Sourced]) ->
                 f"Unknown environment variable {quoted(name)}.", hint=f"Did you mean {near[0]}?" if near else None
             )
     if environ.get("SBPAIR_PAIR"):
-        _check_pair(environ["SBPAIR_PAIR"])
+        try:
+            check_pair_name(environ["SBPAIR_PAIR"])
+        except UsageError as error:
+            raise ConfigurationError(f"SBPAIR_PAIR: {error.message}") from error
         yield "default_pair", Sourced(environ["SBPAIR_PAIR"], "env SBPAIR_PAIR")
     for key in ROOT_KEYS[1:]:
         yield from _variable(environ, f"SBPAIR_{key.name.upper()}", key, key.name)
@@ -114,13 +117,6 @@ def _names_a_namespace(environ: Mapping[str, str], base: Mapping[str, Sourced]) 
         return True
     names = (f"SBPAIR_{side.upper()}_{key}" for side in SIDES for key in ("NAMESPACE", "CONNECTION_STRING"))
     return any(environ.get(name) for name in names)
-
-
-def _check_pair(name: str) -> None:
-    try:
-        check_pair_name(name)
-    except UsageError as error:
-        raise ConfigurationError(f"SBPAIR_PAIR: {error.message}") from error
 
 
 def _variable(environ: Mapping[str, str], name: str, key: Key, target: str) -> Iterator[tuple[str, Sourced]]:

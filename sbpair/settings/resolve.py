@@ -107,7 +107,9 @@ class Settings:
             try:
                 return self.named_namespace(name, None) if name else None
             except ConfigurationError as error:
-                raise ConfigurationError(error.message, hint=_between(pair)) from error
+                meant = f"{quoted(pair)} means two namespaces, PRIMARY:SECONDARY."
+                hint = f"{meant} For a queue: sbpair entity peek NAMESPACE:QUEUE"
+                raise ConfigurationError(error.message, hint=hint) from error
         prefix = f"pairs.{pair}.{side}."
         named = any(self.get(prefix + key) for key in ("namespace", "connection_string"))
         return self._access(prefix) if named else None
@@ -489,10 +491,6 @@ def _given(settings: Settings, line: str, origin: str) -> NamespaceAccess:
     )
     check_credential(access)
     return access
-
-
-def _between(pair: str) -> str:
-    return f"{quoted(pair)} means two namespaces, PRIMARY:SECONDARY. For a queue: sbpair entity peek NAMESPACE:QUEUE"
 
 
 def _host(namespace: str | None, secret: Secret | None, where: str) -> str:

@@ -215,7 +215,10 @@ class Lines(Generic[F]):
         """What is said of the failures and of a line that is no message: the first failure of each kind with their
         number, or with `verbose` each of `failures`."""
         each = [(one, 1) for one in self.failures] if verbose else list(self._by_code.values())
-        notes = [f"line {one.line}{_more(number - 1)}: {one.error}: {one.message}" for one, number in each]
+        notes = []
+        for one, number in each:
+            more = f" and {counted(number - 1, 'more line')}" if number > 1 else ""
+            notes.append(f"line {one.line}{more}: {one.error}: {one.message}")
         if verbose and self.failed > len(each):
             notes.append(f"{counted(self.failed - len(each), 'more line')} failed; -o jsonl tells of each.")
         notes += self._hints
@@ -230,10 +233,6 @@ class Lines(Generic[F]):
                 return Exit.PARTIAL
             return Exit.USAGE if self.bad_line is not None else exit_of_failures(self._kinds)
         return Exit.FINDINGS if elsewhere else Exit.OK
-
-
-def _more(lines: int) -> str:
-    return f" and {counted(lines, 'more line')}" if lines else ""
 
 
 def values_of(

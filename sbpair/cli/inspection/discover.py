@@ -99,10 +99,11 @@ def discover(
     settings = load_settings(options)
     chosen = [settings.named_namespace(name, auth) for name in namespaces or []]
     if subscription is not None:
+        from sbpair.azure.management import list_namespaces
         from sbpair.settings.resolve import resource_manager
 
         manager = resource_manager(settings, subscription, resource_group, auth=auth, cloud=cloud, url=management_url)
-        chosen += run_async(options, lambda stop: run_until(stop, _of_subscription(manager)))
+        chosen += run_async(options, lambda stop: run_until(stop, list_namespaces(manager)))
     elif not chosen:
         chosen = list(settings.namespaces())
     if not chosen and subscription is None:
@@ -131,12 +132,6 @@ def discover(
     if pairs_out is not None and discovery.pairs:
         write_file(pairs_out, _block({"version": 1, "pairs": discovery.pairs}))
     return _result(discovery, pairs_out)
-
-
-async def _of_subscription(manager: NamespaceAccess) -> list[NamespaceAccess]:
-    from sbpair.azure.management import list_namespaces
-
-    return await list_namespaces(manager)
 
 
 def _keys(settings: "Settings", access: NamespaceAccess) -> dict[str, Any]:
