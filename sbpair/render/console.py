@@ -132,7 +132,7 @@ def render(result: "CommandResult", chosen: Format) -> str:
 
         return to_html(result.page)
     if chosen is Format.MARKDOWN and result.page is not None and result.page_only:
-        from sbpair.render.markdown import page_to_markdown
+        from sbpair.render.formats import page_to_markdown
 
         return page_to_markdown(result.page)
     if chosen is Format.TABLE:

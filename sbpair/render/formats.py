@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -12,7 +12,8 @@ from sbpair.core.outcome import Exit
 from sbpair.core.redact import DRIVES_A_TERMINAL, defused, json_text, printable
 from sbpair.core.serialization import OMITTED_IF_NONE, says, to_plain
 from sbpair.render.output import Format
-from sbpair.render.result import CommandResult, Table
+from sbpair.render.page import Bars, Cards, Findings, Lines, Page, Section, Text
+from sbpair.render.result import Column, CommandResult, Table
 from sbpair.version import __version__
 
 
@@ -99,6 +100,59 @@ def markdown_table(table: Table) -> str:
 def markdown_cell(value: Any) -> str:
     """A value that neither ends its cell nor makes a link, an image or a tag; a bare address leads where it says."""
     return _flat(value).replace("|", "\\|").replace("<", "\\<").replace("](", "]\\(")
+
+
+# A page as Markdown: the same sections as in HTML, for an issue, a wiki or a post-mortem.
+
+_NAME, _VALUE, _NOTE = Column("name", "What"), Column("value", "Number", right=True), Column("note", "Note")
+
+
+def page_to_markdown(page: Page) -> str:
+    """The whole page; what strangers wrote in it makes no link, tag or new line."""
+    blocks = [f"# {markdown_cell(page.title)}"]
+    if page.lead:
+        blocks.append(f"**{markdown_cell(page.lead)}**")
+    if page.facts:
+        blocks.append("\n".join(f"- {markdown_cell(name)}: {markdown_cell(value)}" for name, value in page.facts))
+    blocks += [block for section in page.sections for block in _section_blocks(section)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _section_blocks(section: Section) -> Iterator[str]:
+    if section.title:
+        yield f"## {markdown_cell(section.title)}"
+    match section:
+        case Table():
+            yield markdown_table(Table("", section.columns, section.rows))
+        case Cards():
+            rows = [{"name": one.label, "value": one.value, "note": one.note} for one in section.cards]
+            yield markdown_table(Table("", (_NAME, _VALUE, _NOTE), rows))
+        case Bars():
+            rows = [{"name": one.label, "value": one.text or f"{one.value:,g}"} for one in section.bars]
+            yield markdown_table(Table("", (_NAME, _VALUE), rows))
+        case Lines():
+            columns = (_NAME, Column("x", section.x_title, right=True), Column("y", section.y_title, right=True))
+            points = [
+                {"name": line.name, "x": section.x_text(x), "y": section.y_text(y)}
+                for line in section.lines
+                for x, y in line.points
+            ]
+            yield markdown_table(Table("", columns, points))
+        case Text():
+            for paragraph in section.paragraphs:
+                if section.literal:
+                    yield "\n".join(f"    {printable(line)}" for line in paragraph.splitlines())
+                else:
+                    yield markdown_cell(paragraph)
+        case Findings():
+            line = markdown_cell
+            for finding in section.findings:
+                yield f"### {line(finding.label)} {line(finding.code)}: {line(finding.title)}"
+                yield "\n".join(f"- {line(subject)}: {line(what)}" for subject, what in finding.places)
+                if finding.steps:
+                    yield "\n".join(f"{place}. {line(step)}" for place, step in enumerate(finding.steps, 1))
+    if isinstance(section, Bars | Lines) and section.note:
+        yield markdown_cell(section.note)
 
 
 def cell(value: Any) -> str:

@@ -5,8 +5,7 @@ documents.py    JSON and text of unknown origin within bounds
 files.py        which files, YAML within bounds, the strict reader with line numbers
 environment.py  SBPAIR_... variables
 state.py        the pair `local` and the remembered default pair
-resolve.py      what wins, and the `Pair`s that come out
-notice.py       what is said of a folder's file at its first use
+resolve.py      what wins, the `Pair`s that come out, and what is said of a folder's file at its first use
 
 The names are imported when they are first used: who asks where a folder is waits for no table of keys.
 """
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from sbpair.settings.environment import *
     from sbpair.settings.files import *
     from sbpair.settings.keys import *
-    from sbpair.settings.notice import *
     from sbpair.settings.resolve import *
     from sbpair.settings.state import *
 
@@ -28,8 +26,15 @@ _MODULES = {
     "environment": ("environment_names", "to_environment"),
     "files": ("parse_yaml", "parse_yaml_with_lines", "read_file", "together"),
     "keys": ("FILE_NAME", "Sourced", "json_schema"),
-    "notice": ("first_use_notice", "load_noticed"),
-    "resolve": ("BETWEEN", "HOW_TO_CONFIGURE", "Settings", "connection_strings", "load"),
+    "resolve": (
+        "BETWEEN",
+        "HOW_TO_CONFIGURE",
+        "Settings",
+        "connection_strings",
+        "first_use_notice",
+        "load",
+        "load_noticed",
+    ),
     "state": (
         "EMULATOR_KEY",
         "LOCAL_PAIR",

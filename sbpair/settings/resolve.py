@@ -1,9 +1,11 @@
 """Effective settings: what wins over what, and the pairs that come out of it."""
 
 import difflib
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,11 @@ from sbpair.core.access import (
     is_at,
     other_host,
     parse_connection_string,
+    shown_name,
 )
 from sbpair.core.errors import ConfigurationError, InvalidNameError
 from sbpair.core.names import check_namespace_label, namespace_label
-from sbpair.core.pairing import PAIR_OPTIONS, Pair, pair_options
+from sbpair.core.pairing import PAIR_OPTIONS, Pair, Side, pair_options
 from sbpair.core.redact import quoted
 from sbpair.settings.documents import DocumentError, read_text
 from sbpair.settings.environment import CONNECTION_STRINGS, ENVIRONMENT_PAIR, from_environment
@@ -36,12 +39,13 @@ from sbpair.settings.state import (
     EMULATOR_STATE_FILE,
     LOCAL_PAIR,
     authority_of_embedded,
+    first_use,
     local_pair,
     remembered_default_pair,
     state_directory,
 )
 
-__all__ = ["BETWEEN", "HOW_TO_CONFIGURE", "Settings", "connection_strings", "load"]
+__all__ = ["BETWEEN", "HOW_TO_CONFIGURE", "Settings", "connection_strings", "first_use_notice", "load", "load_noticed"]
 
 BETWEEN = ":"
 """`contoso-weu:contoso-neu` is a pair of two namespaces that nobody gave a name: primary, then secondary."""
@@ -605,3 +609,45 @@ def _refuse_redefinition(values: Mapping[str, Sourced], read: Mapping[str, Sourc
                 "cannot change it.",
                 hint="Rename one of the two, or use this file alone with --config.",
             )
+
+
+# What is said of a folder's file, once and again after each change: it decides where messages go.
+
+
+def first_use_notice(settings: Settings) -> str | None:
+    """The file with its pairs and their hosts, if these contents of it are used for the first time."""
+    file = settings.project_file
+    if file is None:
+        return None
+    try:
+        if not first_use(file, settings.environ):
+            return None
+    except (OSError, ConfigurationError):
+        pass  # it cannot be written down: then it is said every time
+    pairs = ", ".join(f"{name} ({_hosts(settings, name)})" for name in settings.pairs_of_project())
+    return f"First use of {file}, as it is now; it defines {pairs or 'no pair'}."
+
+
+def load_noticed(config: Path | None = None) -> Settings:
+    """As `load`, for callers of the library: a folder's file is logged as a warning when it is used for the first time.
+
+    Raises:
+        ConfigurationError: as `load`.
+    """
+    settings = load(config=config)
+    if (notice := first_use_notice(settings)) is not None:
+        logging.getLogger("sbpair").warning(notice)
+    return settings
+
+
+def _hosts(settings: Settings, pair: str) -> str:
+    def place(side: Side) -> str:
+        with suppress(ConfigurationError):  # the caller that uses it gets the error
+            access = settings.side(pair, side)
+            if access is not None:
+                return shown_name(access)
+        reference = settings.get(f"pairs.{pair}.{side}.connection_string") or {}
+        named = [f"connection string of {kind} {name}" for kind, name in reference.items()]
+        return settings.get(f"pairs.{pair}.{side}.namespace") or "".join(named) or "no namespace"
+
+    return " with ".join(map(place, Side))

@@ -204,7 +204,7 @@ def write_report(path: Path, result: CommandResult) -> None:
     if result.page is None:
         raise RuntimeError("there is no page to write")
     if path.suffix.lower() in _MARKDOWN:
-        from sbpair.render.markdown import page_to_markdown
+        from sbpair.render.formats import page_to_markdown
 
         text = page_to_markdown(result.page)
     else:
