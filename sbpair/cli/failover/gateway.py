@@ -139,7 +139,7 @@ def gateway(
     certificate = _tls(cert, cert_key, host, f"*.{domain}")
 
     async def work(stop: Stop) -> GatewayRun:
-        from sbpair.cli.transfer.metrics_endpoint import metrics_port
+        from sbpair.cli.transfer.monitored import metrics_port
         from sbpair.gateway.server import GatewaySettings, open_gateway, sum_of
 
         serving = GatewaySettings(

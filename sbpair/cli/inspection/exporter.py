@@ -122,7 +122,7 @@ def exporter(
     )
 
     async def work(stop: asyncio.Event) -> None:
-        from sbpair.cli.transfer.metrics_endpoint import metrics_port
+        from sbpair.cli.transfer.monitored import metrics_port
 
         async with watch.opened() as watched, metrics_port(_Exported(watched), host, port):
             _log.info(

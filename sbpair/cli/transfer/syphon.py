@@ -91,8 +91,7 @@ def syphon(
 @asynccontextmanager
 async def _served(metrics: "ServiceMetrics", host: str, port: int | None, file: Path | None) -> AsyncIterator[None]:
     """The metrics where monitoring finds them."""
-    from sbpair.cli.transfer.metrics_endpoint import metrics_file, metrics_port
-    from sbpair.cli.transfer.telemetry import telemetry
+    from sbpair.cli.transfer.monitored import metrics_file, metrics_port, telemetry
 
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(telemetry(metrics))
@@ -107,7 +106,7 @@ class _Saying:
     """Passes events on to metrics, spans and log; what was forwarded is said in sums, not batch by batch."""
 
     def __init__(self, pair: Pair, request: "operations.SyphonRequest", metrics: "ServiceMetrics") -> None:
-        from sbpair.cli.transfer.telemetry import Spans
+        from sbpair.cli.transfer.monitored import Spans
 
         self._pair, self._request = pair, request
         self._metrics, self._spans = metrics, Spans(pair.name)
