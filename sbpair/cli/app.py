@@ -20,6 +20,7 @@ GROUPS = {
         "syphon": Entry("transfer.syphon", "syphon", "Send waiting messages as they arrive, as a service."),
         "incident": Entry("transfer.incident", "incident", "Guide through a recovery, one command after another."),
         "report": Entry("transfer.ledger_report", "report", "Tell an incident from its ledgers, and verify them."),
+        "promotion": Entry("app", "promotion", "Say what a promotion of another region lost or doubled."),
         "restore": Entry("transfer.restore", "restore", "Send archived messages to their destinations."),
         "cleanup": Entry("inspection.cleanup", "cleanup", "List and delete backlog queues that no pair needs."),
     },
@@ -151,6 +152,11 @@ dlq = _group(
         "resubmit": Entry("transfer.resubmit", "resubmit", "Send dead letters again, to their entity or another one."),
         "purge": Entry("transfer.purge", "purge_dead_letters", "Delete dead letters, archived first."),
     },
+)
+
+promotion = _group(
+    "Look at what a promotion to another region, or a failover of an alias, did to messages.",
+    {"report": Entry("inspection.promotion", "report", "Say what is lost, there twice, or opened again.")},
 )
 
 replicate = _group(

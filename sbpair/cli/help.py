@@ -135,6 +135,7 @@ PERMISSIONS = (
     ),
     ("evacuate", "any two namespaces", "Manage", "Azure Service Bus Data Owner"),
     ("diff, export --namespace", "any namespace", "Manage", "Azure Service Bus Data Owner"),
+    ("promotion report", "any namespace", "Manage, Listen", "Azure Service Bus Data Owner"),
     ("entity", "any namespace", "Manage; delete also Listen", "Azure Service Bus Data Owner"),
     ("gateway", "both", "Send; what its applications need on the primary", "Data Sender; Data Receiver, Data Owner"),
     ("send", "both", "Send", "Data Sender"),

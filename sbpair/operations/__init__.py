@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sbpair.operations.move import *
     from sbpair.operations.peek import *
     from sbpair.operations.ping import *
+    from sbpair.operations.promotion import *
     from sbpair.operations.provision import *
     from sbpair.operations.purge import *
     from sbpair.operations.report import *
@@ -98,6 +99,7 @@ _MODULES = {
     "move": ("CopyRequest", "MovePlan", "MoveRequest", "MoveResult", "Selection", "copy", "move"),
     "peek": ("PeekRequest", "peek"),
     "ping": ("PingRequest", "Pinged", "ping"),
+    "promotion": ("PromotionReport", "PromotionRequest", "report_promotion"),
     "provision": ("AppliedPlan", "ProvisionRequest", "provision"),
     "purge": ("PurgeRequest", "purge"),
     "report": ("IncidentReport", "ReportRequest", "report"),

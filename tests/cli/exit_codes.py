@@ -638,6 +638,20 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         unreachable=Never("its requests are those of `entity list`, where silence is proven"),
         signals=Never("it waits as `entity list` does, where signals are proven"),
     ),
+    "promotion report": row(
+        "promotion report",
+        ok=Proven("cli/inspection/test_promotion.py::test_what_is_gone_back_and_fewer_is_said_with_a_command_for_each"),
+        arguments="--ledger nowhere",
+        failed=Never("reads only, and what cannot be read has a code of its own"),
+        usage=Proven("cli/inspection/test_promotion.py::test_what_makes_no_sense_is_refused"),
+        partial=Never("an entity that cannot be browsed is in the report: operations/test_promotion.py"),
+        denied=Never("its first request is that of `entity list`, where a refusal is proven"),
+        findings=Proven(
+            "cli/inspection/test_promotion.py::test_what_is_gone_back_and_fewer_is_said_with_a_command_for_each"
+        ),
+        unreachable=Never("its first request is that of `entity list`, where silence is proven"),
+        signals=Never("it waits as `entity list` does, where signals are proven"),
+    ),
     "export": row(
         "export",
         ok=Run("export alerts --dir exported"),

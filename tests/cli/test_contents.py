@@ -159,7 +159,7 @@ def test_one_command_imports_no_other(sbpair: Sbpair) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("audt", "audit"), ("provison", "provision"), ("config chekc", "check"), ("emulator fault lst", "list")],
+    [("audt", "audit"), ("evacuat", "evacuate"), ("config chekc", "check"), ("emulator fault lst", "list")],
 )
 def test_a_mistyped_command_is_answered_with_the_nearest(sbpair: Sbpair, typed: str, meant: str) -> None:
     ran = sbpair(*typed.split())

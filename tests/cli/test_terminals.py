@@ -35,6 +35,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
     ),
     "diff": ("diff local-primary local-secondary --exit-zero",),
     "move": ("move --help",),
+    "promotion": ("promotion --help", "promotion report --help"),
     "copy": ("copy --help",),
     "edit": ("edit --help",),
     "purge": ("purge --help",),

@@ -87,14 +87,9 @@ def _of_file(options: Options, path: Path) -> Contents:
     from sbpair.cli.emulator import plant_all, read_seed
     from sbpair.cli.emulator_doors import Doors, configs
     from sbpair.emulator import EmulatorThread
-    from sbpair.settings import DocumentError, parse_json, read_text
 
-    try:
-        text = read_text(path)
-        if '"format_version"' in text:
-            return Contents.from_dict(parse_json(text))
-    except DocumentError as error:
-        raise UsageError(f"Cannot read {path}: {error}") from error
+    if (snapshot := read_snapshot(path)) is not None:
+        return snapshot
     seed, _ = read_seed(path, ())
     if len(seed) != 1:
         raise UsageError(f"{path} has {counted(len(seed), 'namespace')}; only files with one are compared.")
@@ -107,3 +102,18 @@ def _of_file(options: Options, path: Path) -> Contents:
         emulator.call(lambda running: plant_all(running, contents))
         found = _read(options, embedded_access(emulator, name))
     return replace(found, taken_at=None)
+
+
+def read_snapshot(path: Path) -> Contents | None:
+    """What `export snapshot` wrote; None: another file.
+
+    Raises:
+        UsageError: it cannot be read, or is the snapshot of another release.
+    """
+    from sbpair.settings import DocumentError, parse_json, read_text
+
+    try:
+        text = read_text(path)
+        return Contents.from_dict(parse_json(text)) if '"format_version"' in text else None
+    except DocumentError as error:
+        raise UsageError(f"Cannot read {path}: {error}") from error

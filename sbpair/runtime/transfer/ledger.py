@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.redact import quoted
 from sbpair.core.transfer.ledger import (
+    BATCH_OUTCOMES,
     BEGINNING,
     CHAINED_BYTES,
     EMPTY_MARK,
@@ -346,14 +347,15 @@ def outcomes_in(path: Path) -> Iterator[tuple[Key, str]]:
     return ((line.key, line.outcome) for line in lines_in(path))
 
 
-def lines_in(path: Path) -> Iterator[Line]:
-    """Every whole line about a message, in a ledger that somebody may still be writing.
+def lines_in(path: Path, *, runs: bool = False) -> Iterator[Line]:
+    """Every whole line about a message, in a ledger that somebody may still be writing; `runs`: about runs as well.
 
     Raises:
         UsageError: it is not a ledger.
     """
     with path.open("rb") as file:
-        yield from (line for _, line in _lines(file, path) if line.outcome not in NO_MESSAGE_OUTCOMES)
+        others = BATCH_OUTCOMES if runs else NO_MESSAGE_OUTCOMES
+        yield from (line for _, line in _lines(file, path) if line.outcome not in others)
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, Line]]:

@@ -41,6 +41,7 @@ LINES = {
     "entity delete": f"{ENTITY} --yes",
     "entity set-status": f"{ENTITY} Active --yes",
     "diff": "contoso-weu contoso-neu",
+    "promotion report": "--namespace contoso-weu --archive archived.jsonl",
     "export": "snapshot --namespace contoso-weu",
     "move": f"{ENTITY} parked --yes",
     "copy": f"{ENTITY} contoso-neu:orders --yes",
