@@ -60,6 +60,12 @@ class QueueSettings:
     max_message_size_in_kilobytes: int | None = None
 
 
+CORRELATION_FIELDS = (
+    *("correlation_id", "message_id", "to", "reply_to", "label", "session_id", "reply_to_session_id", "content_type"),
+)
+"""What a correlation filter compares beside application properties."""
+
+
 # Limits ("Service Bus quotas and limits").
 
 MAX_ENTITY_PATH_CHARACTERS = 260

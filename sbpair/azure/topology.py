@@ -19,18 +19,10 @@ from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check
 from sbpair.azure.errors import translating
 from sbpair.concurrency import side_by_side
 from sbpair.core.access import NamespaceAccess
-from sbpair.core.entities import (
-    CORRELATION_FIELDS,
-    AccessRule,
-    EntityFacts,
-    EntityKind,
-    EntitySettings,
-    NamespaceFacts,
-    RuleFacts,
-    Values,
-)
+from sbpair.core.entities import AccessRule, EntityFacts, EntityKind, EntitySettings, NamespaceFacts, RuleFacts, Values
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.names import subscription_of, subscription_path
+from sbpair.service import CORRELATION_FIELDS
 
 READS_AT_ONCE = 8
 """Topics, or subscriptions, that are read at a time."""

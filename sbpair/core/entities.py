@@ -143,18 +143,6 @@ class RuleFacts:
     action_parameters: Values = ()
 
 
-CORRELATION_FIELDS = (
-    "correlation_id",
-    "message_id",
-    "to",
-    "reply_to",
-    "label",
-    "session_id",
-    "reply_to_session_id",
-    "content_type",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class AccessRule:
     """A shared access rule of an entity: what a connection string made from it may do. Never its keys."""

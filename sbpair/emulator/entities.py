@@ -5,7 +5,7 @@ description (`dataclasses.replace`) and gives it to the namespace, which replace
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from sbpair.service import EntityStatus, QueueSettings
 
@@ -111,10 +111,6 @@ class CorrelationFilter:
     reply_to_session_id: str | None = None
     content_type: str | None = None
     properties: Mapping[str, object] = field(default_factory=dict)
-
-
-CORRELATION_NAMES = tuple(one.name for one in fields(CorrelationFilter) if one.name != "properties")
-"""What a correlation filter compares beside application properties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,9 @@ from collections.abc import Callable
 from sbpair.amqp.sections import TEXT_FIELDS, PropertyField, Section
 from sbpair.amqp.types import Long
 from sbpair.emulator.broker.messages import Message, as_mapping, milliseconds
-from sbpair.emulator.entities import (
-    CORRELATION_NAMES,
-    CorrelationFilter,
-    FalseFilter,
-    RuleDescription,
-    RuleFilter,
-    SqlAction,
-    TrueFilter,
-)
+from sbpair.emulator.entities import CorrelationFilter, FalseFilter, RuleDescription, RuleFilter, SqlAction, TrueFilter
 from sbpair.engine.errors import BrokerError
+from sbpair.service import CORRELATION_FIELDS
 from sbpair.sqlfilter.parser import Statement, parse_filter
 from sbpair.sqlfilter.rules import Draft, correlation, parse_changes
 from sbpair.sqlfilter.values import UNKNOWN, FilterEvaluationError, FilterSyntaxError
@@ -160,7 +153,7 @@ def compile_filter(description: RuleFilter) -> Condition:
     if isinstance(description, FalseFilter):
         return lambda _view: False
     if isinstance(description, CorrelationFilter):
-        own = {name: value for name in CORRELATION_NAMES if (value := getattr(description, name)) is not None}
+        own = {name: value for name in CORRELATION_FIELDS if (value := getattr(description, name)) is not None}
         condition = correlation(own, description.properties)
     else:
         condition = parse_filter(description.expression, description.parameters)

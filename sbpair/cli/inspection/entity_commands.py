@@ -17,7 +17,8 @@ from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, OptionSet, command
 from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref, find_namespace, refuse_unnamed
 from sbpair.core.durations import parse_duration
-from sbpair.core.entities import CORRELATION_FIELDS, SETTINGS_OF, EntityKind, EntitySettings, RuleFacts
+from sbpair.core.entities import SETTINGS_OF, EntityKind, EntitySettings, RuleFacts
+from sbpair.service import CORRELATION_FIELDS
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.inspection.entity import (
     CHANGED_COLUMNS,

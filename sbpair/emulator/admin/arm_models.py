@@ -16,17 +16,10 @@ from sbpair.emulator.admin.fields import (
     setting_to_json,
     small,
 )
-from sbpair.emulator.entities import (
-    CORRELATION_NAMES,
-    AuthorizationRule,
-    CorrelationFilter,
-    RuleDescription,
-    SqlAction,
-    SqlFilter,
-)
+from sbpair.emulator.entities import AuthorizationRule, CorrelationFilter, RuleDescription, SqlAction, SqlFilter
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine.errors import EntityError, bad_request
-from sbpair.service import Tier
+from sbpair.service import CORRELATION_FIELDS, Tier
 
 Json = dict[str, object]
 PROVIDER = "Microsoft.ServiceBus"
@@ -203,7 +196,7 @@ def rule_properties(rule: RuleDescription) -> Json:
     if isinstance(rule.filter, CorrelationFilter):
         compared: Json = {
             small(capitalized(name)): getattr(rule.filter, name)
-            for name in CORRELATION_NAMES
+            for name in CORRELATION_FIELDS
             if getattr(rule.filter, name) is not None
         }
         compared["properties"] = {key: str(value) for key, value in rule.filter.properties.items()}
@@ -258,7 +251,7 @@ def wrong_type(name: str, value: object) -> EntityError:
 def _correlation_filter(compared: Json) -> CorrelationFilter:
     fields = {
         attribute: text(compared[name], name)
-        for attribute, name in ((one, small(capitalized(one))) for one in CORRELATION_NAMES)
+        for attribute, name in ((one, small(capitalized(one))) for one in CORRELATION_FIELDS)
         if compared.get(name) is not None
     }
     properties = {key: text(value, key) for key, value in object_at(compared, "properties").items()}

@@ -29,7 +29,6 @@ from sbpair.emulator.admin.fields import (
     format_time,
 )
 from sbpair.emulator.entities import (
-    CORRELATION_NAMES,
     CorrelationFilter,
     FalseFilter,
     RuleDescription,
@@ -39,7 +38,7 @@ from sbpair.emulator.entities import (
     TrueFilter,
 )
 from sbpair.engine.errors import bad_request
-from sbpair.service import TICKS_PER_SECOND
+from sbpair.service import CORRELATION_FIELDS, TICKS_PER_SECOND
 
 COMPATIBILITY_LEVEL = 20
 TIMESPAN = Symbol("com.microsoft:timespan")
@@ -77,7 +76,7 @@ def _write_filter(rule_filter: RuleFilter) -> Node:
     if isinstance(rule_filter, CorrelationFilter):
         fields = [
             text_node(capitalized(name), getattr(rule_filter, name))
-            for name in CORRELATION_NAMES
+            for name in CORRELATION_FIELDS
             if getattr(rule_filter, name) is not None
         ]
         children = (*fields, _write_values("Properties", rule_filter.properties))
@@ -111,7 +110,7 @@ def _read_filter(element: Element) -> RuleFilter:
         expression, parameters = _read_sql(element)
         return SqlFilter(expression=expression, parameters=parameters)
     if kind == "CorrelationFilter":
-        fields = {name: child_text(element, capitalized(name)) for name in CORRELATION_NAMES}
+        fields = {name: child_text(element, capitalized(name)) for name in CORRELATION_FIELDS}
         return CorrelationFilter(**fields, properties=_read_values(element, "Properties"))
     raise bad_request(f"The rule filter type '{kind}' is not known.")
 

@@ -1,6 +1,6 @@
 """A port of the emulator's own, out of reach of every fault: also a namespace in the dark can be brought back.
 
-https://HOST:PORT/{namespace}/$emulator/faults      as described in `admin.fault_control`, for that namespace
+https://HOST:PORT/{namespace}/$emulator/faults      as described in `admin.http.handle_control`, for that namespace
 """
 
 import asyncio

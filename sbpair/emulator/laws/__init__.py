@@ -9,19 +9,13 @@ A law stands in the chapter of its subject. It is in the book only with a test t
 
 from collections.abc import Mapping
 
-from sbpair.emulator.laws.access import AccessLaws
-from sbpair.emulator.laws.entities import EntityLaws
-from sbpair.emulator.laws.forwarding import ForwardingLaws
+from sbpair.emulator.laws.entities import EntityLaws, ForwardingLaws
 from sbpair.emulator.laws.law import Evidence, Form, Law
-from sbpair.emulator.laws.links import LinkRules
-from sbpair.emulator.laws.management import ManagementLaws
-from sbpair.emulator.laws.messages import MessageLaws
+from sbpair.emulator.laws.links import LinkRules, TransactionLaws
+from sbpair.emulator.laws.management import AccessLaws, ManagementLaws, RegionLaws
+from sbpair.emulator.laws.messages import MessageLaws, SessionLaws
 from sbpair.emulator.laws.partitions import PartitionLaws
-from sbpair.emulator.laws.quotas import QuotaLaws
-from sbpair.emulator.laws.regions import RegionLaws
-from sbpair.emulator.laws.sessions import SessionLaws
-from sbpair.emulator.laws.sizes import SizeLaws
-from sbpair.emulator.laws.transactions import TransactionLaws
+from sbpair.emulator.laws.quotas import QuotaLaws, SizeLaws
 from sbpair.engine.errors import EmulatorError
 from sbpair.service import Tier
 

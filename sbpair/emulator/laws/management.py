@@ -1,6 +1,6 @@
-"""Administration, regions, protocols: what is there beside messages."""
+"""Administration, protocols, regions (what Geo-Replication keeps, what a promotion does), keys, tokens and rights."""
 
-from sbpair.emulator.laws.law import documented, fixed, inferred
+from sbpair.emulator.laws.law import documented, fixed, inferred, reported, rule
 
 _AMQP = documented("AMQP 1.0 in Azure Service Bus protocol guide")
 
@@ -78,3 +78,61 @@ class ManagementLaws:
         differs="links stay as long as the client wants",
     )
     sbmp = fixed("The retired .NET Framework library speaks SBMP.", _AMQP, differs="only AMQP 1.0 is spoken")
+
+
+_GEO_REPLICATION = documented("Azure Service Bus Geo-Replication")
+
+
+class RegionLaws:
+    planned_promotion_read_only = rule(
+        "From the request of a planned promotion to its end the namespace is read only.",
+        _GEO_REPLICATION,
+        "geo_replication.py GeoReplication.promote",
+        differs="the other region has no address of its own; one namespace is promoted in place, and cuts connections",
+    )
+    forced_promotion_loses_tail = fixed(
+        "A forced promotion loses what asynchronous replication has not brought to the secondary yet.",
+        _GEO_REPLICATION,
+        "geo_replication.py GeoReplication.promote",
+    )
+    completions_come_back = fixed(
+        "Messages whose completion or deferral was not replicated are there again after a forced promotion.",
+        _GEO_REPLICATION,
+        "geo_replication.py GeoReplication.drop_message",
+        differs="dead-letterings and forwardings of that time are not taken back, and states of sessions stay",
+    )
+
+
+_SAS = documented("Service Bus access control with Shared Access Signatures")
+
+
+class AccessLaws:
+    local_auth_disabled = rule(
+        "A namespace whose keys are switched off (disableLocalAuth) says so: 401, LocalAuthDisabled.",
+        reported("pnp/Microsoft365-Analytics-Insights issue 138, Azure/azure-sdk-for-java issue 37010"),
+        "namespace.py SharedAccess.signers",
+    )
+    rights_of_links = fixed(
+        "A sender needs Send, a receiver Listen, a request node one of them.", _SAS, "endpoints.py _check_rights"
+    )
+    manage_has_all_rights = rule(
+        "A rule with Manage has Send and Listen as well.", _SAS, "validation.py authorization_rule"
+    )
+    tokens_end_links = fixed(
+        "A link ends with the newest token for its entity, and with the key that signed it.",
+        inferred("AMQP 1.0 in Azure Service Bus protocol guide"),
+        "../engine/connection.py Connection",
+    )
+    identities = fixed(
+        "Identities have the rights of their role assignments; private endpoints and firewalls keep others out.",
+        documented("Authenticate and authorize an application with Microsoft Entra ID"),
+        "../engine/auth.py _check_bearer",
+        differs="a bearer token must be for the service and valid now; anybody can have signed it, and it has all "
+        "rights",
+    )
+    other_machines = fixed(
+        "A namespace is reached from every network that it allows.",
+        documented("Allow access to Azure Service Bus namespaces from specific IP addresses"),
+        differs="`sbpair emulator` listens on this machine alone unless told otherwise (--host, --tls-name); beyond it "
+        "bearer tokens are off (--bearer-tokens)",
+    )

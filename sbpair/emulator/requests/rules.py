@@ -13,7 +13,6 @@ from sbpair.amqp.types import Described, Int, Ulong
 from sbpair.emulator.broker.messages import as_mapping, milliseconds
 from sbpair.emulator.broker.topics import Subscription
 from sbpair.emulator.entities import (
-    CORRELATION_NAMES,
     CorrelationFilter,
     FalseFilter,
     RuleDescription,
@@ -26,6 +25,7 @@ from sbpair.emulator.filters import Rule
 from sbpair.emulator.requests.call import Answering, Call, Reply
 from sbpair.engine import errors
 from sbpair.engine.errors import BrokerError, EntityError
+from sbpair.service import CORRELATION_FIELDS
 
 _RULE, _EMPTY_ACTION, _SQL_ACTION = 0x13700000004, 0x13700000005, 0x13700000006
 _SQL_FILTER, _TRUE_FILTER, _FALSE_FILTER, _CORRELATION_FILTER = 0x1370000006, 0x1370000007, 0x1370000008, 0x1370000009
@@ -97,7 +97,7 @@ def _filter(given: Mapping[object, object]) -> RuleFilter:
 
 
 def _correlation(given: Mapping[object, object]) -> CorrelationFilter:
-    texts = {name: given.get(name.replace("_", "-")) for name in CORRELATION_NAMES}
+    texts = {name: given.get(name.replace("_", "-")) for name in CORRELATION_FIELDS}
     properties = {str(key): value for key, value in as_mapping(given.get("properties")).items()}
     return CorrelationFilter(
         **{name: str(value) for name, value in texts.items() if value is not None}, properties=properties
@@ -120,7 +120,7 @@ def _described_filter(condition: RuleFilter) -> Described:
         return _list(_FALSE_FILTER)
     if isinstance(condition, SqlFilter):
         return _list(_SQL_FILTER, condition.expression, _SQL_COMPATIBILITY)
-    values = [getattr(condition, name) for name in CORRELATION_NAMES]
+    values = [getattr(condition, name) for name in CORRELATION_FIELDS]
     return _list(_CORRELATION_FILTER, *values, dict(condition.properties))
 
 
