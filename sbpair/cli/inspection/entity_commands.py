@@ -18,7 +18,6 @@ from sbpair.cli.options import Options, OptionSet, command
 from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, find_entity_ref, find_namespace, refuse_unnamed
 from sbpair.core.durations import parse_duration
 from sbpair.core.entities import SETTINGS_OF, EntityKind, EntitySettings, RuleFacts
-from sbpair.service import CORRELATION_FIELDS
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.inspection.entity import (
     CHANGED_COLUMNS,
@@ -35,7 +34,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.redact import quoted
 from sbpair.core.words import counted
 from sbpair.render.result import Check, CommandResult, Severity, metrics_of, table_of
-from sbpair.service import EntityStatus
+from sbpair.service import CORRELATION_FIELDS, EntityStatus
 
 if TYPE_CHECKING:
     from sbpair.connect import Verb
