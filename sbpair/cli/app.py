@@ -27,9 +27,7 @@ GROUPS = {
     "Set up": {
         "config": Entry("config", "app", "Show and check the configuration."),
         "doctor": Entry("inspection.doctor", "doctor", "Check configuration, credentials, rights, clock and Java."),
-        "provision": Entry(
-            "inspection.provision", "provision", "Create the backlog queues of a pair on its secondary."
-        ),
+        "provision": Entry("inspection.plans", "provision", "Create the backlog queues of a pair on its secondary."),
         "exporter": Entry("inspection.exporter", "exporter", "Serve figures of namespaces and pairs for Prometheus."),
         "export": Entry("export", "export", "Write alerts, dashboard, services, jobs and templates to install."),
     },

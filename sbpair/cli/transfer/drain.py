@@ -19,7 +19,7 @@ from sbpair.cli.context import (
 )
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.transfer.options import DrainOptions, Undelivered, patience
-from sbpair.cli.transfer.plan_files import PlanFiles
+from sbpair.cli.transfer.planned import PlanFiles
 from sbpair.cli.transfer.report import doing, make_request, report_result
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError, unwritable

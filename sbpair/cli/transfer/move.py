@@ -11,8 +11,7 @@ from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, entity_to_write, find_entity_ref
 from sbpair.cli.transfer.options import ResendOptions, StatedReasonOption, UntilIdleOption
-from sbpair.cli.transfer.plan_files import PlanFiles
-from sbpair.cli.transfer.planned import carry_out
+from sbpair.cli.transfer.planned import PlanFiles, carry_out
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.render.result import CommandResult

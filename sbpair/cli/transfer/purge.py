@@ -12,8 +12,7 @@ from sbpair.cli.asking import YesOption, go_ahead_by_name
 from sbpair.cli.options import ONCE, Options, OptionSet, command
 from sbpair.cli.transfer.entity_ref import EntityOptions
 from sbpair.cli.transfer.options import Filters, LimitOption, ReasonOption
-from sbpair.cli.transfer.plan_files import PlanFiles
-from sbpair.cli.transfer.planned import carry_out
+from sbpair.cli.transfer.planned import PlanFiles, carry_out
 from sbpair.core.errors import UsageError
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.render.result import CommandResult

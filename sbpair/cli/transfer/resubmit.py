@@ -11,8 +11,7 @@ from sbpair.cli.asking import go_ahead
 from sbpair.cli.options import Options, OptionSet, command, duration_option
 from sbpair.cli.transfer.entity_ref import EntityOptions
 from sbpair.cli.transfer.options import AgainToOption, ReasonOption, ResendOptions
-from sbpair.cli.transfer.plan_files import PlanFiles
-from sbpair.cli.transfer.planned import carry_out
+from sbpair.cli.transfer.planned import PlanFiles, carry_out
 from sbpair.core.errors import UsageError
 from sbpair.render.result import CommandResult
 
