@@ -263,6 +263,12 @@ class Topology(Protocol):
     async def entities(self, *, rules: bool) -> list[EntityFacts]:
         """Queues, topics and subscriptions with counts, each kind by path; `rules`: of subscriptions as well."""
 
+    async def subscriptions(self, topic: str, *, rules: bool) -> list[EntityFacts]:
+        """Those of one topic, by name. Raises EntityNotFoundError, ..."""
+
+    async def rules(self, subscription: EntityFacts) -> EntityFacts:
+        """The subscription with its rules, for which one call is made."""
+
     async def entity(self, path: str) -> EntityFacts | None:
         """One entity with counts and rules, or None if the namespace says it does not exist."""
 

@@ -55,6 +55,18 @@ class DataPlaneTopology:
     async def _subscriptions_of(self, topic: str) -> list[EntityFacts]:
         return await self._listed(SUBSCRIPTION, self._client.sdk.list_subscriptions, topic)
 
+    async def subscriptions(self, topic: str, *, rules: bool) -> list[EntityFacts]:
+        check_scope(self._access, topic, tried := f"list the subscriptions of {topic} on {self._access.label}")
+        with translating(tried, topic, within_seconds=self._access.call_seconds):
+            found = await self._subscriptions_of(topic)
+            return await side_by_side(self._with_rules, found, at_once=READS_AT_ONCE) if rules else found
+
+    async def rules(self, subscription: EntityFacts) -> EntityFacts:
+        path = subscription.path
+        check_scope(self._access, path, tried := f"read the rules of {path} on {self._access.label}")
+        with translating(tried, path):
+            return await self._with_rules(subscription)
+
     async def _listed(self, kind: str, pages: Callable[..., Any], *of: str) -> list[EntityFacts]:
         """In the order of their names."""
         found = await listed(self._client, kind, pages, *of)

@@ -33,6 +33,7 @@ GROUPS = {
     },
     "Any entity": {
         "entity": Entry("app", "entity", "List, create, disable and delete queues, topics and rules."),
+        "rules": Entry("app", "rules", "Test the rules of a topic; find what no subscription takes."),
         "dlq": Entry("app", "dlq", "List, resubmit and delete dead letters of any queue or subscription."),
         "diff": Entry("inspection.diff", "diff", "Compare the entities of two namespaces, files or snapshots."),
         "move": Entry("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
@@ -135,6 +136,17 @@ entity = _group(
         "create": Entry("inspection.entity_commands", "create", "Create a queue, topic, subscription or rule."),
         "delete": Entry("inspection.entity_commands", "delete", "Delete one, empty unless told otherwise."),
         "set-status": Entry("inspection.entity_commands", "set_status", "Enable or disable sending and receiving."),
+    },
+)
+
+rules = _group(
+    """Test the rules of a topic's subscriptions with a message, and find what no subscription takes.
+
+    `entity show` lists rules, `entity create` and `entity delete` change them.
+    """,
+    {
+        "test": Entry("inspection.rules", "test", "Say which rules take a message, and why others do not."),
+        "unmatched": Entry("inspection.rules", "unmatched", "Find what no subscription takes; create one for it."),
     },
 )
 

@@ -137,6 +137,7 @@ PERMISSIONS = (
     ("diff, export --namespace", "any namespace", "Manage", "Azure Service Bus Data Owner"),
     ("promotion report", "any namespace", "Manage, Listen", "Azure Service Bus Data Owner"),
     ("entity", "any namespace", "Manage; delete also Listen", "Azure Service Bus Data Owner"),
+    ("rules", "any namespace", "Manage; --browse also Listen", "Azure Service Bus Data Owner"),
     ("gateway", "both", "Send; what its applications need on the primary", "Data Sender; Data Receiver, Data Owner"),
     ("send", "both", "Send", "Data Sender"),
     ("exporter", "any namespace", "Manage, Listen for ages", "Azure Service Bus Data Owner"),

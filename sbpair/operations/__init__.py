@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sbpair.operations.report import *
     from sbpair.operations.restore import *
     from sbpair.operations.resubmit import *
+    from sbpair.operations.rules import *
     from sbpair.operations.scrape import *
     from sbpair.operations.send import *
     from sbpair.operations.sessions import *
@@ -105,6 +106,16 @@ _MODULES = {
     "report": ("IncidentReport", "ReportRequest", "report"),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
     "resubmit": ("Repair", "ResubmitRequest", "Steps", "resubmit"),
+    "rules": (
+        "CatchAllRequest",
+        "TestRulesRequest",
+        "TestedMessage",
+        "Unmatched",
+        "UnmatchedRequest",
+        "create_catch_all",
+        "find_unmatched",
+        "test_rules",
+    ),
     "scrape": ("ScrapeRequest", "scrape_namespace"),
     "send": ("SendRequest", "SentMessages", "send"),
     "sessions": ("ListSessionsRequest", "SessionRequest", "list_sessions", "set_session_state", "show_session"),

@@ -58,7 +58,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
+class EntityChange:
     """What every change is asked."""
 
     path: str
@@ -74,7 +74,7 @@ class _Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateEntityRequest(_Change):
+class CreateEntityRequest(EntityChange):
     """A queue, topic or subscription to create."""
 
     kind: EntityKind
@@ -83,14 +83,14 @@ class CreateEntityRequest(_Change):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateRuleRequest(_Change):
+class CreateRuleRequest(EntityChange):
     """A rule to add to the subscription `path`."""
 
     rule: RuleFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteEntityRequest(_Change):
+class DeleteEntityRequest(EntityChange):
     """A queue, topic with its subscriptions, or subscription to delete."""
 
     with_messages: bool = False
@@ -100,14 +100,14 @@ class DeleteEntityRequest(_Change):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRuleRequest(_Change):
+class DeleteRuleRequest(EntityChange):
     """A rule to take from the subscription `path`."""
 
     rule: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetStatusRequest(_Change):
+class SetStatusRequest(EntityChange):
     """What an entity may do from now on."""
 
     status: EntityStatus
@@ -153,7 +153,7 @@ async def list_entities(
         ServiceError: they could not be read.
         InterruptedWorkError: `stop` was set.
     """
-    entities = await run_until(stop or asyncio.Event(), _topology(ends).entities(rules=False))
+    entities = await run_until(stop or asyncio.Event(), topology_of(ends).entities(rules=False))
     found = [facts for facts in entities if request.takes(facts)]
     found.sort(key=lambda facts: facts.path.lower())
     return ListedEntities(shown_name(ends.source_access), tuple(map(listed, found)))
@@ -172,7 +172,7 @@ async def read_namespace(
         ServiceError: they could not be read.
         InterruptedWorkError: `stop` was set.
     """
-    topology, stop, now = _topology(ends), stop or asyncio.Event(), SystemClock().now().timestamp()
+    topology, stop, now = topology_of(ends), stop or asyncio.Event(), SystemClock().now().timestamp()
     facts = await run_until(stop, topology.namespace())
     found = await run_until(stop, topology.entities(rules=True))
     kept = [one for one in found if request.takes(one)]
@@ -189,7 +189,7 @@ async def show_entity(
         ServiceError: it could not be read.
         InterruptedWorkError: `stop` was set.
     """
-    facts = await run_until(stop or asyncio.Event(), _existing(ends, request.path))
+    facts = await run_until(stop or asyncio.Event(), existing(ends, request.path))
     wanted = None if request.rule is None else request.rule.lower()
     rules = tuple(rule for rule in facts.rules if wanted in (None, rule.name.lower()))
     if request.rule is not None and not rules:
@@ -208,7 +208,7 @@ async def create_entity(
         ServiceError: the namespace refused it.
         InterruptedWorkError: `stop` was set.
     """
-    place, topology = request.place(ends), _topology(ends)
+    place, topology = request.place(ends), topology_of(ends)
     found = await run_until(stop or asyncio.Event(), topology.entity(request.path))
     if found is not None:
         raise EntityExistsError(
@@ -218,7 +218,7 @@ async def create_entity(
         )
     detail = f"{request.kind.value}; {settings_text(request.kind, request.settings)}"
     change = _changed(ends, request, Action.CREATE, detail, place, "created", doing=f"Create {place} ({detail})")
-    return await _carry_out(
+    return await carry_out(
         ends, request, change, lambda: topology.create(request.kind, request.path, request.settings), stop
     )
 
@@ -235,7 +235,7 @@ async def create_rule(
         InterruptedWorkError: `stop` was set.
     """
     place, rule = request.place(ends), request.rule
-    facts = await run_until(stop or asyncio.Event(), _existing(ends, request.path))
+    facts = await run_until(stop or asyncio.Event(), existing(ends, request.path))
     names = [known.name for known in facts.rules]
     if rule.name.lower() in (name.lower() for name in names):
         raise EntityExistsError(f"{place} has a rule {rule.name} already. Nothing was changed.", entity=request.path)
@@ -253,7 +253,7 @@ async def create_rule(
         doing=f"Create rule {rule.name} of {place} ({detail})",
         entity=f"{request.path}/Rules/{rule.name}",
     )
-    return await _carry_out(ends, request, change, lambda: _topology(ends).create_rule(request.path, rule), stop)
+    return await carry_out(ends, request, change, lambda: topology_of(ends).create_rule(request.path, rule), stop)
 
 
 async def set_status(
@@ -268,7 +268,7 @@ async def set_status(
         InterruptedWorkError: `stop` was set.
     """
     place, status = request.place(ends), request.status
-    facts = await run_until(stop or asyncio.Event(), _existing(ends, request.path))
+    facts = await run_until(stop or asyncio.Event(), existing(ends, request.path))
     if not has_status(facts.kind, status):
         raise UsageError(
             f"A {facts.kind.value} cannot be {status.value}. Nothing was changed.",
@@ -288,8 +288,8 @@ async def set_status(
         sentence,
         f"Set {place} to {means}",
     )
-    return await _carry_out(
-        ends, request, change, lambda: _topology(ends).update(request.path, {"status": status}), stop
+    return await carry_out(
+        ends, request, change, lambda: topology_of(ends).update(request.path, {"status": status}), stop
     )
 
 
@@ -323,7 +323,7 @@ async def delete_entity(
         detail += f"; what forwards to it fails: {listed_names(forwarding)}"
     doing = f"Delete the {what} permanently ({detail})"
     change = _changed(ends, request, Action.DELETE, detail, f"The {what}", "deleted", doing=doing, repeats=False)
-    return await _carry_out(ends, request, change, lambda: _topology(ends).delete(request.path), stop)
+    return await carry_out(ends, request, change, lambda: topology_of(ends).delete(request.path), stop)
 
 
 async def delete_rule(
@@ -338,7 +338,7 @@ async def delete_rule(
     """
     place, rule = request.place(ends), request.rule
     names = [
-        known.name.lower() for known in (await run_until(stop or asyncio.Event(), _existing(ends, request.path))).rules
+        known.name.lower() for known in (await run_until(stop or asyncio.Event(), existing(ends, request.path))).rules
     ]
     if rule.lower() not in names:
         raise EntityNotFoundError(f"{place} has no rule {rule}. Nothing was changed.", entity=request.path)
@@ -354,22 +354,22 @@ async def delete_rule(
         _sentence(request, f"Rule {rule} of {place}", "deleted", left),
         doing,
     )
-    return await _carry_out(ends, request, change, lambda: _topology(ends).delete_rule(request.path, rule), stop)
+    return await carry_out(ends, request, change, lambda: topology_of(ends).delete_rule(request.path, rule), stop)
 
 
-def _topology(ends: Ends) -> Topology:
+def topology_of(ends: Ends) -> Topology:
     if ends.topology is None:
         raise ValueError("these ends have no topology: open them with sbpair.open_ends")
     return ends.topology
 
 
-async def _existing(ends: Ends, path: str) -> EntityFacts:
+async def existing(ends: Ends, path: str) -> EntityFacts:
     """The entity of that path.
 
     Raises:
         EntityNotFoundError: there is none.
     """
-    found = await _topology(ends).entity(path)
+    found = await topology_of(ends).entity(path)
     if found is None:
         raise EntityNotFoundError(
             f"There is no entity {path} on {shown_name(ends.source_access)}.",
@@ -381,7 +381,7 @@ async def _existing(ends: Ends, path: str) -> EntityFacts:
 
 def _changed(
     ends: Ends,
-    request: _Change,
+    request: EntityChange,
     action: Action,
     detail: str,
     subject: str,
@@ -397,15 +397,15 @@ def _changed(
     return Changed(name, entity or request.path, action, request.dry_run, True, detail, sentence, doing)
 
 
-def _sentence(request: _Change, subject: str, done: str, detail: str) -> str:
+def _sentence(request: EntityChange, subject: str, done: str, detail: str) -> str:
     why = f" ({detail})" if detail else ""
     if request.dry_run:
         return f"{subject} would be {done}{why}. Nothing was changed."
     return f"{subject} is {done}{why}."
 
 
-async def _carry_out(
-    ends: Ends, request: _Change, change: Changed, work: Callable[[], Awaitable[None]], stop: asyncio.Event | None
+async def carry_out(
+    ends: Ends, request: EntityChange, change: Changed, work: Callable[[], Awaitable[None]], stop: asyncio.Event | None
 ) -> Changed:
     """Make the change, unless it is a dry run or nothing is to do, and write it into the operations log."""
     if request.dry_run or not change.changed:
@@ -450,8 +450,8 @@ def _refuse_protected(ends: Ends, request: DeleteEntityRequest, place: str) -> N
 
 async def _examined(ends: Ends, request: DeleteEntityRequest) -> tuple[EntityFacts, str | None, list[str]]:
     """The entity, what it holds as far as counts and a browse tell (None: nothing), and what forwards to it."""
-    facts = await _existing(ends, request.path)
-    everything = await _topology(ends).entities(rules=False)
+    facts = await existing(ends, request.path)
+    everything = await topology_of(ends).entities(rules=False)
     wanted = request.path.lower()
     forwarding = [other.path for other in everything if wanted in _forwards(other) and other.path.lower() != wanted]
     below = [other for other in everything if other.path.lower().startswith(f"{wanted}/subscriptions/")]

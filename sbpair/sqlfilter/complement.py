@@ -344,11 +344,12 @@ def failing_parts(condition: Expression, view: MessageView) -> Iterator[Failing]
             yield from failing_parts(part, view)
         return
     properties = {str(one): one for one in everything_in(condition) if isinstance(one, Property)}
-    shown = ", ".join(f"{name} is {_shown(one(view))}" for name, one in properties.items())
+    shown = ", ".join(f"{name} is {value_text(one(view))}" for name, one in properties.items())
     yield Failing(str(condition), "false" if truth is False else "unknown", shown)
 
 
-def _shown(value: object) -> str:
+def value_text(value: object) -> str:
+    """A property's value for people."""
     if value is UNKNOWN or value is None:
         return "not set" if value is UNKNOWN else "NULL"
     return str(Constant(value)) if Constant(value).is_literal else str(value)

@@ -137,6 +137,7 @@ def _of_entity(
 
 _DEAD = "cli/transfer/test_dead_letters.py::test_"
 _ENTITY = "cli/inspection/test_entity.py::test_"
+_RULES = "cli/inspection/test_rules.py::test_"
 _EVACUATE = "cli/transfer/test_evacuate.py::test_"
 _EDIT = "cli/transfer/test_edit.py::test_"
 _TRIAGE = "cli/transfer/test_triage.py::test_"
@@ -372,6 +373,20 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         arguments="orders Active --yes",
         ok=Run("entity set-status orders Active --pair right --yes"),
         findings=Run("entity set-status orders Disabled --pair right --dry-run"),
+    ),
+    "rules test": _of_entity(
+        "rules test",
+        arguments="news --property a=1",
+        ok=Proven(f"{_RULES}what_the_rules_say_is_what_the_namespace_delivers"),
+        usage=Run("rules test news --pair right --property a"),
+        findings=Proven(f"{_RULES}what_the_rules_say_is_what_the_namespace_delivers"),
+    ),
+    "rules unmatched": _of_entity(
+        "rules unmatched",
+        arguments="news",
+        ok=Proven(f"{_RULES}messages_of_an_entity_and_of_an_archive_are_looked_through"),
+        usage=Run("rules unmatched news --pair right --yes"),
+        findings=Proven(f"{_RULES}messages_of_an_entity_and_of_an_archive_are_looked_through"),
     ),
     "move": _of_entity(
         "move",

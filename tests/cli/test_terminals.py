@@ -33,6 +33,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
         "entity peek orders --pair local",
         "entity create --help",
     ),
+    "rules": ("rules --help", "rules unmatched --help"),
     "diff": ("diff local-primary local-secondary --exit-zero",),
     "move": ("move --help",),
     "promotion": ("promotion --help", "promotion report --help"),

@@ -366,11 +366,11 @@ def create(
         if topic:
             raise UsageError(f"{entity!r} is a rule, not a topic. Nothing was changed.")
         facts = rule_of_options(rule, filter_, correlation or (), action)
-        return _change(
+        return make_change(
             options,
             place,
             operations.create_rule,
-            operations.CreateRuleRequest(rule=facts, **_asked(place, dry_run)),
+            operations.CreateRuleRequest(rule=facts, **asked_of(place, dry_run)),
             yes=yes,
         )
     if filter_ is not None or correlation or action is not None:
@@ -381,8 +381,8 @@ def create(
     if topic and place.is_subscription:
         raise UsageError(f"{entity!r} is a subscription, not a topic. Nothing was changed.")
     kind = EntityKind.SUBSCRIPTION if place.is_subscription else EntityKind.TOPIC if topic else EntityKind.QUEUE
-    request = operations.CreateEntityRequest(kind=kind, settings=given.of_kind(kind), **_asked(place, dry_run))
-    return _change(options, place, operations.create_entity, request, yes=yes)
+    request = operations.CreateEntityRequest(kind=kind, settings=given.of_kind(kind), **asked_of(place, dry_run))
+    return make_change(options, place, operations.create_entity, request, yes=yes)
 
 
 class Status(StrEnum):
@@ -417,8 +417,8 @@ def set_status(
         raise UsageError(f"{entity!r} is a rule, which has no status. Nothing was changed.")
     if not dry_run:
         refuse_unnamed(options, place, yes=yes)
-    request = operations.SetStatusRequest(status=EntityStatus(status.value), **_asked(place, dry_run))
-    return _change(options, place, operations.set_status, request, yes=yes)
+    request = operations.SetStatusRequest(status=EntityStatus(status.value), **asked_of(place, dry_run))
+    return make_change(options, place, operations.set_status, request, yes=yes)
 
 
 @command(output="core.inspection.entity:Changed")
@@ -446,9 +446,9 @@ def delete(
     place, rule = find_entity(settings, on, entity)
     if not dry_run:
         refuse_unnamed(options, place, yes=yes)
-    asked = _asked(place, dry_run)
+    asked = asked_of(place, dry_run)
     if rule is not None:
-        return _change(
+        return make_change(
             options,
             place,
             operations.delete_rule,
@@ -458,7 +458,7 @@ def delete(
         )
     pairs = tuple(configured_pairs(settings)[0])
     request = operations.DeleteEntityRequest(with_messages=with_messages, pairs=pairs, **asked)
-    return _change(options, place, operations.delete_entity, request, yes=yes, by_name=place.path)
+    return make_change(options, place, operations.delete_entity, request, yes=yes, by_name=place.path)
 
 
 # What the commands share.
@@ -479,12 +479,12 @@ def find_entity(settings: "Settings", on: NamespaceOptions, text: str) -> tuple[
 MOST_RULE_CHARACTERS = 50
 
 
-def _asked(place: EntityRef, dry_run: bool) -> dict[str, Any]:
+def asked_of(place: EntityRef, dry_run: bool) -> dict[str, Any]:
     """What every change is asked."""
     return {"path": place.path, "dry_run": dry_run, "log": operations_log(), "namespace": place.namespace}
 
 
-def _change(
+def make_change(
     options: Options,
     place: EntityRef,
     verb: "Verb[Any, Changed]",
@@ -492,24 +492,25 @@ def _change(
     *,
     yes: bool,
     by_name: str = "",
+    command: str = "",
 ) -> CommandResult:
     """Make a change, after it was looked at and agreed to; `by_name`: what has to be typed to agree."""
     if request.dry_run or not yes:
         with unchanged():
             change = call(options, place.access, verb, replace(request, dry_run=True))
         if request.dry_run or not change.changed:
-            return _told(replace(change, dry_run=request.dry_run))
+            return _told(replace(change, dry_run=request.dry_run), command)
         if by_name:
             go_ahead_by_name(options, change.doing, by_name, yes=yes, state="Nothing was deleted.")
         else:
             go_ahead(options, change.doing, yes=yes, state="Nothing was changed.")
-    return _told(call(options, place.access, verb, request))
+    return _told(call(options, place.access, verb, request), command)
 
 
-def _told(change: Changed) -> CommandResult:
+def _told(change: Changed, command: str) -> CommandResult:
     """A change, or what it would be."""
     return CommandResult(
-        f"entity {change.action.value}",
+        command or f"entity {change.action.value}",
         change,
         (table_of(Changed, [change], show=CHANGED_COLUMNS),),
         summary=change.sentence,

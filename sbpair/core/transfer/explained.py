@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -14,13 +15,14 @@ from sbpair.core.errors import MalformedMessageError
 from sbpair.core.message import Received, State
 from sbpair.core.names import is_dead_letter_path, subscription_of
 from sbpair.core.redact import quoted
+from sbpair.core.rules import MessageOfRules, condition_of
 from sbpair.core.serialization import column
 from sbpair.core.summary import MessageSummary, describe
-from sbpair.core.transfer.filters import FilterError, Where
 from sbpair.core.transfer.peeked import meaning_of
 from sbpair.core.transfer.triage import origin_of
 from sbpair.core.words import counted
 from sbpair.service import EntityStatus
+from sbpair.sqlfilter.values import FilterEvaluationError, FilterSyntaxError
 
 _ENQUEUED_AS = "x-opt-enqueue-sequence-number"
 _DEAD_LETTER_SOURCE = "x-opt-deadletter-source"
@@ -280,7 +282,8 @@ def _rules(known: MessageContext, summary: MessageSummary) -> Iterator[MessageFa
     if known.facts is None:
         yield MessageFact("rule", "which rule took it: the rules can be read with Manage only", known=False)
         return
-    took = [rule.name for rule in known.facts.rules if _takes(rule, summary, known.received)]
+    view = MessageOfRules(known.received.payload, summary)
+    took = [rule.name for rule in known.facts.rules if _takes(rule, view)]
     if took:
         yield MessageFact("rule", f"taken by the rule {', '.join(took)}" + _changed(known.facts.rules, took))
     else:
@@ -292,18 +295,10 @@ def _changed(rules: Sequence[RuleFacts], took: Sequence[str]) -> str:
     return f"; an action of {', '.join(acting)} may have changed it" if acting else ""
 
 
-def _takes(rule: RuleFacts, summary: MessageSummary, received: Received) -> bool:
-    if rule.sql is not None:
-        try:
-            return Where(rule.sql).matches(summary, received)
-        except FilterError:
-            return False
-    own = {"label": summary.subject} | {
-        name: getattr(summary, name, None) for name, _ in rule.correlation if name != "label"
-    }
-    return all(own.get(name) == value for name, value in rule.correlation) and all(
-        summary.application_properties.get(name) == value for name, value in rule.properties
-    )
+def _takes(rule: RuleFacts, view: MessageOfRules) -> bool:
+    with suppress(FilterEvaluationError, FilterSyntaxError):
+        return condition_of(rule)(view) is True
+    return False
 
 
 def _ends(known: MessageContext, summary: MessageSummary) -> float | None:

@@ -40,6 +40,8 @@ LINES = {
     "entity create": f"{ENTITY} --yes",
     "entity delete": f"{ENTITY} --yes",
     "entity set-status": f"{ENTITY} Active --yes",
+    "rules test": "contoso-weu:news --property a=1",
+    "rules unmatched": "contoso-weu:news",
     "diff": "contoso-weu contoso-neu",
     "promotion report": "--namespace contoso-weu --archive archived.jsonl",
     "export": "snapshot --namespace contoso-weu",
