@@ -50,6 +50,7 @@ The words, one for each act and thing; a name or a sentence takes these:
     report            tell an incident from its ledgers
     purge, edit       delete messages; change them where they lie
     undefer           make deferred messages active again
+    drill             rehearse an outage with entities of its own
     evacuate          move everything that a namespace holds
     peek, browse      look at messages without taking them, one page or all pages
     send, ping        a message of an application; the documented probe of an entity

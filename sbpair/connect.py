@@ -28,15 +28,17 @@ async def open_sides(
     `reopen`: as `Sides` has it; by default the same pair is opened once more, in another process only if none of its
     credentials is a secret.
     """
-    from sbpair.azure.connect import make_admin, make_messaging
+    from sbpair.azure.connect import make_admin, make_messaging, make_topology
     from sbpair.ports import Sides
 
     async with AsyncExitStack() as stack:
         primary, secondary = make_messaging(pair.primary), make_messaging(pair.secondary)
         primary_admin, secondary_admin = make_admin(pair.primary), make_admin(pair.secondary)
-        for part in (primary, secondary, primary_admin, secondary_admin):
+        topologies = make_topology(pair.primary), make_topology(pair.secondary)
+        for part in (primary, secondary, primary_admin, secondary_admin, *topologies):
             stack.push_async_callback(part.close)
-        yield Sides(pair, primary, secondary, primary_admin, secondary_admin, reopen or partial(open_sides, pair))
+        again = reopen or partial(open_sides, pair)
+        yield Sides(pair, primary, secondary, primary_admin, secondary_admin, again, topologies)
 
 
 @asynccontextmanager

@@ -249,6 +249,8 @@ class Sides:
     reopen: "Callable[[], AbstractAsyncContextManager[Sides]] | None" = None
     """Opens the same sides once more: after a breakdown, or in another process, if it can be pickled to get there. With
     None they are used as they are, by one process."""
+    topologies: "tuple[Topology, Topology] | None" = None
+    """All entities of the primary and of the secondary. None: the sides were not opened by `open_sides`."""
 
 
 class Topology(Protocol):

@@ -93,6 +93,7 @@ MAY_WRITE_FILES = {
     "gateway/server.py": "no file: opens a pairing",
     "operations/send.py": "no file: opens a pairing",
     "clients/failover.py": "no file: opens a pairing",
+    "operations/drill.py": "no file: opens a pairing",
     "runtime/replication/consumer.py": "no file: opens a session store",
     "render/console.py": "what the user names with --outfile; private where it holds messages",
     "render/site.py": "the program's own help, for everybody, in a folder the user names",

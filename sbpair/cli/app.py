@@ -50,6 +50,7 @@ GROUPS = {
         "gateway": Entry("failover.gateway", "gateway", "Give applications of any language failover, as a service."),
         "send": Entry("failover.send", "send", "Send messages; to the secondary while the primary is down."),
         "ping": Entry("failover.ping", "ping", "Measure how fast each namespace answers, and check your rights."),
+        "drill": Entry("failover.drill", "drill", "Rehearse an outage beside the live entities, and prove it."),
         "replicate": Entry("app", "replicate", "Send to both namespaces; process each message once, in order."),
     },
     "Plan": {

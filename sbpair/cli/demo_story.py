@@ -4,74 +4,41 @@ Everything happens over real sockets, through the official SDKs, between embedde
 """
 
 import asyncio
-import hashlib
 import logging
 import os
 import time
-import uuid
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sbpair.amqp import sections, types
-from sbpair.amqp.encoding import encode
-from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.cli.context import EventLog, open_sides, system_clock
 from sbpair.concurrency import map_concurrently, run_until
 from sbpair.connect import open_pairing
 from sbpair.core.errors import UnknownServiceError
 from sbpair.core.failover.machine import State
+from sbpair.core.failover.proof import Proof, compare, fingerprint, sample
 from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS
-from sbpair.core.message import Disposition, Received
 from sbpair.core.outcome import Report, exit_for
 from sbpair.core.pairing import Pair, Verify
 from sbpair.core.words import counted
+from sbpair.operations.drill import receive_all
 from sbpair.runtime.failover.sender import session_of
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.audit import Finding
     from sbpair.core.transfer.report import DrainReport
     from sbpair.emulator import EmulatorThread
-    from sbpair.ports import MessageReceiver, Messaging
+    from sbpair.ports import Messaging
     from sbpair.runtime.failover.pairing import PairedNamespaces
 
-
-# The messages: sessions, TTLs, scheduled times and every awkward property type. A fingerprint covers what has to
-# arrive byte for byte: properties, application properties, body and footer as they are, the header fields the
-# application set, and its own annotations. What the broker adds is left out.
 
 QUEUE = "orders"
 SESSION_QUEUE = "invoices/incoming"
 TOPIC = "events"
 SUBSCRIPTIONS = ("all", "audit")
 SESSIONS = 12
-
-_BROKER_ANNOTATIONS = frozenset(
-    {
-        "x-opt-sequence-number",
-        "x-opt-enqueued-time",
-        "x-opt-enqueue-sequence-number",
-        "x-opt-locked-until",
-        "x-opt-message-state",
-        "x-opt-partition-id",
-    }
-)
-_APPLICATION_HEADER_FIELDS = (
-    HeaderField.DURABLE,
-    HeaderField.PRIORITY,
-    HeaderField.TTL,
-    HeaderField.FIRST_ACQUIRER,
-)
-_EXACT_SECTIONS = (
-    Section.PROPERTIES,
-    Section.APPLICATION_PROPERTIES,
-    Section.DATA,
-    Section.SEQUENCE,
-    Section.VALUE,
-    Section.FOOTER,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,65 +61,8 @@ def demo_messages(count: int, *, now: float, schedule_seconds: float) -> Iterato
         session = f"customer-{number // 3 % SESSIONS}" if entity == SESSION_QUEUE else None
         scheduled_at = now + schedule_seconds if number % 25 == 7 and session is None else None
         message_id = f"demo-{number:05d}"
-        payload = _payload(number, message_id, session, scheduled_at)
+        payload = sample(number, message_id, session, scheduled_at)
         yield DemoMessage(entity, message_id, session, payload)
-
-
-def _payload(number: int, message_id: str, session: str | None, scheduled_at: float | None) -> bytes:
-    properties: dict[int, Any] = {
-        PropertyField.MESSAGE_ID: message_id,
-        PropertyField.SUBJECT: f"order {number}",
-        PropertyField.CONTENT_TYPE: types.Symbol("application/json"),
-    }
-    if session is not None:
-        properties[PropertyField.GROUP_ID] = session
-    header: dict[int, Any] = {HeaderField.DURABLE: True}
-    if number % 5 == 2:
-        header[HeaderField.TTL] = types.Uint(3_600_000 + number)
-    annotations: dict[Any, Any] = {types.Symbol("x-opt-demo"): types.Long(number << 33)} if number % 4 == 1 else {}
-    if scheduled_at is not None:
-        annotations[types.Symbol("x-opt-scheduled-enqueue-time")] = types.Timestamp(round(scheduled_at * 1000))
-    return sections.build(
-        header=header,
-        message_annotations=annotations or None,
-        properties=properties,
-        application_properties=_awkward_properties(number),
-        footer={types.Symbol("demo-footer"): types.Ubyte(number % 256)} if number % 10 == 4 else None,
-        **_body(number),
-    )
-
-
-def _awkward_properties(number: int) -> dict[Any, Any]:
-    """Types that a careless relay loses: 64-bit integers, chars, decimals, described values, timestamps."""
-    return {
-        "number": types.Long(number + (1 << 40)),
-        "small": types.Byte(number % 128 - 64),
-        "price": types.Decimal128(number.to_bytes(16, "big")),
-        "rate": types.Decimal64(number.to_bytes(8, "big")),
-        "letter": types.Char(chr(0x4E00 + number % 500)),
-        "due": types.Timestamp(1_790_000_000_000 + number),
-        "span": types.Described(types.Symbol("com.microsoft:timespan"), types.Long(36_000_000_000 + number)),
-        "id": uuid.UUID(int=number),
-        "ratio": types.Float(number / 7),
-        "name": f"Grüße №{number}",
-        "flag": number % 2 == 0,
-        "nothing": None,
-    }
-
-
-def _body(number: int) -> dict[str, Any]:
-    text = f'{{"order": {number}, "note": "é"}}'.encode()
-    match number % 6:
-        case 0 | 1:
-            return {"data": text}
-        case 2:
-            return {"data": [text, b"\x00\xff" * 20]}
-        case 3:
-            return {"value": {"order": types.Ulong(number), "lines": [types.Uint(1), "two", None]}}
-        case 4:
-            return {"sequences": [[types.Int(number), "a"], [types.Symbol("b")]]}
-        case _:
-            return {"value": (None, False, "", types.Long(0))[number // 6 % 4]}
 
 
 def goes_to_audit(message_id: str) -> bool:
@@ -160,57 +70,12 @@ def goes_to_audit(message_id: str) -> bool:
     return int(message_id.rpartition("-")[2]) % 2 == 0
 
 
-def fingerprint(payload: bytes) -> str:
-    """SHA-256 of everything in a message that has to arrive as it was sent."""
-    spans = sections.scan(payload)
-    digest = hashlib.sha256()
-    for span in spans:
-        if span.section in _EXACT_SECTIONS:
-            digest.update(payload[span.start : span.end])
-    header = sections.read(payload, spans, Section.HEADER)
-    digest.update(encode([sections.field(header, index) for index in _APPLICATION_HEADER_FIELDS]))
-    annotations = sections.read(payload, spans, Section.MESSAGE_ANNOTATIONS) or {}
-    session = sections.field(sections.read(payload, spans, Section.PROPERTIES), PropertyField.GROUP_ID)
-    for key, value in sorted(annotations.items()):
-        # A message with a session comes back with a partition key that says the same, as from the retired library.
-        says_the_session = key == "x-opt-partition-key" and value == session
-        if key not in _BROKER_ANNOTATIONS and not says_the_session:
-            digest.update(encode([key, value]))
-    return digest.hexdigest()
-
-
-def message_id_of(payload: bytes) -> str:
-    """The MessageId of a demo message."""
-    properties = sections.read(payload, sections.scan(payload), Section.PROPERTIES)
-    return str(sections.field(properties, PropertyField.MESSAGE_ID))
-
-
 # The proof at the end of the demo: everything that was sent arrived, once, byte for byte, sessions in order.
-
-BATCH = 200
-LAST_POLL_SECONDS = 1.0
 
 
 def subscription_path(name: str) -> str:
     """Path of one of the demo topic's subscriptions."""
     return f"{TOPIC}/Subscriptions/{name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What arrived at one place, held against what was sent there."""
-
-    place: str
-    expected: int
-    arrived: int
-    missing: tuple[str, ...]
-    doubled: tuple[str, ...]
-    altered: tuple[str, ...]
-    out_of_order: tuple[str, ...]
-
-    @property
-    def holds(self) -> bool:
-        return not (self.missing or self.doubled or self.altered or self.out_of_order) and self.expected == self.arrived
 
 
 def expected_places(messages: Iterable[DemoMessage]) -> dict[str, dict[str, str]]:
@@ -232,63 +97,12 @@ async def prove(primary: "Messaging", messages: list[DemoMessage], *, patience_s
     to cover the time until the last scheduled message is due."""
     expected = expected_places(messages)
     sessions = Counter(message.session_id for message in messages if message.session_id is not None)
-    plain = [QUEUE, *(subscription_path(name) for name in SUBSCRIPTIONS)]
-    receiving = [
-        *(_receive_all(primary.receiver(place), len(expected.get(place, ())), patience_seconds) for place in plain),
-        _receive_sessions(primary, sessions, patience_seconds),
-    ]
+    numbers: dict[str, Mapping[Any, int]] = {SESSION_QUEUE: sessions}
+    for place in (QUEUE, *(subscription_path(name) for name in SUBSCRIPTIONS)):
+        numbers[place] = {None: len(expected.get(place, ()))}
+    receiving = (receive_all(primary, place, number, patience_seconds) for place, number in numbers.items())
     arrived = await asyncio.gather(*receiving)
-    places = [*plain, SESSION_QUEUE]
-    return [compare(place, expected.get(place, {}), found) for place, found in zip(places, arrived, strict=True)]
-
-
-async def _receive_sessions(primary: "Messaging", expected: Counter[str], patience_seconds: float) -> list[Received]:
-    receiving = [
-        _receive_all(primary.receiver(SESSION_QUEUE, session_id=session), count, patience_seconds)
-        for session, count in expected.items()
-    ]
-    return [one for found in await asyncio.gather(*receiving) for one in found]
-
-
-async def _receive_all(receiver: "MessageReceiver", expected: int, patience_seconds: float) -> list[Received]:
-    """Everything there is. One more look follows the expected number, so that a surplus message is not missed."""
-    found: list[Received] = []
-    try:
-        while True:
-            wait_seconds = LAST_POLL_SECONDS if len(found) >= expected else patience_seconds
-            batch = await receiver.receive(BATCH, wait_seconds=wait_seconds)
-            if not batch:
-                return found
-            await asyncio.gather(*(receiver.settle(one, Disposition.COMPLETE) for one in batch))
-            found += batch
-    finally:
-        await receiver.close()
-
-
-def compare(place: str, expected: dict[str, str], arrived: list[Received]) -> Proof:
-    ids = [message_id_of(one.payload) for one in arrived]
-    counted = Counter(ids)
-    altered = {name for name, one in zip(ids, arrived, strict=True) if expected.get(name) != fingerprint(one.payload)}
-    return Proof(
-        place=place,
-        expected=len(expected),
-        arrived=len(arrived),
-        missing=tuple(sorted(set(expected) - set(ids))),
-        doubled=tuple(sorted(name for name, count in counted.items() if count > 1)),
-        altered=tuple(sorted(altered)),
-        out_of_order=tuple(_out_of_order(zip(ids, arrived, strict=True))),
-    )
-
-
-def _out_of_order(arrived: Iterable[tuple[str, Received]]) -> Iterable[str]:
-    """Messages of a session that came after a later one; ids grow in the order of sending."""
-    last: dict[str, str] = {}
-    for name, message in arrived:
-        if message.session_id is None:
-            continue
-        if name < last.get(message.session_id, ""):
-            yield name
-        last[message.session_id] = max(name, last.get(message.session_id, ""))
+    return [compare(place, expected.get(place, {}), found) for place, found in zip(numbers, arrived, strict=True)]
 
 
 SCHEDULE_SECONDS = 10.0

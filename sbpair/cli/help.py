@@ -143,6 +143,7 @@ PERMISSIONS = (
     ("exporter", "any namespace", "Manage, Listen for ages", "Azure Service Bus Data Owner"),
     ("ping", "both", "Send on entities, Listen on backlog queues", "Data Sender, Data Receiver"),
     ("ping --control-plane", "both", "Manage", "Azure Service Bus Data Owner"),
+    ("drill", "both", "Manage", "Azure Service Bus Data Owner"),
     ("status", "both", "Manage (for tiers and counts), Listen on backlog queues", "Data Owner; or Data Receiver alone"),
     ("doctor", "both", "none needed: says which of Manage, Listen and Send are there", ""),
     ("pipeline archive / replay", "secondary / primary", "Listen / Send", "Data Receiver / Data Sender"),

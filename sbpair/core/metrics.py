@@ -23,7 +23,7 @@ class Series:
 
 
 _NAMESPACE, _ENTITY, _PAIR = ("namespace",), ("namespace", "entity"), ("pair",)
-_PING, _GATEWAY = ("pair", "side", "entity"), ("pair", "entity")
+_PING, _GATEWAY, _DRILL = ("pair", "side", "entity"), ("pair", "entity"), ("pair", "entity", "outage")
 _GAUGES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("sbpair_entities_up", _NAMESPACE, "1 if the entities of a namespace were read, else 0."),
     ("sbpair_entities", _NAMESPACE, "Queues, topics and subscriptions of a namespace."),
@@ -77,6 +77,10 @@ _GAUGES: tuple[tuple[str, tuple[str, ...], str], ...] = (
         (*_PING, "quantile"),
         "Time to acceptance on an open connection, by nearest rank.",
     ),
+    ("sbpair_drill_divert_seconds", _DRILL, "From the outage to the first diverted message of a drill."),
+    ("sbpair_drill_fail_back_seconds", _DRILL, "From the end of the outage to the failback."),
+    ("sbpair_drill_first_back_seconds", _DRILL, "From the start of the drain to the first message back."),
+    ("sbpair_drill_back_messages_per_second", _DRILL, "Messages that the drain sent back a second."),
     ("sbpair_gateway_entity_state", (*_GATEWAY, "state"), "1 for the state of an entity's sends."),
     ("sbpair_gateway_connections", _PAIR, "Connections of clients."),
     ("sbpair_gateway_ready", _PAIR, "1 if messages can be accepted."),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sbpair.operations.discover import *
     from sbpair.operations.doctor import *
     from sbpair.operations.drain import *
+    from sbpair.operations.drill import *
     from sbpair.operations.edit import *
     from sbpair.operations.entity import *
     from sbpair.operations.evacuate import *
@@ -68,6 +69,7 @@ _MODULES = {
     "discover": ("DiscoverRequest", "Discovery", "discover"),
     "doctor": ("Diagnoses", "DoctorRequest", "doctor"),
     "drain": ("DrainRequest", "DrainResult", "ToArchive", "ToPrimary", "ToQueue", "drain"),
+    "drill": ("DrillRequest", "Drilled", "ShadowOutage", "drill"),
     "edit": ("EditRequest", "EditResult", "edit", "find_message"),
     "entity": (
         "CreateEntityRequest",

@@ -135,6 +135,7 @@ def _of_entity(
     )
 
 
+_DRILL = "cli/failover/test_drill.py::test_"
 _DEAD = "cli/transfer/test_dead_letters.py::test_"
 _ENTITY = "cli/inspection/test_entity.py::test_"
 _RULES = "cli/inspection/test_rules.py::test_"
@@ -535,6 +536,17 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         findings=Run("send half orders --failover-interval 0 --retry-for 0", stdin="one\n"),
         unreachable=Run("send gone orders --retry-for 0 --timeout 5s", stdin="one\n"),
         signals=Stopped("send mute orders"),
+    ),
+    "drill": row(
+        "drill",
+        ok=Proven(f"{_DRILL}it_proves_without_a_trace_and_a_history_has_it"),
+        failed=Proven(f"{_DRILL}a_fault_that_does_not_do_what_is_expected_is_not_proved"),
+        usage=Mistake("drill --embedded --fault nothing"),
+        partial=Proven(f"{_DRILL}a_killed_drill_is_cleaned_up_by_the_next_at_every_step"),
+        denied=Run("drill refused orders --yes"),
+        findings=Run("drill right orders --dry-run"),
+        unreachable=Run("drill gone orders --yes --timeout 2s"),
+        signals=Stopped("drill mute orders --yes"),
     ),
     "ping": row(
         "ping",

@@ -15,7 +15,8 @@ import pytest
 from sbpair.amqp import sections, types
 from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import Section
-from sbpair.cli.demo_story import SESSION_QUEUE, compare, demo_messages, expected_places, fingerprint, message_id_of
+from sbpair.cli.demo_story import SESSION_QUEUE, demo_messages, expected_places
+from sbpair.core.failover.proof import compare, fingerprint, message_id_of
 from sbpair.core.message import Received
 from tests.pictures import DEMO
 from tests.waiting import LIMIT_SECONDS

@@ -38,7 +38,6 @@ UNTESTED = frozenset(
         "--metrics-host",
         "--no-bearer-tokens",
         "--parquet",
-        "--ping-interval",
         "--prefer",
         "--quiet-gap",
         "--replicated",

@@ -44,6 +44,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "replicate": ("replicate provision local parcels --dry-run --exit-zero",),
     "send": ("send local orders --file lines",),
     "gateway": ("gateway --help",),
+    "drill": ("drill local orders --dry-run --exit-zero",),
     "ping": ("ping local --count 1 --interval 0",),
     "cost": ("cost --messages-per-day 100000 --queues 5,10 --compare", "cost --explain-prices"),
     "status": ("status local --interval 0", "status local --watch --interval 10ms --count 2"),

@@ -44,6 +44,14 @@ class PolicyName(StrEnum):
     SDK = "sdk"
 
 
+FailoverIntervalOption = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="How long sends may fail before failing over; 0: at the first failure."),
+]
+PingIntervalOption = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="Pause between pings of an unavailable entity.")
+]
+
 # What `sbpair send` prints: with -o jsonl a line for each message as it is sent, with -o json one object in the end.
 
 
@@ -90,13 +98,8 @@ def send(
     second: Annotated[str | None, typer.Argument(metavar="", hidden=True, autocompletion=suggestions.entities)] = None,
     file: FileOption = None,
     form: InputOption = InputFormat.AUTO,
-    failover_interval: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="How long sends may fail before failing over; 0: at the first failure."),
-    ] = None,
-    ping_interval: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Pause between pings of an unavailable entity.")
-    ] = None,
+    failover_interval: FailoverIntervalOption = None,
+    ping_interval: PingIntervalOption = None,
     policy: Annotated[PolicyName | None, typer.Option(help="Which errors start a failover.")] = None,
     retry_for: Annotated[
         str, typer.Option(help="Retry a message for this long before it counts as failed.", metavar="DURATION")
@@ -169,7 +172,7 @@ def send(
             raise UsageError("--auth is for --namespace; a pair says itself how it is reached. Nothing was sent.")
         of = f"Send to {entity} of"
         chosen = settings.pair(pair_name) if is_dry_run else pair_to_write(options, settings, pair_name, of)
-        to = _with_options(chosen, failover_interval, ping_interval, policy)
+        to = with_options(chosen, failover_interval, ping_interval, policy)
         after = format_duration(to.options.failover_interval_seconds)
         backlog = f"to the backlog on {shown_name(to.secondary)} once that has failed for {after}"
         doing = f"Send to {entity} on {side_named(to, Side.PRIMARY)}, {backlog}"
@@ -203,7 +206,8 @@ def send(
     return run_and_show(options, work, lambda sent: lines.result(sent, verbose=options.verbose, namespace=alone))
 
 
-def _with_options(pair: Pair, failover: str | None, ping: str | None, policy: PolicyName | None) -> Pair:
+def with_options(pair: Pair, failover: str | None, ping: str | None, policy: PolicyName | None = None) -> Pair:
+    """The pair with what the options change of it."""
     changes: dict[str, Any] = {}
     if (seconds := duration_option(failover)) is not None:
         changes["failover_interval_seconds"] = seconds

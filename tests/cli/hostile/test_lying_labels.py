@@ -52,6 +52,7 @@ LINES = {
     "restore": "archived.jsonl --pair lie --yes",
     "send": "lie orders",
     "ping": "lie orders",
+    "drill": "lie orders --yes",
     "discover": "contoso-neu",
     "session list": ENTITY,
     "session show": f"{ENTITY} s",
