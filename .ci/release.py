@@ -1,6 +1,8 @@
 """What is published: `python .ci/release.py [FOLDER]` builds sdist and wheel, and writes beside them `SHA256SUMS`, a
 bill of materials (`sbom.cdx.json`, CycloneDX 1.6) and a statement of how they were built (`provenance.json`, in-toto's
-Statement with SLSA's provenance).
+Statement with SLSA's provenance). `--docs` adds the site of the pages and the manual pages, `--executable` one file
+that needs no Python (`executable.py`), and `--image` a container image (`image.py`); these two install packages.
+`tests/test_release.py` tries them all.
 
 The bill lists what `pip install sbpair` brings (scope `required`) and what its extras add (`optional`), with licences
 and dependencies of the environment that runs this, which has the locked versions, and with the hashes of the lock.
@@ -19,6 +21,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import uuid
 import zipfile
 from collections.abc import Iterator
@@ -28,6 +31,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import executable
+import image
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -46,6 +51,49 @@ def build(source: Path, folder: Path, epoch_seconds: int) -> None:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
     environ = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch_seconds)}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environ)
+
+
+def docs(archive: Path, version: str, epoch_seconds: int) -> None:
+    """The site of `sbpair help` and a manual page for each command, in one archive."""
+    with tempfile.TemporaryDirectory() as work:
+        site, manual = Path(work) / "site", Path(work) / "man" / "man1"
+        program = str(Path(sys.executable).with_name("sbpair"))
+        subprocess.run([program, "help", "--html", str(site)], check=True, stdout=subprocess.DEVNULL)
+        manual.mkdir(parents=True)
+        start = subprocess.run([program, "--help"], check=True, capture_output=True, text=True).stdout
+        (manual / "sbpair.1").write_text(manual_page("sbpair", start, version, epoch_seconds), encoding="utf-8")
+        for path in sorted(site.glob("*.md")):
+            found = re.fullmatch(r"# (sbpair .+)\n\n```text\n(Usage: .*)```\n", path.read_text("utf-8"), re.DOTALL)
+            if found:
+                name = found[1].replace(" ", "-")
+                (manual / f"{name}.1").write_text(manual_page(name, found[2], version, epoch_seconds), encoding="utf-8")
+        archive.write_bytes(executable.packed(Path(work), epoch_seconds))
+
+
+def manual_page(name: str, text: str, version: str, epoch_seconds: int) -> str:
+    """The help of a command as a page for `man`: its paragraphs, and its tables as they stand."""
+    usage, *parts = re.split(r"\n(?=\S)", text.rstrip())
+    synopsis, _, described = usage.removeprefix("Usage: ").partition("\n\n")
+    first = " ".join(described.partition("\n\n")[0].split())
+    day = datetime.fromtimestamp(epoch_seconds, UTC).date()
+    lines = [f'.TH "{name.upper()}" 1 {day} "sbpair {version}"', ".SH NAME", f"{_roff(name)} \\- {_roff(first)}"]
+    lines += [".SH SYNOPSIS", _roff(" ".join(synopsis.split())), ".SH DESCRIPTION", *_verbatim(described)]
+    for part in parts:
+        heading, colon, body = part.partition(":\n")
+        lines += (
+            [f".SH {_roff(heading.upper())}", *_verbatim(body)] if colon else [".PP", _roff(" ".join(part.split()))]
+        )
+    return "\n".join([*lines, ""])
+
+
+def _verbatim(text: str) -> list[str]:
+    return [".nf", *(_roff(line) for line in textwrap.dedent(text).strip("\n").splitlines()), ".fi"]
+
+
+def _roff(text: str) -> str:
+    """Text whose first sign makes no request, and whose hyphens can be copied."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{escaped}" if escaped[:1] in ".'" else escaped
 
 
 def provenance(folder: Path) -> dict[str, Any]:
@@ -278,6 +326,8 @@ def main() -> int:
     parser.add_argument("--no-build", action="store_true")
     parser.add_argument("--verify", action="store_true", help="check FOLDER against this repository")
     parser.add_argument("--lock", action="store_true", help="write the lock files")
+    for name, what in (("docs", "site and manual pages"), ("executable", "one file"), ("image", "container image")):
+        parser.add_argument(f"--{name}", action="store_true", help=f"make that as well: {what}")
     options = parser.parse_args()
     if options.lock:
         lock()
@@ -291,6 +341,14 @@ def main() -> int:
     wheels = sorted(options.folder.glob("sbpair-*.whl"))
     if len(wheels) != 1:
         raise SystemExit(f"{options.folder} holds {len(wheels)} wheels of sbpair, not one: begin with an empty folder.")
+    version, epoch_seconds = wheels[0].name.split("-")[1], _epoch_seconds()
+    if options.docs:
+        docs(options.folder / f"sbpair-{version}-docs.tgz", version, epoch_seconds)
+    if options.executable:
+        file = options.folder / f"sbpair-{version}-linux-{os.uname().machine}"
+        executable.build(wheels[0], file, epoch_seconds)
+    if options.image:
+        image.build(wheels[0], options.folder / f"sbpair-{version}-image.tar", epoch_seconds)
     document = json.dumps(bill(wheels[0]), indent=2, ensure_ascii=False) + "\n"
     (options.folder / SBOM).write_text(document, encoding="utf-8")
     statement = json.dumps(provenance(options.folder), indent=2) + "\n"

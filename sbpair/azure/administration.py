@@ -166,10 +166,15 @@ def make_administration_client(client: LazyClient, transport: Any) -> Any:
     """The SDK's client for the namespace of `client`."""
     from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
+    class Administration(ServiceBusAdministrationClient):
+        """Before 7.15 the SDK's own client makes its pipeline without the transport that it is given."""
+
+        def _build_pipeline(self, **settings: Any) -> Any:
+            return super()._build_pipeline(**{**settings, "transport": transport})
+
     if client.access.connection_string is not None:
-        text = connection_string_of(client.access)
-        return ServiceBusAdministrationClient.from_connection_string(text, transport=transport)
-    return ServiceBusAdministrationClient(client.access.host, client.credential(), transport=transport)
+        return Administration.from_connection_string(connection_string_of(client.access), transport=transport)
+    return Administration(client.access.host, client.credential(), transport=transport)
 
 
 def create_options(kind: EntityKind, settings: QueueSettings) -> dict[str, Any]:

@@ -41,8 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.servicebus_seed = secrets.token_hex(4)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    # At the end, where -q prints it, too.
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
+    # At the end, where -q prints it, too. pytest has the name of that class since 8.4 only.
     if (seed := config.getoption(_SEED)) is not None:
         terminalreporter.write_line(f"The same faults once more: {_SEED} {seed}")
 
