@@ -14,17 +14,8 @@ from sbpair.core.inspection.audit import Thresholds
 from sbpair.core.inspection.diagnosis import COMMAND, Diagnoses, Diagnosis, Verdict
 from sbpair.ports import Messaging, NamespaceAdmin, Observer, Sides
 from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.inspection import doctor as trials
 from sbpair.runtime.inspection.application import verify
-from sbpair.runtime.inspection.doctor import (
-    Tried,
-    address,
-    missing,
-    try_credential,
-    try_listen,
-    try_management,
-    try_port,
-    try_send,
-)
 
 __all__ = ["Diagnoses", "DoctorRequest", "doctor"]
 
@@ -78,8 +69,8 @@ class _Side:
         if port.result is Verdict.ERROR:
             return [*rows, self._skipped("rights", "its AMQP port does not answer")]
         # Side by side: a side that does not answer takes one time-out, not one for each entity.
-        tries = [] if queue is None else [(LISTEN, queue, try_listen)]
-        tries += [(SEND, entity, try_send) for entity in entities]
+        tries = [] if queue is None else [(LISTEN, queue, trials.try_listen)]
+        tries += [(SEND, entity, trials.try_send) for entity in entities]
         answers = await asyncio.gather(
             *(attempt(self.messaging, path, self.clock, self.timeout_seconds) for _, path, attempt in tries)
         )
@@ -89,7 +80,7 @@ class _Side:
         ]
 
     async def _credential(self) -> Diagnosis:
-        tried = await try_credential(self.access, self.clock, max(self.timeout_seconds, 30.0))
+        tried = await trials.try_credential(self.access, self.clock, max(self.timeout_seconds, 30.0))
         if tried.error is not None:
             return Diagnosis.of_error("credential", self.subject, tried.error)
         key = key_name(self.access)
@@ -97,14 +88,14 @@ class _Side:
         return Diagnosis("credential", self.subject, Verdict.OK, got)
 
     async def _port(self) -> Diagnosis:
-        tried = await try_port(self.access, self.clock, self.timeout_seconds)
+        tried = await trials.try_port(self.access, self.clock, self.timeout_seconds)
         if tried.error is not None:
             return Diagnosis.of_error("amqp", self.subject, tried.error)
-        host, port = address(self.access)
+        host, port = trials.address(self.access)
         return Diagnosis("amqp", self.subject, Verdict.OK, f"TLS in {_ms(tried)}, {host}:{port}")
 
     async def _management(self) -> list[Diagnosis]:
-        tried, facts, observed_at = await try_management(self.admin, self.clock, self.timeout_seconds)
+        tried, facts, observed_at = await trials.try_management(self.admin, self.clock, self.timeout_seconds)
         if facts is None or observed_at is None:
             return self._refused(tried)
         self.rights[self.role, MANAGE] = True
@@ -112,7 +103,7 @@ class _Side:
         detail = f"{self.admin.control_plane} API in {_ms(tried)}{tier}"
         return [Diagnosis("https", self.subject, Verdict.OK, detail), self._skew(facts, observed_at)]
 
-    def _refused(self, tried: Tried) -> list[Diagnosis]:
+    def _refused(self, tried: trials.Tried) -> list[Diagnosis]:
         """No answer, a credential that is not accepted, or one that lacks Manage, which not everybody needs."""
         clock = self._skipped("clock", "it did not tell its time")
         if tried.error is None:
@@ -143,9 +134,9 @@ class _Side:
             "failed",
         )
 
-    def _right(self, right: str, path: str, tried: Tried) -> Diagnosis:
+    def _right(self, right: str, path: str, tried: trials.Tried) -> Diagnosis:
         check, subject = f"right {right}", f"{self.role} {path}"
-        if missing(tried):
+        if trials.missing(tried):
             create = f"sbpair entity create {shlex.quote(path)}"
             advice = f"Check `entities:` in the configuration, or create it: {create}"
             advice = "sbpair provision" if self.role == "secondary" else advice
@@ -176,7 +167,7 @@ def _lacks(error: ServiceError, right: str) -> bool:
     return isinstance(error, UnauthorizedError) and error.lacks == right
 
 
-def _ms(tried: Tried) -> str:
+def _ms(tried: trials.Tried) -> str:
     return f"{tried.seconds * 1000:.0f} ms"
 
 

@@ -8,34 +8,12 @@ from typing import Annotated
 import typer
 
 from sbpair.cli.context import load_settings
-from sbpair.cli.cost.inputs import (
-    Usage,
-    parse_counts,
-    parse_month,
-    parse_share,
-    parse_syphons,
-    parse_tiers,
-    price_table,
-    read_usage,
-    size_bytes_of,
-    with_traffic,
-)
+from sbpair.cli.cost import inputs
 from sbpair.cli.inspection.saved import choose_snapshots
 from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.core.cost import result
 from sbpair.core.cost.model import active_active
 from sbpair.core.cost.request import CostRequest, workload_of
-from sbpair.core.cost.result import (
-    Alternative,
-    BilledAlone,
-    BilledLine,
-    Compared,
-    Estimated,
-    Line,
-    Price,
-    Prices,
-    billed_alone,
-    price_list,
-)
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
@@ -118,35 +96,35 @@ def cost(
       sbpair cost --usage usage-details.csv --month 2026-02
       sbpair cost --explain-prices --region eastus
     """
-    table = price_table(prices or (), region=region, currency=currency, egress_per_gigabyte=egress_per_gb)
+    table = inputs.price_table(prices or (), region=region, currency=currency, egress_per_gigabyte=egress_per_gb)
     if explain_prices:
-        return price_rows(price_list(table), table)
+        return price_rows(result.price_list(table), table)
     chosen, known = _pair_and_snapshot(options, pair, snapshot)
     scenario = CostRequest(
         messages_per_day=messages_per_day,
-        size_bytes=size_bytes_of(size_kb),
+        size_bytes=inputs.size_bytes_of(size_kb),
         copies=copies,
         outage_seconds=round(duration_option(outage) or 0),
-        diverted_share=parse_share(diverted, "--diverted"),
-        redelivered_share=parse_share(redelivered, "--redelivered") or Fraction(0),
-        queues=parse_counts(queues, "--queues", 1),
-        hosts=parse_counts(hosts, "--hosts", 0),
-        syphons=parse_syphons(syphon),
-        tiers=parse_tiers(tier),
+        diverted_share=inputs.parse_share(diverted, "--diverted"),
+        redelivered_share=inputs.parse_share(redelivered, "--redelivered") or Fraction(0),
+        queues=inputs.parse_counts(queues, "--queues", 1),
+        hosts=inputs.parse_counts(hosts, "--hosts", 0),
+        syphons=inputs.parse_syphons(syphon),
+        tiers=inputs.parse_tiers(tier),
         processes=processes,
         consumers=consumers,
         messaging_units=messaging_units,
         two_subscriptions=two_subscriptions,
-        month=parse_month(month),
+        month=inputs.parse_month(month),
         audits_per_day=audits_per_day,
         follow_every_seconds=_follow_seconds(follow),
     )
     workload = workload_of(scenario, chosen, known)
-    used = read_usage(usage, scenario.month) if usage else Usage()
+    used = inputs.read_usage(usage, scenario.month) if usage else inputs.Usage()
     if used.traffic is not None:
-        workload = with_traffic(workload, used.traffic, scenario.size_bytes)
+        workload = inputs.with_traffic(workload, used.traffic, scenario.size_bytes)
     elif used.billed:
-        return billed_result(billed_alone(used.billed, table), table)
+        return billed_result(result.billed_alone(used.billed, table), table)
     if replicated:
         workload = active_active(workload)
     lists: Sequence[Sequence[object]] = (scenario.queues, scenario.hosts, scenario.syphons, scenario.tiers)
@@ -183,7 +161,7 @@ def _pair_and_snapshot(
 # Estimates as tables: every line with its arithmetic, alternatives side by side.
 
 
-def one_estimate(found: Estimated) -> CommandResult:
+def one_estimate(found: result.Estimated) -> CommandResult:
     """The estimate line by line, the total last, with what was billed."""
     currency = found.estimate.currency
     metric = Metric(
@@ -195,7 +173,7 @@ def one_estimate(found: Estimated) -> CommandResult:
     return CommandResult(
         "cost",
         found,
-        (table_of(Line, found.lines), *billed),
+        (table_of(result.Line, found.lines), *billed),
         notes=found.notes,
         summary=found.summary(),
         closing=True,
@@ -204,9 +182,9 @@ def one_estimate(found: Estimated) -> CommandResult:
     )
 
 
-def comparison(found: Compared) -> CommandResult:
+def comparison(found: result.Compared) -> CommandResult:
     """Alternatives, with a bar for what each costs above the best one."""
-    table = table_of(Alternative, found.alternatives)
+    table = table_of(result.Alternative, found.alternatives)
     columns = [column for column in table.columns if column.key != "total"]
     columns.insert(1, Column("total", f"{found.currency} a month", right=True))
     columns.insert(3, Column("above_best", "", drawn=True))
@@ -220,19 +198,19 @@ def comparison(found: Compared) -> CommandResult:
     )
 
 
-def price_rows(found: Prices, prices: PriceTable) -> CommandResult:
+def price_rows(found: result.Prices, prices: PriceTable) -> CommandResult:
     """The price table with its date and source, and the query for today's."""
     kind = "built-in list prices, not today's" if prices.built_in else "prices"
     return CommandResult(
         "cost",
         found,
-        (table_of(Price, found.prices),),
+        (table_of(result.Price, found.prices),),
         notes=(f"{found.region}: {kind}, dated {found.dated} ({found.source}).",),
         summary=f"Today's prices (follow NextPageLink, if it is not null): {found.command}",
     )
 
 
-def billed_result(found: BilledAlone, prices: PriceTable) -> CommandResult:
+def billed_result(found: result.BilledAlone, prices: PriceTable) -> CommandResult:
     """Usage details alone: nothing is estimated."""
     return CommandResult(
         "cost",
@@ -243,5 +221,5 @@ def billed_result(found: BilledAlone, prices: PriceTable) -> CommandResult:
     )
 
 
-def _billed(lines: Sequence[BilledLine]) -> Table:
-    return table_of(BilledLine, lines, "Billed")
+def _billed(lines: Sequence[result.BilledLine]) -> Table:
+    return table_of(result.BilledLine, lines, "Billed")

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from sbpair.core.cost import usage
 from sbpair.core.cost.model import (
     AVERAGE_MONTH,
     DOCUMENTED_MONTH,
@@ -20,16 +21,6 @@ from sbpair.core.cost.model import (
     polling_syphon,
 )
 from sbpair.core.cost.retail import from_retail
-from sbpair.core.cost.usage import (
-    Billed,
-    BilledRow,
-    Traffic,
-    add_up,
-    billed_row,
-    is_header,
-    map_columns,
-    read_metrics,
-)
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.prices import DEFAULT_REGION, PriceTable, built_in, exact, from_yaml, retail_query, with_egress
@@ -165,8 +156,8 @@ def _read(path: Path, noun: str = "prices") -> Any:
 class Usage:
     """What the files say: billed quantities of usage details, traffic of metrics."""
 
-    billed: tuple[Billed, ...] = ()
-    traffic: Traffic | None = None
+    billed: tuple[usage.Billed, ...] = ()
+    traffic: usage.Traffic | None = None
 
 
 def read_usage(paths: Sequence[Path], month: Month) -> Usage:
@@ -176,37 +167,37 @@ def read_usage(paths: Sequence[Path], month: Month) -> Usage:
         UsageError: an unreadable or wrong file; the message names file and row.
     """
     metrics: list[tuple[str, Any]] = []
-    details: list[Iterator[BilledRow]] = []
+    details: list[Iterator[usage.BilledRow]] = []
     for path in paths:
         if path.suffix.lower() == ".json":
             metrics.append((path.name, _read(path, "metrics")))
         else:
             details.append(_details(path))
     chosen = month.label if _CALENDAR.fullmatch(month.label) else None
-    billed = add_up(row for row in chain.from_iterable(details) if chosen is None or row.month == chosen)
+    billed = usage.add_up(row for row in chain.from_iterable(details) if chosen is None or row.month == chosen)
     if not metrics and not billed:
         when = f" in {chosen}" if chosen else ""
         raise UsageError(f"No usage of Service Bus{when} in {', '.join(path.name for path in paths)}.")
-    return Usage(billed, read_metrics(metrics) if metrics else None)
+    return Usage(billed, usage.read_metrics(metrics) if metrics else None)
 
 
-def _details(path: Path) -> Iterator[BilledRow]:
+def _details(path: Path) -> Iterator[usage.BilledRow]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
-            header = next((cells for cells in lines if is_header(cells)), None)
+            header = next((cells for cells in lines if usage.is_header(cells)), None)
             if header is None:
                 raise UsageError(f"{path}: no header of usage details (date, meter name and quantity) found.")
-            columns = map_columns(header)
+            columns = usage.map_columns(header)
             for cells in lines:
-                row = billed_row(columns, cells, f"{path.name}, line {lines.line_num}") if any(cells) else None
+                row = usage.billed_row(columns, cells, f"{path.name}, line {lines.line_num}") if any(cells) else None
                 if row is not None:
                     yield row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"Cannot read the usage details {path}: {error}") from error
 
 
-def with_traffic(workload: Workload, traffic: Traffic, size_bytes: int) -> Workload:
+def with_traffic(workload: Workload, traffic: usage.Traffic, size_bytes: int) -> Workload:
     """The workload with the messages that the metrics counted, and the share that went to backlog queues, unless the
     options say another one."""
     share = workload.diverted_share if workload.diverted_share is not None else traffic.diverted_share

@@ -12,17 +12,8 @@ from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import YesOption, pair_to_write, side_named
 from sbpair.cli.context import EventLog, Stop, load_settings, run_and_show, system_clock
+from sbpair.cli.failover import records
 from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
-from sbpair.cli.failover.records import (
-    Failure,
-    FileOption,
-    InputFormat,
-    InputOption,
-    Lines,
-    ask_for_input,
-    to_payload,
-    values_of,
-)
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.core.access import NamespaceAccess, shown_name
@@ -66,7 +57,7 @@ class SentLine:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedLine(Failure):
+class FailedLine(records.Failure):
     """A message of the input that nobody took."""
 
     where: Literal["failed"] = "failed"
@@ -96,8 +87,8 @@ def send(
         ),
     ],
     second: Annotated[str | None, typer.Argument(metavar="", hidden=True, autocompletion=suggestions.entities)] = None,
-    file: FileOption = None,
-    form: InputOption = InputFormat.AUTO,
+    file: records.FileOption = None,
+    form: records.InputOption = records.InputFormat.AUTO,
     failover_interval: FailoverIntervalOption = None,
     ping_interval: PingIntervalOption = None,
     policy: Annotated[PolicyName | None, typer.Option(help="Which errors start a failover.")] = None,
@@ -150,7 +141,7 @@ def send(
     """
     pair_name, entity = (None, first) if second is None else (first, second)
     check_entity_path(entity)
-    values = values_of(
+    values = records.values_of(
         message_id=message_id, session_id=session_id, properties=property_ or (), ttl=ttl, scheduled=scheduled
     )
     to_message = _payloads(values)
@@ -177,7 +168,7 @@ def send(
         backlog = f"to the backlog on {shown_name(to.secondary)} once that has failed for {after}"
         doing = f"Send to {entity} on {side_named(to, Side.PRIMARY)}, {backlog}"
         place = (Side.PRIMARY, to.primary)
-    source, told = ask_for_input(options, file, doing, is_dry_run=is_dry_run, yes=yes)
+    source, told = records.ask_for_input(options, file, doing, is_dry_run=is_dry_run, yes=yes)
     lines = _SentLines(
         not is_dry_run and options.output is Format.JSONL, known=to.entities if isinstance(to, Pair) else ()
     )
@@ -218,21 +209,21 @@ def with_options(pair: Pair, failover: str | None, ping: str | None, policy: Pol
     return replace(pair, options=replace(pair.options, **changes))
 
 
-def _payloads(values: Mapping[str, Any]) -> Callable[[bytes, InputFormat], bytes]:
+def _payloads(values: Mapping[str, Any]) -> Callable[[bytes, records.InputFormat], bytes]:
     """Makes the message of a line; a MessageId among `values` is for one line alone."""
     used = False
 
-    def payload(line: bytes, form: InputFormat) -> bytes:
+    def payload(line: bytes, form: records.InputFormat) -> bytes:
         nonlocal used
         if used and "message_id" in values:
             raise UsageError("--message-id is for one line alone; as JSON each line has its own message_id")
         used = True
-        return to_payload(line, form, now=system_clock().now().timestamp(), values=values)
+        return records.to_payload(line, form, now=system_clock().now().timestamp(), values=values)
 
     return payload
 
 
-class _SentLines(Lines[FailedLine]):
+class _SentLines(records.Lines[FailedLine]):
     """The lines of the input and what became of each; an observer of the send."""
 
     def __init__(self, streaming: bool, *, known: Sequence[str]) -> None:

@@ -8,17 +8,7 @@ from sbpair.core.access import spoken_name
 from sbpair.core.durations import format_duration
 from sbpair.core.inspection import audit
 from sbpair.core.inspection.audit import AuditReport, Severity
-from sbpair.core.inspection.audit.result import (
-    AuditedPair,
-    AuditResult,
-    FailedPair,
-    SkippedRow,
-    oldest_seconds,
-    severities,
-    skipped_rows,
-    waiting_in,
-    waiting_sentence,
-)
+from sbpair.core.inspection.audit import result as audited
 from sbpair.core.inspection.snapshot import NamespaceSnapshot
 from sbpair.core.serialization import column, spoken_time
 from sbpair.core.words import counted, listed
@@ -52,10 +42,10 @@ class _FleetRow:
     findings: str = field(default="", metadata=column("Findings"))
 
 
-def audit_page(result: AuditResult, notes: Sequence[str]) -> Page:
+def audit_page(result: audited.AuditResult, notes: Sequence[str]) -> Page:
     """The page of an audit; what could not be opened or read comes first, then the pairs with the worst findings."""
     pairs, errors, reports = result.pairs, result.errors, result.reports
-    skipped = table_of(SkippedRow, skipped_rows(reports), "Not checked")
+    skipped = table_of(audited.SkippedRow, audited.skipped_rows(reports), "Not checked")
     worst_first = sorted(pairs, key=lambda pair: (-pair.rank, -pair.waiting))
     fleet = [*map(_failed_row, errors), *map(_row, worst_first)]
     sections: list[Section] = [
@@ -76,7 +66,7 @@ def audit_page(result: AuditResult, notes: Sequence[str]) -> Page:
     )
 
 
-def _lead(pairs: Sequence[AuditedPair], errors: Sequence[FailedPair]) -> str:
+def _lead(pairs: Sequence[audited.AuditedPair], errors: Sequence[audited.FailedPair]) -> str:
     """The worst first: what could not be read, what is wrong, what waits."""
     if told := " ".join(_headlines(pairs, errors)):
         return told
@@ -84,7 +74,7 @@ def _lead(pairs: Sequence[AuditedPair], errors: Sequence[FailedPair]) -> str:
     return f"No {'errors or warnings' if noted else 'findings'}, and no message waits in a backlog queue."
 
 
-def _headlines(pairs: Sequence[AuditedPair], errors: Sequence[FailedPair]) -> Iterator[str]:
+def _headlines(pairs: Sequence[audited.AuditedPair], errors: Sequence[audited.FailedPair]) -> Iterator[str]:
     silent = [failed.pair for failed in errors] + [one.report.pair for one in pairs if one.snapshot.essential_unread()]
     if silent:
         yield f"{counted(len(silent), 'pair')} could not be read in full: {listed(silent)}."
@@ -98,13 +88,13 @@ def _headlines(pairs: Sequence[AuditedPair], errors: Sequence[FailedPair]) -> It
         yield f"{severity.value.capitalize()}: {title[0].lower()}{title[1:]}{times}."
     if len(grave) > MOST_HEADLINES:
         yield f"And {counted(len(grave) - MOST_HEADLINES, 'more kind')} of finding."
-    if waiting := waiting_sentence(pairs):
+    if waiting := audited.waiting_sentence(pairs):
         yield waiting
         if not grave and not silent:
             yield "No errors or warnings."
 
 
-def _facts(pairs: Sequence[AuditedPair]) -> Iterator[tuple[str, str]]:
+def _facts(pairs: Sequence[audited.AuditedPair]) -> Iterator[tuple[str, str]]:
     if not pairs:
         return
     yield "Taken", spoken_time(min(pair.snapshot.taken_at for pair in pairs))
@@ -131,14 +121,14 @@ def _findings(reports: Sequence[AuditReport]) -> Iterator[Finding]:
         yield Finding(severity.value, code, audit.explain(code).title, where, places, steps)
 
 
-def _tone(pairs: Sequence[AuditedPair], errors: Sequence[FailedPair]) -> Tone:
+def _tone(pairs: Sequence[audited.AuditedPair], errors: Sequence[audited.FailedPair]) -> Tone:
     if errors or any(pair.snapshot.essential_unread() for pair in pairs):
         return Tone.BAD
     found = [pair.report.worst for pair in pairs if pair.report.worst is not None]
     return _TONES[max(found, key=lambda severity: severity.rank, default=None)]
 
 
-def _figures(pairs: Sequence[AuditedPair], errors: Sequence[FailedPair]) -> Iterator[Card]:
+def _figures(pairs: Sequence[audited.AuditedPair], errors: Sequence[audited.FailedPair]) -> Iterator[Card]:
     good = sum(pair.verdict in ("ok", "info") for pair in pairs)
     total = len(pairs) + len(errors)
     yield Card("Pairs", f"{total}", f"{good} without warnings", Tone.GOOD if good == total else Tone.PLAIN)
@@ -150,7 +140,7 @@ def _figures(pairs: Sequence[AuditedPair], errors: Sequence[FailedPair]) -> Iter
     yield Card("Warnings", f"{warnings:,}", notes, Tone.WARN if warnings else Tone.GOOD)
     blind = len(errors) + sum(not pair.known for pair in pairs)
     messages = sum(pair.waiting for pair in pairs)
-    oldest = "in backlog queues" if (age := oldest_seconds(pairs)) is None else f"oldest {format_duration(age)}"
+    oldest = "in backlog queues" if (age := audited.oldest_seconds(pairs)) is None else f"oldest {format_duration(age)}"
     yield _amount("Messages waiting", messages, oldest, blind, total)
     dead = sum(pair.dead_letter for pair in pairs)
     yield _amount("Dead letters", dead, "of backlog queues", blind, total)
@@ -165,11 +155,11 @@ def _amount(title: str, number: int, note: str, blind: int, pairs: int) -> Card:
     return Card(title, text, f"{note}{least}", Tone.WARN if number or blind else Tone.GOOD)
 
 
-def _row(pair: AuditedPair) -> _FleetRow:
+def _row(pair: audited.AuditedPair) -> _FleetRow:
     fields, known = pair.snapshot.pair, pair.known
     there = sum(pair.snapshot.secondary.queue(path) is not None for path in fields.to_pair().backlog_paths())
     skipped = len(pair.report.skipped)
-    found = [*severities([pair.report]), *([f"{skipped} skipped"] if skipped else [])]
+    found = [*audited.severities([pair.report]), *([f"{skipped} skipped"] if skipped else [])]
     return _FleetRow(
         pair.verdict,
         f"{fields.name} ({fields.environment})" if fields.environment else fields.name,
@@ -189,14 +179,14 @@ def _named(side: NamespaceSnapshot, label: str) -> str:
     return f"{name} ({tier})" if tier else name
 
 
-def _failed_row(failed: FailedPair) -> _FleetRow:
+def _failed_row(failed: audited.FailedPair) -> _FleetRow:
     return _FleetRow(failed.error.exit_name, failed.pair, findings=failed.error.message)
 
 
-def _waiting(pairs: Sequence[AuditedPair]) -> Iterator[Bars]:
+def _waiting(pairs: Sequence[audited.AuditedPair]) -> Iterator[Bars]:
     """Where messages wait: by pair, or by queue where there is one pair only; nothing where none wait."""
     if len(pairs) == 1:
-        amounts = [(queue.path, waiting_in(queue), queue.facts.counts.dead_letter) for queue in pairs[0].queues]
+        amounts = [(queue.path, audited.waiting_in(queue), queue.facts.counts.dead_letter) for queue in pairs[0].queues]
     else:
         amounts = [(pair.report.pair, pair.waiting, pair.dead_letter) for pair in pairs]
     filled = sorted((one for one in amounts if one[1] or one[2]), key=lambda one: -(one[1] + one[2]))

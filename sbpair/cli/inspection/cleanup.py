@@ -11,19 +11,7 @@ import typer
 from sbpair import operations
 from sbpair.cli.asking import AllPairsOption, YesOption, can_ask, pairs_to_write
 from sbpair.cli.context import EventLog, Stop, load_settings, open_sides, run_async
-from sbpair.cli.inspection.plans import (
-    DryRunOption,
-    PairPlans,
-    PlanOption,
-    PlanOutOption,
-    carry_out,
-    made,
-    operations_log,
-    planned,
-    plans_for,
-    steps_agreed,
-    written,
-)
+from sbpair.cli.inspection import plans as planning
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, PairsArgument, command
 from sbpair.cli.transfer.options import StatedReasonOption
@@ -49,7 +37,7 @@ def cleanup(
     options: Options,
     pairs: PairsArgument = None,
     all_pairs: AllPairsOption = False,
-    dry_run: DryRunOption = False,
+    dry_run: planning.DryRunOption = False,
     yes: YesOption = False,
     confirm: Annotated[
         list[str] | None, typer.Option(metavar="QUEUE", help="Delete this queue even if it holds messages; repeatable.")
@@ -63,8 +51,8 @@ def cleanup(
     ] = None,
     stated_reason: StatedReasonOption = None,
     drain: Annotated[bool, typer.Option(help="First return the messages to the primary.")] = False,
-    plan_out: PlanOutOption = None,
-    plan: PlanOption = None,
+    plan_out: planning.PlanOutOption = None,
+    plan: planning.PlanOption = None,
 ) -> CommandResult:
     """Delete backlog queues that are empty and that no configured pair uses.
 
@@ -93,32 +81,34 @@ def cleanup(
     configured, notes = configured_pairs(settings, "the check whose queues these are")
     request = operations.CleanupRequest(tuple(configured), tuple(confirm), others, dry_run=True)
     if plan is not None:
-        plans = plans_for(plan, Purpose.CLEANUP, chosen)
+        plans = planning.plans_for(plan, Purpose.CLEANUP, chosen)
         for pair, each in plans:
             check_still_extra(pair, each, configured)
     else:
-        plans = made(options, chosen, operations.cleanup, request)
+        plans = planning.made(options, chosen, operations.cleanup, request)
         for pair, found in plans:
             for missing in without_queues(found, shown_name(pair.secondary), others):
                 logging.getLogger("sbpair").warning(missing)
     check_confirmed([each for _, each in plans], confirm)
     if not act:
         return _only_shown(options, plans, notes, plan_out)
-    if not steps_agreed(options, plans, yes=yes):
+    if not planning.steps_agreed(options, plans, yes=yes):
         return _shown(plans, notes)
     if archive is not None or drain:
         notes += _empty(options, plans, archive)
-        plans = made(options, chosen, operations.cleanup, request)
-    request = replace(request, confirm=(*confirm, *_ask(options, plans, confirm)), dry_run=False, log=operations_log())
+        plans = planning.made(options, chosen, operations.cleanup, request)
+    request = replace(
+        request, confirm=(*confirm, *_ask(options, plans, confirm)), dry_run=False, log=planning.operations_log()
+    )
     plans = [(pair, as_confirmed(each, request.confirm)) for pair, each in plans]
 
     from_file = plan is not None
-    return carry_out(options, "cleanup", plans, operations.cleanup, request, from_file=from_file, notes=notes)
+    return planning.carry_out(options, "cleanup", plans, operations.cleanup, request, from_file=from_file, notes=notes)
 
 
-def _only_shown(options: Options, plans: PairPlans, notes: list[str], plan_out: Path | None) -> CommandResult:
+def _only_shown(options: Options, plans: planning.PairPlans, notes: list[str], plan_out: Path | None) -> CommandResult:
     if plan_out is not None:
-        return written(options, plan_out, _shown(plans, notes), plans)
+        return planning.written(options, plan_out, _shown(plans, notes), plans)
     if any(plan.has_changes for _, plan in plans):
         notes = [*notes, "Delete them with --yes."]
     return _shown(plans, notes)
@@ -152,7 +142,7 @@ def _labels(names: Iterable[str]) -> tuple[str, ...]:
     return labels
 
 
-def _empty(options: Options, plans: PairPlans, archive: Path | None) -> list[str]:
+def _empty(options: Options, plans: planning.PairPlans, archive: Path | None) -> list[str]:
     """Empty the extra queues that hold messages and are not protected; what happened, in sentences."""
     from sbpair.render.progress import MoveProgress
 
@@ -162,7 +152,7 @@ def _empty(options: Options, plans: PairPlans, archive: Path | None) -> list[str
             queues = tuple(step.queue for step in plan.steps if holds_messages(step))
             if stop.is_set() or not queues:
                 continue
-            request = operations.EmptyRequest(queues, archive, operations_log())
+            request = operations.EmptyRequest(queues, archive, planning.operations_log())
             log = None if options.quiet else EventLog(verbose=options.verbose).notify
             with MoveProgress("drain", quiet=options.quiet, color=not options.no_color, log=log) as progress:
                 async with open_sides(pair) as sides:
@@ -172,7 +162,7 @@ def _empty(options: Options, plans: PairPlans, archive: Path | None) -> list[str
     return run_async(options, work)
 
 
-def _ask(options: Options, plans: PairPlans, confirm: Collection[str]) -> Iterator[str]:
+def _ask(options: Options, plans: planning.PairPlans, confirm: Collection[str]) -> Iterator[str]:
     """Names that a person typed, in lower case. Nobody is asked where nobody can answer."""
     if not can_ask(options):
         return
@@ -192,8 +182,8 @@ def _ask(options: Options, plans: PairPlans, confirm: Collection[str]) -> Iterat
                     yield step.queue.lower()
 
 
-def _shown(plans: PairPlans, notes: Sequence[str]) -> CommandResult:
+def _shown(plans: planning.PairPlans, notes: Sequence[str]) -> CommandResult:
     """The plan; exit 5 also for queues that only a person can decide about."""
-    result = planned("cleanup", [plan for _, plan in plans], notes=notes)
+    result = planning.planned("cleanup", [plan for _, plan in plans], notes=notes)
     undecided = any(holds_messages(step) for _, plan in plans for step in plan.steps)
     return replace(result, exit=Exit.FINDINGS) if undecided else result

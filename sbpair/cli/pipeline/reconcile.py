@@ -6,13 +6,7 @@ from typing import Annotated
 import typer
 
 from sbpair.cli.options import Options, command
-from sbpair.cli.pipeline.session import (
-    ArchivesArgument,
-    EngineOptions,
-    JobLog,
-    pair_by_name,
-    rows_in,
-)
+from sbpair.cli.pipeline import session
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import to_plain
@@ -28,7 +22,7 @@ _COLUMNS = columns(
 @command(output="pipeline.reports:ReconcileReport", checks=True)
 def reconcile(
     options: Options,
-    archives: ArchivesArgument,
+    archives: session.ArchivesArgument,
     ledger: Annotated[
         list[str] | None,
         typer.Option(metavar="DIR|FILE", help="Ledger file of a drain or syphon, or folder of a replay; repeatable."),
@@ -38,7 +32,7 @@ def reconcile(
     ] = None,
     listed: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most this many findings.")] = 1_000,
     *,
-    by: EngineOptions,
+    by: session.EngineOptions,
 ) -> CommandResult:
     """Check archives against the ledgers of drains and replays: each message has exactly one outcome, or is listed.
 
@@ -55,12 +49,12 @@ def reconcile(
     by.check(installed=True)
     from sbpair.pipeline.reconcile import reconcile as hold_together
 
-    look = None if pair is None else pair_by_name(options, pair)
-    rows = rows_in(archives, of_backlog=True)
+    look = None if pair is None else session.pair_by_name(options, pair)
+    rows = session.rows_in(archives, of_backlog=True)
     for one in ledger or ():
         if not Path(one).expanduser().exists():
             raise UsageError(f"There is no ledger {one}.")
-    with by.tables(options, rows=rows, name="reconcile") as (tables, _), JobLog(options) as log:
+    with by.tables(options, rows=rows, name="reconcile") as (tables, _), session.JobLog(options) as log:
         report = hold_together(
             tables, archives, ledger or [], look=look, config=options.config, tell=log, listed=listed
         )

@@ -13,16 +13,8 @@ import typer
 
 from sbpair.cli.asking import YesOption, pair_to_write, side_named
 from sbpair.cli.context import Stop, load_settings, open_sides, run_and_show, system_clock
+from sbpair.cli.failover import records
 from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
-from sbpair.cli.failover.records import (
-    Failure,
-    FileOption,
-    InputFormat,
-    InputOption,
-    Lines,
-    ask_for_input,
-    to_payload,
-)
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.replication.options import (
     FirstArgument,
@@ -56,7 +48,7 @@ class SentLine:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedLine(Failure):
+class FailedLine(records.Failure):
     """A message of the input that no side took."""
 
     accepted: tuple[str, ...] = ()
@@ -85,8 +77,8 @@ def send(
     options: Options,
     first: FirstArgument,
     second: SecondArgument = None,
-    file: FileOption = None,
-    form: InputOption = InputFormat.AUTO,
+    file: records.FileOption = None,
+    form: records.InputOption = records.InputFormat.AUTO,
     session_id: Annotated[str | None, typer.Option(help="Session of lines that are bodies.")] = None,
     prefer: Annotated[Side, typer.Option(help="The namespace whose copy is delivered first.")] = Side.PRIMARY,
     delay: Annotated[str, typer.Option(metavar="DURATION", help="How much later the other copy is delivered.")] = "15s",
@@ -117,7 +109,7 @@ def send(
         else pair_to_write(options, settings, pair_name, f"Send to {queue} on both sides of")
     )
     doing = f"Send to {queue} on {side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
-    source, told = ask_for_input(options, file, doing, is_dry_run=is_dry_run, yes=yes)
+    source, told = records.ask_for_input(options, file, doing, is_dry_run=is_dry_run, yes=yes)
     to_message = partial(_payload, session=session_id)
     if is_dry_run:
         lines = _Sent(streaming=False, journal=False)
@@ -155,15 +147,15 @@ def send(
     return run_and_show(options, work, lambda tally: tally.result(queue, verbose=options.verbose))
 
 
-def _payload(line: bytes, form: InputFormat, *, session: str | None) -> bytes:
-    if form is InputFormat.LINES:
+def _payload(line: bytes, form: records.InputFormat, *, session: str | None) -> bytes:
+    if form is records.InputFormat.LINES:
         if session is None:
             raise UsageError("a line that is a body needs a session: name one with --session-id")
         return compose(body=line, message_id=str(uuid4()), session_id=session)
-    return to_payload(line, form, now=system_clock().now().timestamp())
+    return records.to_payload(line, form, now=system_clock().now().timestamp())
 
 
-class _Sent(Lines[FailedLine]):
+class _Sent(records.Lines[FailedLine]):
     """Counts what became of the messages; streams one line each with -o jsonl."""
 
     def __init__(self, *, streaming: bool, journal: bool) -> None:
