@@ -7,18 +7,18 @@ of it (a time span, a binary id, a body of AMQP values) is shown or left out, an
 
 import base64
 import binascii
-import difflib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches, unified_diff
 from typing import Any
 
 from sbpair.amqp import sections
 from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import TEXT_FIELDS, HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError, Int, Long, Symbol, Timestamp, Uint
-from sbpair.core.durations import parse_duration
+from sbpair.core.durations import format_duration, parse_duration
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Received
@@ -27,6 +27,7 @@ from sbpair.core.redact import json_text, printable
 from sbpair.core.rewrite import LAST_MS, PARTITION_KEY, SCHEDULED, as_sent, compose, typed
 from sbpair.core.summary import plain
 from sbpair.core.system_properties import MAX_HEADER_TTL_MS
+from sbpair.core.transfer.filters import SYSTEM_PROPERTIES
 
 _SYMBOLS = frozenset({"content_type"})
 _IDS = frozenset({"message_id", "session_id", "reply_to_session_id"})
@@ -155,7 +156,7 @@ class Editable:
         if payload == self.payload:
             return None
         before, after = self.text.splitlines(), document_text(document).splitlines()
-        lines = difflib.unified_diff(before, after, "before", "after", lineterm="", n=1)
+        lines = unified_diff(before, after, "before", "after", lineterm="", n=1)
         return Edit(payload, tuple(printable(line) for line in lines))
 
 
@@ -222,6 +223,8 @@ _SETTABLE = {
     "scheduledenqueuetimeutc": _SCHEDULED,
 }
 """What may follow `sys.` in a repair, in lower case, and its field of the document."""
+_CHANGED = tuple(name for name in (*SYSTEM_PROPERTIES, "ReplyToSessionId") if name.lower() in _SETTABLE)
+"""The same as actions of Service Bus SQL spell it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +242,15 @@ class Repair:
     without: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        """Raises UsageError: a property of the message that cannot be changed, or a value that it cannot have."""
-        self._applied(as_document(compose(body=b"", message_id="")))
+        """Raises UsageError: a property that cannot be changed or stands there twice, or an impossible value."""
+        blank = compose(body=b"", message_id="")
+        try:
+            edited(blank, self._applied(as_document(blank)))
+        except UsageError as error:
+            said = error.message
+            for name in _CHANGED:
+                said = said.replace(f"The edited {_SETTABLE[name.lower()]} ", f"sys.{name} ")
+            raise UsageError(said, hint=error.hint) from error
 
     def form_of(self, received: Received) -> "Edit | None":
         """The message as its application sent it, repaired; None if nothing changes.
@@ -256,22 +266,47 @@ class Repair:
             raise UsageError(f"Message {received.sequence_number}: {error.message}", hint=error.hint) from error
 
     def _applied(self, document: dict[str, Any]) -> dict[str, Any]:
-        properties = dict(document[_PROPERTIES])
+        properties, seen = dict(document[_PROPERTIES]), set[tuple[bool, str]]()
         for name, text in (*self.put.items(), *((name, None) for name in self.without)):
             scope, dot, rest = name.partition(".")
-            if dot and scope.lower() == "sys":
-                field = _SETTABLE.get(rest.lower())
-                if field is None:
-                    known = "SessionId, MessageId, CorrelationId, ContentType, Subject, To, ReplyTo, TimeToLive"
-                    raise UsageError(f"{name} cannot be changed.", hint=f"sys. may be followed by {known}.")
-                document[field] = text if text is None or field != _TTL else round(parse_duration(text) * 1000)
-                continue
-            key = rest if dot and scope.lower() == "user" else name
-            if text is None:
+            of_message = bool(dot) and scope.lower() == "sys"
+            key = _field_of(rest) if of_message else rest if rest and scope.lower() == "user" else name
+            if (of_message, key) in seen:
+                raise UsageError(f"{name} is given twice.")
+            seen.add((of_message, key))
+            if of_message:
+                document[key] = text if text is None or key != _TTL else _milliseconds(name, text)
+            elif text is None:
                 properties.pop(key, None)
             else:
                 properties[key] = _of_its_kind(key, properties.get(key), text)
         return {**document, _PROPERTIES: properties}
+
+
+def _milliseconds(name: str, text: str) -> int:
+    try:
+        milliseconds = round(parse_duration(text) * 1000)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error.message}") from error
+    if milliseconds > MAX_HEADER_TTL_MS:
+        raise UsageError(f"{name} is {format_duration(MAX_HEADER_TTL_MS / 1000)} at most, not {text}.")
+    return milliseconds
+
+
+def _field_of(name: str) -> str:
+    """The field of the document that `sys.NAME` is.
+
+    Raises:
+        UsageError: there is none that can be changed.
+    """
+    if (field := _SETTABLE.get(name.lower())) is not None:
+        return field
+    hint = f"sys. may be followed by {', '.join(_CHANGED)}."
+    if read_only := [one for one in SYSTEM_PROPERTIES if one.lower() == name.lower()]:
+        raise UsageError(f"sys.{read_only[0]} cannot be changed: it is read-only.", hint=hint)
+    alike = get_close_matches(name.lower(), [one.lower() for one in _CHANGED], n=1)
+    meant = "".join(f" Did you mean sys.{one}?" for one in _CHANGED if one.lower() in alike)
+    raise UsageError(f"A message has no property sys.{name}.{meant}", hint=hint)
 
 
 def _of_its_kind(name: str, before: Any, text: str) -> Any:
@@ -333,6 +368,8 @@ def _text(name: str, value: Any) -> Any:
     if name in _IDS and len(value) > MAX_ID_CHARACTERS:
         raise UsageError(f"The edited {name} has {len(value)} characters; up to {MAX_ID_CHARACTERS} are possible.")
     _utf8(name, value)
+    if name in _SYMBOLS and not value.isascii():
+        raise UsageError(f"The edited {name} has characters that are not ASCII.")
     return Symbol(value) if name in _SYMBOLS else value
 
 

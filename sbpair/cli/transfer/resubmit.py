@@ -1,5 +1,6 @@
 """`sbpair dlq resubmit`: dead letters, sent again as their application sent them."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -25,8 +26,8 @@ class RepairOptions(OptionSet):
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Set this application property, or with sys. (sys.SessionId, sys.Subject) a property of the message, "
-            "in each of them; repeatable.",
+            help="Set this application property, or with sys. (sys.SessionId, sys.Label, sys.TimeToLive) a property of "
+            "the message, in each of them; repeatable.",
         ),
     ] = None
     unset: Annotated[
@@ -54,6 +55,8 @@ class RepairOptions(OptionSet):
         pairs = [text.partition("=") for text in self.set_ or ()]
         if wrong := next((name for name, equals, _ in pairs if not (name and equals)), None):
             raise UsageError(f"--set is NAME=VALUE, not {wrong!r}.")
+        if twice := next((name for name, count in Counter(name for name, _, _ in pairs).items() if count > 1), None):
+            raise UsageError(f"{twice} is given twice.")
         return operations.Repair({name: value for name, _, value in pairs}, tuple(self.unset or ()))
 
 

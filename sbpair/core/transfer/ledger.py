@@ -216,11 +216,11 @@ EMPTY_MARK = mark_of()
 
 def chained(lines: Iterable[bytes], mark: bytes) -> tuple[bytes, bytes]:
     """The lines with their field `chain`, together, and the last one's value. `mark`: that of the line before."""
-    done = []
+    done: list[bytes] = []
     for line in lines:
         body = line[:-2]
-        mark = sha256(mark + body).hexdigest()[:_MARK_DIGITS].encode()
-        done.append(b"%b%b%b%b" % (body, _BEFORE_MARK, mark, _AFTER_MARK))
+        mark = sha256(mark + body, usedforsecurity=False).hexdigest()[:_MARK_DIGITS].encode()
+        done += (body, _BEFORE_MARK, mark, _AFTER_MARK)
     return b"".join(done), mark
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sbpair.core.editing import as_document
+from sbpair.core.message import Disposition
 from sbpair.core.rewrite import as_sent, compose
 from tests.cli.process import Sbpair
 from tests.cli.transfer.entities import Entities
@@ -79,6 +81,36 @@ def test_a_session_id_cures_what_needs_one(made: Entities) -> None:
     assert [(one.message_id, one.session_id) for one in made.lying(sessions)] == [("m1", "s1")]
 
 
+def test_every_property_of_a_message_is_set_and_cleared_by_its_name_in_service_bus_sql(made: Entities) -> None:
+    queue = made.queue(named("orders"))
+    made.dead(queue, [order(1)])
+    names = ("Label", "CorrelationId", "To", "ReplyTo", "ReplyToSessionId", "ContentType", "SessionId", "MessageId")
+    given = [word for name in names for word in ("--set", f"SYS.{name}={name}")]
+    sent_again = ("--set", "sys.TimeToLive=PT1H", "--no-archive", "--yes", "-o", "json")
+    ran = made.runner("dlq", "resubmit", queue, *given, *sent_again)
+    assert (ran.code, ran.data["forwarded"]) == (0, 1), ran
+    expected = compose(
+        body="order 1",
+        message_id="MessageId",
+        session_id="SessionId",
+        subject="Label",
+        correlation_id="CorrelationId",
+        to="To",
+        reply_to="ReplyTo",
+        reply_to_session_id="ReplyToSessionId",
+        content_type="ContentType",
+        ttl_seconds=3600,
+    )
+    (there,) = made.lying(queue)
+    assert as_document(as_sent(there.payload).payload) == as_document(expected)
+    made.settle(queue, ["Broken"], Disposition.DEAD_LETTER)
+    cleared = [word for name in names[:-1] for word in ("--unset", f"sys.{name}")]
+    ran = made.runner("dlq", "resubmit", queue, *cleared, "--unset", "sys.TimeToLive", *sent_again[2:])
+    assert (ran.code, ran.data["forwarded"]) == (0, 1), ran
+    (there,) = made.lying(queue)
+    assert as_document(as_sent(there.payload).payload) == as_document(compose(body="order 1", message_id="MessageId"))
+
+
 def test_what_does_not_fit_is_refused_before_anything_is_sent(made: Entities) -> None:
     queue = made.queue(named("orders"))
     made.dead(queue, [order(1), order(2, n=2)])
@@ -87,7 +119,18 @@ def test_what_does_not_fit_is_refused_before_anything_is_sent(made: Entities) ->
         (("--set", "n=two", "--no-archive"), "Message 2: n is a number, which 'two' is not. Nothing was moved"),
         (("--set", "country"), "Give --archive DIR, which keeps the originals in a file, or --no-archive. Nothing"),
         (("--set", "country", "--no-archive"), "--set is NAME=VALUE"),
-        (("--set", "sys.DeliveryCount=1", "--no-archive"), "sys.DeliveryCount cannot be changed"),
+        (("--set", "sys.DeliveryCount=1", "--no-archive"), "sys.DeliveryCount cannot be changed: it is read-only"),
+        (("--unset", "SYS.sequencenumber", "--no-archive"), "sys.SequenceNumber cannot be changed: it is read-only"),
+        (("--set", "sys.Lable=x", "--no-archive"), "no property sys.Lable. Did you mean sys.Label?"),
+        (("--set", "sys.=x", "--no-archive"), "sys. may be followed by MessageId, SessionId,"),
+        (("--set", f"sys.SessionId={'s' * 129}", "--no-archive"), "sys.SessionId has 129 characters; up to 128"),
+        (("--set", "sys.TimeToLive=soon", "--no-archive"), "sys.TimeToLive: 'soon' is not a duration"),
+        (("--set", "sys.TimeToLive=50d", "--no-archive"), "sys.TimeToLive is 49d"),
+        (("--set", "sys.ContentType=é", "--no-archive"), "sys.ContentType has characters that are not ASCII"),
+        (("--set", "sys.ScheduledEnqueueTimeUtc=2026-12-01T00:00", "--no-archive"), "has no time zone: add Z for UTC"),
+        (("--set", "a=1", "--set", "a=2", "--no-archive"), "a is given twice"),
+        (("--set", "sys.Label=a", "--set", "sys.Subject=b", "--no-archive"), "sys.Subject is given twice"),
+        (("--set", "sys.To=a", "--unset", "sys.to", "--no-archive"), "sys.to is given twice"),
         (("--unset", "n", "--no-archive", "--archive", "kept"), "not both"),
         (("--no-archive",), "about the originals of --set or --unset"),
         (("--watch", "1m"), "needs --grow"),
