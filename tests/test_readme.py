@@ -145,7 +145,7 @@ SAID = {
         "22 messages of orders were moved",
         "The queue orders-parked on local-primary is deleted.",
     ),
-    "evacuation": ("it accepted 186 messages. local-primary is empty",),
+    "evacuation": ("it accepted 186 messages. local-primary is empty", "It is closed to senders, and was counted"),
     "library": ("497 messages are back on local-primary", "orders/$deadletterqueue: 5 sent again"),
     "recovery": ("120 messages are back on local-primary", EMPTY, "was changed, dropped, moved or added"),
     "replication": ("parcel-7", "parcel-8 arrived"),

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,8 @@ class EntityRun:
         states_alone: they go even where no message does.
         despite_duplicate_detection: send although the destination drops a MessageId that it has got before.
         asked_for: number of messages that are meant; once they are dealt with the result does not mention the others.
-        ledger, new_ledger: the file that records each message, and whether a new one is begun.
+        ledger, new_ledger: the file that records each message, or the ledger itself where it serves several runs, and
+            whether a new one is begun.
         verify_doubtful: look at the destination first for what a killed run may have sent.
         plan: of an earlier dry run, to do exactly that.
         in_batches: all active messages are deleted, which their service may do without handing them out.
@@ -111,7 +112,7 @@ class EntityRun:
     states_alone: bool = False
     despite_duplicate_detection: bool = False
     asked_for: int | None = None
-    ledger: Path | None = None
+    ledger: Path | Recorder | None = None
     new_ledger: bool = False
     verify_doubtful: bool = True
     plan: MovePlan | None = None
@@ -263,7 +264,8 @@ class _Started:
         verify = looking_for(plan.judge, source=ends.source, target=ends.target, clock=self.clock, stop=self.stop)
         async with self._ledger(recorded, self.observer, verify if run.verify_doubtful else None) as ledger:
             report = await self._moved(plan, run.transfer, ledger)
-            await recorded.ended(ledger, report)
+            if not isinstance(run.ledger, Recorder):
+                await recorded.ended(ledger, report)
             return report
 
     @property
@@ -275,6 +277,8 @@ class _Started:
         self, recorded: LedgerRun, observer: Observer | None, verify: Verify | None = None
     ) -> AbstractAsyncContextManager[Recorder | None]:
         run = self.run
+        if isinstance(run.ledger, Recorder):
+            return nullcontext(run.ledger)
         queues = [dead_letter_path(run.path) if dead_letter else run.path for dead_letter in run.transfer.kinds]
         going = {} if run.target is None else dict.fromkeys(queues, run.target)
         return open_ledger(run.ledger, recorded, observer, new=run.new_ledger, to=going, verify=verify)

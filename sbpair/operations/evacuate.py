@@ -1,12 +1,14 @@
 """All entities and messages of a namespace, moved to another one, and the proof that it is empty."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
-from sbpair.concurrency import run_until, side_by_side
+from sbpair.concurrency import patiently, run_until, side_by_side
 from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityFacts, EntityKind
 from sbpair.core.errors import InterruptedWorkError, ServiceError, UsageError, unchanged
@@ -35,23 +37,29 @@ from sbpair.core.inspection.evacuation import (
 )
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.retry import PATIENCE_SECONDS
-from sbpair.core.transfer.report import FILTERED_OUT
-from sbpair.core.transfer.resend import ALL_MESSAGES
+from sbpair.core.transfer.report import FILTERED_OUT, DrainReport
+from sbpair.core.transfer.resend import ALL_MESSAGES, follower
 from sbpair.core.transfer.summary import Act
+from sbpair.files import is_claimed
+from sbpair.operations.doubtful import looking_for
 from sbpair.operations.entity_run import EntityRun, run_entity
+from sbpair.operations.following import POLL_SECONDS, Following
+from sbpair.operations.ledgers import LedgerRun, open_ledger
 from sbpair.operations.log import OperationsLog, change_line
 from sbpair.operations.move import resender
 from sbpair.ports import Ends, Observer, Topology
 from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
-from sbpair.runtime.transfer.ledger import sent_in
+from sbpair.runtime.transfer.ledger import Ledger, accepted_in, sent_in
+from sbpair.service import EntityStatus
 
 __all__ = ["DeadLettersTo", "EvacuateRequest", "EvacuateResult", "EvacuationPlan", "WrittenPlan", "evacuate"]
 
 MOST_ROUNDS = 3
 """How often what came meanwhile is looked for and moved."""
 BROWSES_AT_ONCE = 8
+CAME_WHILE_OPEN = "came while it was open for the proof: senders still send to it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,13 @@ class EvacuateRequest:
     be done now."""
     plan: EvacuationPlan | None = None
     """What a dry run has found; its entities are created as they are there."""
+    follow: bool = False
+    """Move what queues hold and get, while senders send to the source, until stopped or `lag_seconds` is reached."""
+    lag_seconds: float | None = None
+    """Close the source to senders once no message of a queue has waited there longer, move the rest and prove that it
+    is empty; `math.inf`: at once. None: it is never closed."""
+    status: bool = False
+    """Only say how far the target lags behind."""
     dry_run: bool = False
 
 
@@ -94,6 +109,11 @@ async def evacuate(
     of a subscription, and dead letters, are held in queues of their own. Each message keeps its bytes and is completed
     after the target has it: none is lost, and after a crash one may be there twice, with the same MessageId. Needs
     Manage on both.
+
+    With `follow` consumers go over while messages keep coming: what queues get is moved on, sessions in order and kept
+    once they are held; outages of either side are waited for. With `lag_seconds` queues and topics are closed to
+    senders (SendDisabled) at that lag. A closed entity cannot be browsed, so they are opened once more for the proof,
+    closed again, and counted: what came in between is moved as well.
 
     Args:
         ends: both open namespaces, with their topologies (`sbpair.open_ends` opens them).
@@ -127,6 +147,7 @@ async def evacuate(
         asked.without,
         asked.dead_letters,
         asked.despite_duplicate_detection,
+        request.follow or request.lag_seconds is not None,
     )
     run = _Evacuation(
         ends,
@@ -143,11 +164,14 @@ async def evacuate(
             plan = EvacuationPlan.of(scope, await run.both_namespaces())
     if request.written is not None:
         plan.refuse_stale(request.written)
+    if request.status:
+        lags = await run_until(run.stop, run.following(plan).lags())
+        return EvacuateResult.planned(replace(plan, moves=()), lags)
     if request.dry_run:
         return EvacuateResult.planned(plan)
     plan.refuse_conflicts()
     await run.create(plan.steps)
-    result = await run.move_all(plan)
+    result = await (run.follow(plan) if scope.follows else run.move_all(plan))
     if not result.stopped and all(there.reason == NOT_ASKED_FOR for there in result.left):
         await run.finish(plan.steps)
     return result
@@ -163,6 +187,8 @@ class _Evacuation:
     observer: Observer
     stop: asyncio.Event
     clock: SystemClock = field(default_factory=SystemClock)
+    ledger: Ledger | None = None
+    """Open for all parts of a run that follows."""
 
     async def both_namespaces(self) -> BothNamespaces:
         """Both of them now.
@@ -187,7 +213,8 @@ class _Evacuation:
             except ServiceError as error:
                 unread[entity.path] = error.message
 
-        await side_by_side(browse, source, at_once=BROWSES_AT_ONCE)
+        if not self.request.status:
+            await side_by_side(browse, source, at_once=BROWSES_AT_ONCE)
         return BothNamespaces(tuple(source), tuple(target), facts.tier, browsed, unread)
 
     # Entities.
@@ -233,6 +260,76 @@ class _Evacuation:
                 metadata = {"user_metadata": step.settings.user_metadata}
                 await run_until(self.stop, self.there.update(step.path, metadata))
 
+    # Following.
+
+    def following(self, plan: EvacuationPlan) -> Following:
+        """The plan's queues, followed."""
+        request = self.request
+        return Following(
+            self.ends,
+            self.here,
+            self.there,
+            plan,
+            request.concurrency,
+            request.patience_seconds,
+            self.observer,
+            self.stop,
+            self.clock,
+            self.ledger,
+        )
+
+    async def follow(self, plan: EvacuationPlan) -> EvacuateResult:
+        """Move what comes until stopped; or until the lag is small, and then close the source and move the rest."""
+        path, ends = self.request.ledger, self.ends
+        if self.request.lag_seconds == math.inf and path.exists() and is_claimed(path):
+            # Another process follows: it is to see that the source is closed, and to do the rest.
+            await self.following(plan).set_senders(EntityStatus.SEND_DISABLED, self.request.log)
+            while is_claimed(path):
+                await run_until(self.stop, self.clock.sleep(POLL_SECONDS))
+        recorded = LedgerRun("evacuate", ends.source_access, ends.target_access)
+        going = {move.mailbox: move.to for move in plan.moves}
+        verify = looking_for(follower, source=ends.source, target=ends.target, clock=self.clock, stop=self.stop)
+        async with open_ledger(path, recorded, self.observer, to=going, verify=verify) as opened:
+            ledger = cast(Ledger, opened)
+            before = ledger.accepted.copy()
+            with unchanged(f"What was moved until then stands in {path}; the same command goes on."):
+                result = await replace(self, ledger=ledger).follow_and_close(plan)
+            await recorded.ended(ledger, DrainReport(ended_by="stop" if result.stopped else "empty"))
+            return result.with_followed(before, ledger.accepted)
+
+    async def follow_and_close(self, plan: EvacuationPlan) -> EvacuateResult:
+        """`follow` with an open ledger."""
+        seconds, log, rounds = self.request.lag_seconds, self.request.log, 0
+        result: EvacuateResult | None = None
+        if seconds is not None:  # an earlier run may have ended while they were closed
+            await self.following(plan).set_senders(EntityStatus.ACTIVE, log)
+        while True:
+            following = self.following(plan)
+            if result is None:
+                async with following.running():
+                    await (following.until_closed() if seconds is None else following.until_lag(seconds))
+            if not self.stop.is_set():
+                await following.set_senders(EntityStatus.SEND_DISABLED, log)
+                async with following.running():  # all links end when an entity is closed
+                    await following.until_quiet()
+            if self.stop.is_set():
+                return EvacuateResult.interrupted(plan, self.request.ledger, await following.lags_at_once())
+            if result is not None:
+                came = await following.counted()
+                if not came or not (result.source_empty or result.only_left_out) or rounds == MOST_ROUNDS:
+                    break
+            await following.set_senders(EntityStatus.ACTIVE, log)
+            seen = await patiently(self.both_namespaces, patience_seconds=self.request.patience_seconds)
+            plan, rounds = EvacuationPlan.of(self.scope, seen), rounds + 1
+            await self.create(plan.steps)
+            result = await self.move_all(plan)
+            if result.stopped:
+                return result
+        known = {there.entity for there in result.left}
+        late = [LeftThere(path, number, CAME_WHILE_OPEN) for path, number in came.items() if path not in known]
+        empty = result.source_empty and not late
+        return replace(result, closed=True, source_empty=empty, left=(*result.left, *late))
+
     # Messages.
 
     async def move_all(self, plan: EvacuationPlan) -> EvacuateResult:
@@ -255,12 +352,12 @@ class _Evacuation:
             if self.stop.is_set():
                 break
             with unchanged(state):
-                seen = await self.both_namespaces()
+                seen = await patiently(self.both_namespaces, patience_seconds=self.request.patience_seconds)
             if seen.source_empty or not progress:
                 break
         stopped = self.stop.is_set()
         left = _reasons(stays) if stopped else self._still_there(seen, steps, stays)
-        accepted = Counter(key[0].lower() for key in sent_in(self.request.ledger))
+        accepted = self.ledger.accepted if self.ledger is not None else accepted_in(sent_in(self.request.ledger))
         there = {} if stopped else {facts.path.lower(): facts.counts.total for facts in seen.target}
         held = {move.to for move in began.values() if move.held and moved[move.mailbox]}
         held |= {
@@ -331,7 +428,7 @@ class _Evacuation:
             session_states=True,
             states_alone=True,
             despite_duplicate_detection=True,
-            ledger=request.ledger,
+            ledger=self.ledger or request.ledger,
         )
         try:
             if move.held:

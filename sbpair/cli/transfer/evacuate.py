@@ -1,9 +1,10 @@
 """`sbpair evacuate`: all entities and messages of a namespace, moved to another one, and the proof that it is empty."""
 
+import math
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +14,7 @@ from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.context import load_settings
 from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.inspection.saved import read_plans, write_plans
-from sbpair.cli.options import Options, command
+from sbpair.cli.options import ONCE, Options, OptionSet, command, duration_option
 from sbpair.cli.transfer.options import (
     DESPITE,
     ConcurrencyOption,
@@ -29,6 +30,7 @@ from sbpair.core.inspection.evacuated import (
     NOTHING_CHANGED,
     EvacuateResult,
     EvacuationPlan,
+    Lag,
     LineRow,
     MoveRow,
     StepRow,
@@ -43,6 +45,47 @@ from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     from sbpair.settings import Settings
+
+
+@dataclass(frozen=True)
+class FollowOptions(OptionSet):
+    """While senders go on, and when they are cut off."""
+
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Move what queues get as well, until stopped: consumers go over meanwhile.")
+    ] = False
+    when_lag: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Follow, and cut over once no message of a queue has waited in FROM for longer, e.g. 2s.",
+        ),
+    ] = None
+    cut_over: Annotated[
+        bool,
+        typer.Option("--cut-over", help="Close FROM to senders (SendDisabled), move the rest, prove that it is empty."),
+    ] = False
+    status: Annotated[
+        bool, typer.Option("--status", help="Only say what waits in FROM, and for how long; change nothing."), ONCE
+    ] = False
+
+    def request(self, *, paced: bool) -> dict[str, Any]:
+        """The fields of an `EvacuateRequest` that these options are.
+
+        Raises:
+            UsageError: they do not go together, or the run is `paced`.
+        """
+        lag_seconds = duration_option(self.when_lag)
+        if self.cut_over and (self.follow or self.when_lag):
+            raise UsageError(f"--cut-over does it now: no --follow or --when-lag. {NOTHING_CHANGED}")
+        if paced and (self.follow or self.cut_over or self.when_lag):
+            raise UsageError(
+                f"--rate and --reserve are for what lies there: what comes is followed as fast as it comes. "
+                f"{NOTHING_CHANGED}",
+                hint="To move a backlog slowly first, leave out --follow, --when-lag and --cut-over.",
+            )
+        follow = self.follow or lag_seconds is not None
+        return {"follow": follow, "lag_seconds": math.inf if self.cut_over else lag_seconds, "status": self.status}
 
 
 @command(output="core.inspection.evacuated:EvacuateResult")
@@ -89,6 +132,7 @@ def evacuate(
     plan: Annotated[
         Path | None, typer.Option(help="Do what this plan says; refused if an entity has changed since it was made.")
     ] = None,
+    following: FollowOptions,
     stated_reason: StatedReasonOption = None,
     dry_run: Annotated[bool, typer.Option(help="Compare, count, and say what would be done.")] = False,
     yes: YesOption = False,
@@ -123,6 +167,28 @@ def evacuate(
       6. Keep the ledger; delete FROM when nothing uses it.
 
     \b
+    While senders go on:
+      1. Follow: what queues of FROM get is on TO within seconds.
+         What is dead-lettered, deferred or scheduled, and what
+         subscriptions hold, waits for the cut-over. Ctrl-C ends it
+         in order, and the same line goes on, after a crash too:
+           sbpair evacuate contoso-weu contoso-neu --follow
+      2. Start the consumers on TO at once: what was moved waits for
+         them. Then stop those on FROM. A session that was moved is
+         kept from consumers on FROM, so its order holds; an operator
+         sees from another terminal how much waits, and how long:
+           sbpair evacuate contoso-weu contoso-neu --status
+      3. The way back, until the cut-over: end --follow; once "There
+         now" is 0, stop the consumers on TO, start them on FROM. What
+         was moved is not sent back: it would come after newer ones.
+      4. Cut over, from another terminal while the first line runs.
+         Senders are refused; start them on TO when it has ended.
+         Closed queues cannot be browsed: they are open again for
+         seconds for the proof, then closed and counted:
+           sbpair evacuate contoso-weu contoso-neu --cut-over
+         Or let the first line do it by itself: --when-lag 2s
+
+    \b
     Examples:
       sbpair evacuate contoso-weu contoso-neu --dry-run
       sbpair evacuate contoso-weu contoso-neu --except 'test-*' --rate 500
@@ -152,14 +218,17 @@ def evacuate(
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
         log=operations_log(),
         written=written,
-        dry_run=dry_run or plan_out is not None,
+        dry_run=dry_run or plan_out is not None or following.status,
+        **following.request(paced=rate is not None or reserve is not None),
     )
     given = ["--plan", str(plan or plan_out)] if plan or plan_out else _scope_words(request)
+    given += following.words()
     given += [] if rate is None else ["--rate", f"{rate:g}"]
     given += [] if reserve is None else ["--reserve", str(reserve)]
     given += [] if ledger is None else ["--ledger", str(ledger)]
     given += [] if stated_reason is None else ["--reason", stated_reason]
-    go_on = shlex.join(["sbpair", "evacuate", source, to, *(["--auth", auth.value] if auth else []), *given])
+    words = ["sbpair", "evacuate", source, to, *(["--auth", auth.value] if auth else [])]
+    go_on = shlex.join([*words, *given])
 
     def agree(planned: EvacuateResult) -> None:
         planned.plan.refuse_conflicts()
@@ -167,7 +236,9 @@ def evacuate(
         go_ahead(options, question, yes=yes, state=NOTHING_CHANGED)
 
     def shown(done: EvacuateResult) -> CommandResult:
-        result = _result(done, go_on)
+        result = _result(
+            done, go_on, shlex.join([*words, *(word for word in given if word != "--follow"), "--cut-over"])
+        )
         if plan_out is None:
             return result
         if done.conflicts:
@@ -192,6 +263,9 @@ def _named(settings: "Settings", access: NamespaceAccess) -> str:
 
 
 def _question(plan: EvacuationPlan, source: str, target: str) -> str:
+    if plan.scope.follows:
+        created = counted(plan.creates, "entity", "entities")
+        return f"Create {created} on {target} and move there what {source} holds and gets"
     if not plan.creates and not plan.messages:
         nothing = f"{plan.scope.source_shown} holds nothing that was counted"
         return f"{nothing}. Browse all of it, and move what is found or comes to {target}"
@@ -199,14 +273,23 @@ def _question(plan: EvacuationPlan, source: str, target: str) -> str:
     return f"{created} and move {counted(plan.messages, 'message')} there from {source}"
 
 
-def _result(done: EvacuateResult, go_on: str) -> CommandResult:
+def _result(done: EvacuateResult, go_on: str, cut_over: str) -> CommandResult:
     left = [table_of(LeftThere, done.left, "Left")] if done.left else []
+    lag = [table_of(Lag, done.lag, "Lag")] if done.lag or done.only_lag else []
+    ahead = done.stopped and done.plan.scope.follows and not done.closed
     return CommandResult(
         "evacuate",
         done,
-        (table_of(LineRow, done.line_rows),),
-        screen=(table_of(StepRow, done.step_rows, "Entities"), table_of(MoveRow, done.move_rows, "Messages"), *left),
-        notes=done.notes,
+        (table_of(Lag, done.lag) if done.only_lag else table_of(LineRow, done.line_rows),),
+        screen=(*lag,)
+        if done.only_lag
+        else (
+            table_of(StepRow, done.step_rows, "Entities"),
+            table_of(MoveRow, done.move_rows, "Messages"),
+            *lag,
+            *left,
+        ),
+        notes=(*done.notes, *((f"Or cut over: {cut_over}",) * ahead)),
         summary=done.closing(go_on),
         exit=done.exit,
         closing=True,

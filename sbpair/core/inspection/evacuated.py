@@ -28,7 +28,7 @@ from sbpair.core.names import DEAD_LETTER_SUFFIX, dead_letter_path
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import HIDDEN, column
 from sbpair.core.words import counted, listed
-from sbpair.service import Tier
+from sbpair.service import EntityStatus, Tier
 
 NOTHING_CHANGED = "Nothing was changed."
 
@@ -47,6 +47,8 @@ class EvacuationScope:
     dead_letters: DeadLettersTo = DeadLettersTo.HOLD
     despite_duplicate_detection: bool = False
     """Queues that were there before may drop a message whose MessageId they got from elsewhere."""
+    follows: bool = False
+    """Messages come while they are moved."""
 
     def includes(self, path: str) -> bool:
         """Whether no pattern leaves this entity out."""
@@ -74,7 +76,13 @@ class BothNamespaces:
         """What becomes of each entity on the second namespace."""
         included = [facts for facts in self.source if scope.includes(facts.path)]
         despite = scope.despite_duplicate_detection
-        return plan_entities(included, self.target, self.target_tier, despite_duplicate_detection=despite)
+        return plan_entities(
+            included,
+            self.target,
+            self.target_tier,
+            despite_duplicate_detection=despite,
+            follows=scope.follows,
+        )
 
     def moves(
         self, scope: EvacuationScope, steps: Sequence[EntityStep]
@@ -247,6 +255,23 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Lag:
+    """How far the second namespace lags behind in one queue or subscription."""
+
+    entity: str = field(metadata=column("Entity"))
+    messages: int = field(metadata=column("Waiting", counts=True))
+    """Active and deferred ones that the first namespace counts."""
+    age_seconds: float | None = field(metadata=column("Age (s)"))
+    """How long the oldest active message has waited there; 0: none does. None: it cannot be browsed."""
+    there_now: int | None = field(metadata=column("There now", counts=True))
+    """What the second one counts; None: it has no such entity."""
+    status: EntityStatus = field(metadata=column("Status"))
+    """Of the entity that is left."""
+    followed: bool = field(metadata=column("Followed"))
+    """False: its messages go when the first namespace is closed."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepRow:
     """An entity in a table for a screen, with one of its notes."""
 
@@ -301,10 +326,15 @@ class EvacuateResult:
     plan: EvacuationPlan = field(metadata=HIDDEN)
     stopped: bool = field(default=False, metadata=HIDDEN)
     """The run was ended before it was through."""
+    closed: bool = False
+    """The entities of the first namespace that were to be left take nothing from senders any more."""
+    lag: tuple[Lag, ...] = ()
+    """How far the second namespace lags behind, where that was asked for or a run that follows was ended."""
+    only_lag: bool = field(default=False, metadata=HIDDEN)
 
     @classmethod
-    def planned(cls, plan: EvacuationPlan) -> "EvacuateResult":
-        """The result of a dry run."""
+    def planned(cls, plan: EvacuationPlan, lag: tuple[Lag, ...] | None = None) -> "EvacuateResult":
+        """The result of a dry run; with `lag`, nothing else was asked for."""
         moves = [move for move in plan.moves if move.counted]
         return cls(
             plan.scope.source,
@@ -314,10 +344,57 @@ class EvacuateResult:
             tuple(Moved(move.entity, move.dead_letter, move.to, move.counted, 0, 0, None) for move in moves),
             plan.left,
             tuple(sorted({move.to for move in moves if move.held})),
-            plan.seen.source_empty,
+            lag is None and plan.seen.source_empty,
             None,
             plan,
+            closed=_closed(lag or ()),
+            lag=lag or (),
+            only_lag=lag is not None,
         )
+
+    @classmethod
+    def interrupted(cls, plan: EvacuationPlan, ledger: Path, lag: tuple[Lag, ...]) -> "EvacuateResult":
+        """The result of a run that followed until it was stopped."""
+        scope, steps = plan.scope, steps_of(plan.steps)
+        return cls(
+            scope.source,
+            scope.target,
+            False,
+            steps,
+            (),
+            (),
+            (),
+            False,
+            ledger,
+            plan,
+            stopped=True,
+            closed=_closed(lag),
+            lag=lag,
+        )
+
+    def with_followed(self, before: Mapping[str, int], accepted: Mapping[str, int]) -> "EvacuateResult":
+        """With all that the target has accepted, by queue in lower case; `before`: in earlier runs."""
+        there = {one.entity.lower(): one.there_now for one in self.lag}
+        known = {move.mailbox.lower(): move for move in self.moves}
+        moves = []
+        for planned in self.plan.moves:
+            mailbox = planned.mailbox.lower()
+            move = known.pop(mailbox, None)
+            total = accepted.get(mailbox, 0)
+            if move is None and not total:
+                continue
+            if move is None:
+                move = Moved(
+                    planned.entity,
+                    planned.dead_letter,
+                    planned.to,
+                    planned.counted,
+                    0,
+                    0,
+                    there.get(planned.to.lower()),
+                )
+            moves.append(replace(move, moved=total - before.get(mailbox, 0), accepted=total))
+        return replace(self, moves=(*moves, *known.values()))
 
     @property
     def only_left_out(self) -> bool:
@@ -332,6 +409,8 @@ class EvacuateResult:
     @property
     def exit(self) -> Exit:
         """Findings of a dry run that would do anything; partial if messages are left that were asked for."""
+        if self.only_lag:
+            return Exit.OK
         if self.dry_run:
             nothing = self.source_empty and all(step.action is Action.KEEP for step in self.entities)
             return Exit.OK if nothing else Exit.FINDINGS
@@ -344,6 +423,8 @@ class EvacuateResult:
 
     def _notes(self) -> Iterator[str]:
         target = self.plan.scope.target_shown
+        if self.only_lag:
+            return
         if self.dry_run and self.conflicts:
             names = listed(step.path for step in self.conflicts)
             yield f"Blocked by {names}. Change that, or leave them out with --except. Nothing moves until then."
@@ -368,6 +449,11 @@ class EvacuateResult:
                 f"Not copied to {target}: shared access rules of the namespace and of its entities, role "
                 "assignments, network rules. Applications need credentials for it."
             )
+        if self.stopped and self.plan.scope.follows and not self.closed:
+            yield (
+                f"The way back is open: once {target} holds none of these messages, stop its consumers and start those "
+                f"of {self.plan.scope.source_shown}. What was moved is not sent back."
+            )
         for move in self.moves:
             if move.there_now is not None and move.there_now < move.accepted:
                 yield (
@@ -380,6 +466,12 @@ class EvacuateResult:
         source, target = self.plan.scope.source_shown, self.plan.scope.target_shown
         new = sum(step.action in (Action.CREATE, Action.FINISH) for step in self.entities)
         made = counted(new, "entity", "entities")
+        waiting = counted(sum(one.messages for one in self.lag), "message")
+        if self.only_lag:
+            ages = [one.age_seconds for one in self.lag if one.followed and one.age_seconds is not None]
+            oldest = f", in queues for up to {max(ages):,.1f} s" if any(ages) else ""
+            state = "is closed to senders" if self.closed else "takes messages"
+            return f"{source} {state}. {waiting} there, not on {target}{oldest}. {NOTHING_CHANGED}"
         if self.dry_run:
             messages = counted(sum(move.counted for move in self.moves), "message")
             if self.conflicts:
@@ -391,7 +483,11 @@ class EvacuateResult:
         earlier = f" ({total:,} with earlier runs)" if total > number else ""
         what = f"Created {made} on {target}; it accepted {counted(number, 'message')}{earlier}."
         if self.source_empty:
-            return f"{what} {source} is empty: every queue, topic and subscription was counted and browsed."
+            closed = " It is closed to senders, and was counted once more since." if self.closed else ""
+            return f"{what} {source} is empty: every queue, topic and subscription was counted and browsed.{closed}"
+        if self.stopped and self.plan.scope.follows:
+            state = "is closed to senders" if self.closed else "still takes messages"
+            return f"{what} Stopped following. {source} {state}; {waiting} wait there. Go on with: {go_on}"
         if self.stopped:
             return f"{what} Interrupted; what was in flight is settled or released. Go on with: {go_on}"
         if self.only_left_out:
@@ -433,6 +529,10 @@ class EvacuateResult:
             notes.setdefault(there.entity, []).append(there.reason)
         for path, line in sorted(lines.items()):
             yield replace(line, note="; ".join(notes.get(path, ())))
+
+
+def _closed(lag: Iterable[Lag]) -> bool:
+    return any(one.status is EntityStatus.SEND_DISABLED for one in lag)
 
 
 def steps_of(steps: Iterable[EntityStep]) -> tuple[Step, ...]:

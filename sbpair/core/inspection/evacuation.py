@@ -63,18 +63,24 @@ def plan_entities(
     target_tier: Tier | None,
     *,
     despite_duplicate_detection: bool = False,
+    follows: bool = False,
 ) -> tuple[EntityStep, ...]:
     """A step for each entity of `source` (with rules), those first that others need: topics before subscriptions, and
     what is forwarded to before what forwards.
 
-    `despite_duplicate_detection`: queues that were there before may drop a message whose id they got from elsewhere.
+    `follows`: messages come while they are moved. `despite_duplicate_detection`: queues that were there before may drop
+    a message whose id they got from elsewhere.
     """
     there = {one.path.lower(): one for one in target}
-    steps = [_step(one, there.get(one.path.lower()), target_tier, despite_duplicate_detection) for one in source]
+    steps = [
+        _step(one, there.get(one.path.lower()), target_tier, despite_duplicate_detection, follows) for one in source
+    ]
     return tuple(_in_order(steps, present=set(there)))
 
 
-def _step(one: EntityFacts, there: EntityFacts | None, target_tier: Tier | None, despite: bool) -> EntityStep:
+def _step(
+    one: EntityFacts, there: EntityFacts | None, target_tier: Tier | None, despite: bool, follows: bool
+) -> EntityStep:
     settings, notes, obstacles = _fitted(one, target_tier)
     if one.access_rules:
         notes.append(f"its own access rules are not copied, nor their keys: {', '.join(map(str, one.access_rules))}")
@@ -89,7 +95,7 @@ def _step(one: EntityFacts, there: EntityFacts | None, target_tier: Tier | None,
         return EntityStep(Action.CONFLICT, one.kind, one.path, settings, one.rules, tuple(obstacles))
     if there.settings.user_metadata == UNFINISHED:
         return EntityStep(Action.FINISH, one.kind, one.path, settings, one.rules, tuple(notes))
-    obstacles = list(_obstacles(one, there, despite))
+    obstacles = list(_obstacles(one, there, despite, follows))
     differences = [*_differences(one.kind, settings, there.settings), *_rule_differences(one, there)]
     action = Action.CONFLICT if obstacles else Action.KEEP
     return EntityStep(action, one.kind, one.path, settings, one.rules, (*obstacles, *differences))
@@ -125,7 +131,7 @@ def _still_meant(planned: Mapping[str, Any] | None, step: EntityStep | None) -> 
     return planned in (_planned(step), _planned(step, created=True) if as_it_should_be else None)
 
 
-def _obstacles(one: EntityFacts, there: EntityFacts, despite: bool) -> Iterable[str]:
+def _obstacles(one: EntityFacts, there: EntityFacts, despite: bool, follows: bool) -> Iterable[str]:
     """Why the messages of an entity cannot go to the one of its name."""
     if one.kind is not EntityKind.TOPIC and one.settings.requires_session != there.settings.requires_session:
         yield f"it {'requires' if there.settings.requires_session else 'does not require'} sessions there"
@@ -134,9 +140,10 @@ def _obstacles(one: EntityFacts, there: EntityFacts, despite: bool) -> Iterable[
     if (one.settings.forward_to or "").lower() != (there.settings.forward_to or "").lower():
         to, ours = there.settings.forward_to or "nothing", one.settings.forward_to or "nothing"
         yield f"it forwards to {to} there, to {ours} here"
-    if one.counts.total and there.settings.status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
+    comes = follows or one.counts.total > 0
+    if comes and there.settings.status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
         yield f"it is {there.settings.status.value} there"
-    if one.counts.total and there.settings.requires_duplicate_detection and not despite:
+    if comes and there.settings.requires_duplicate_detection and not despite:
         yield (
             "it detects duplicates there, and would drop a message whose MessageId it has got from elsewhere "
             "(--despite-duplicate-detection allows it)"

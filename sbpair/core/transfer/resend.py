@@ -16,7 +16,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.editing import Repair
 from sbpair.core.errors import EntityNotFoundError, MalformedMessageError, SbpairError, UsageError
 from sbpair.core.message import Disposition, Received, State
-from sbpair.core.names import is_dead_letter_path
+from sbpair.core.names import is_dead_letter_path, subscription_of
 from sbpair.core.redact import quoted
 from sbpair.core.rewrite import as_sent
 from sbpair.core.summary import MessageSummary, describe
@@ -275,6 +275,19 @@ class Resender:
             until = datetime.fromtimestamp(received.enqueued_at + window, UTC)
             return f"{DUPLICATE} until {until:%Y-%m-%d %H:%M} UTC"
         return None
+
+
+def follower(received: Received) -> Verdict:
+    """Sends a message as its application sent it to the queue of the same name on another namespace."""
+    if is_dead_letter_path(received.queue) or subscription_of(received.queue) is not None:
+        return Leave(LATER_STEP)
+    try:
+        sent = as_sent(received.payload)
+    except MalformedMessageError:
+        return Leave(UNREADABLE)
+    if sent.ttl_ms == 0:
+        return Leave(NO_TIME_TO_LIVE)
+    return Forward(sent.payload, received.queue, sent.session_id, sent.partition_key)
 
 
 class Settler:

@@ -9,6 +9,7 @@ had.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
@@ -244,7 +245,7 @@ def make_report(
     sources: Sequence[Source],
     *,
     left: Counter[str],
-    sent_before: frozenset[Key],
+    sent_before: AbstractSet[Key],
     seconds: float,
     confirmed_empty: bool,
     ended_by: str,
@@ -324,7 +325,7 @@ class DrainJob:
         undeliverable: as for `Settlement`.
         sources: read in place of the request's queues.
         mover: the receiver of the only source, if its messages are to go in transactions.
-        archive: used in place of a new one, and left open.
+        sink: used in place of a new one, and left open.
         part: other drains of the same run empty other queues, so the report says what ended this one even where nothing
             had moved.
     """
@@ -344,7 +345,7 @@ class DrainJob:
     undeliverable: str | None = DEAD_LETTERED
     sources: Sequence[Source] | None = None
     mover: MessageMover | None = None
-    archive: ArchiveSink | None = None
+    sink: Sink | None = None
     part: bool = False
 
 
@@ -368,8 +369,8 @@ async def drain(job: DrainJob) -> DrainReport:
     if request.dry_run:
         return await _dry_run(job, judge, sources)
     sink: Sink
-    if job.archive is not None:
-        sink = job.archive
+    if job.sink is not None:
+        sink = job.sink
     elif job.mover is not None:
         sink = TransactionSink(job.mover, job.primary)
     else:
@@ -377,7 +378,7 @@ async def drain(job: DrainJob) -> DrainReport:
     try:
         return await _Run(job, judge, sources).carry_out(sink)
     finally:
-        if job.archive is None:
+        if job.sink is None:
             await sink.close()
 
 
@@ -416,7 +417,7 @@ class _Run:
         self._sources = sources
         self._clock = job.clock
         self._classify = judge
-        self._sent_before = job.ledger.forwarded if job.ledger is not None else frozenset()
+        self._sent_before: AbstractSet[Key] = job.ledger.forwarded if job.ledger is not None else frozenset()
         self._began = job.clock.monotonic()
         self._found: dict[Source, Found] = {}
         self._fetched: set[tuple[Source, int]] = set()
@@ -465,6 +466,8 @@ class _Run:
             ended_by="filter" if broken is not None else self._ended_by(halt, machine),
             sink=sink,
         )
+        if job.ledger is not None:  # it may serve other parts of this run
+            job.ledger.forwarded |= machine.custody.uncompleted
         report = replace(report, locked=locked_queues(self._sources, machine, self._clock))
         if broken is None:
             return report

@@ -6,7 +6,7 @@ its properties tell also whether it is full or takes messages with a session onl
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from sbpair.concurrency import side_by_side
@@ -50,7 +50,7 @@ class DryRun:
     """Messages for a destination that does not exist are dead-lettered instead of left."""
     dead_letter_refused: bool = False
     """Messages that their destination refuses as they are are dead-lettered instead of left."""
-    sent_before: frozenset[Key] = frozenset()
+    sent_before: Collection[Key] = frozenset()
     """What a ledger has."""
     already_forwarded: int = 0
     pings: int = 0

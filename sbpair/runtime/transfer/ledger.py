@@ -12,6 +12,7 @@ lines `sending` along.
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,13 +67,16 @@ class Recorder(ABC):
 
     Args:
         way: written into every line.
-        forwarded: what earlier runs have sent.
+        forwarded: what earlier runs have sent; what this one has sent and could not complete is added.
     """
 
-    def __init__(self, way: "Way | None", forwarded: frozenset[Key]) -> None:
+    def __init__(self, way: "Way | None", forwarded: Collection[Key]) -> None:
         self.way = way
         self._between = between(way)
-        self.forwarded = forwarded
+        self.forwarded = set(forwarded)
+        self.accepted = accepted_in(self.forwarded)
+        """Messages by the lower-case name of what they came from: sent by earlier runs, and by this one but in
+        transactions."""
 
     @abstractmethod
     async def append(self, lines: Sequence[bytes], room_bytes: int = 0, *, synced: bool = True) -> None:
@@ -114,6 +118,7 @@ class Recorder(ABC):
             certain: the others were refused; False: an answer was lost, so they stay in doubt.
         """
         accepted = [begun.lines[place] for place in sent]
+        self.accepted.update(begun.entries[place].queue.lower() for place in sent if begun.entries)
         others = [one for place, one in enumerate(begun.entries) if place not in sent] if certain else []
         taken_back = batch_lines(others, NOT_SENT, self._between)
         await self.append([*accepted, *taken_back], -begun.room_bytes, synced=bool(accepted))
@@ -154,7 +159,7 @@ class Ledger(Recorder):
         opened: Callable[[Path], AppendedFile] = AppendedFile,
         to: Mapping[str, str] = {},
     ) -> None:
-        super().__init__(way, frozenset())
+        super().__init__(way, ())
         folder, path = (path, path / COMMANDS_FILE) if path.is_dir() else (None, path)
         self.path = path
         self.doubtful: Mapping[Key, str] = {}
@@ -170,7 +175,8 @@ class Ledger(Recorder):
             if path.stat().st_size:
                 if not resume:
                     raise UsageError(f"The ledger {path} exists already.", hint="Continue it, or name another file.")
-                self.forwarded, self.doubtful, self._mark = _cut_and_read(path, self._between, to)
+                sent, self.doubtful, self._mark = _cut_and_read(path, self._between, to)
+                self.forwarded |= sent
             others = () if folder is None else _written_by_others(folder, path)
             sent, doubtful = known_in(others, way, to)
             self.forwarded |= sent
@@ -178,6 +184,7 @@ class Ledger(Recorder):
         except BaseException:
             self._file.close()
             raise
+        self.accepted = accepted_in(self.forwarded)
         self._room_bytes = 0
         """Promised to batches that are on their way."""
         self._first: tuple[bytes, ...] = ()
@@ -331,6 +338,11 @@ def _written_by_others(folder: Path, own: Path) -> list[Path]:
 def ledgers_in(path: Path) -> list[Path]:
     """The files of a ledger: itself, or those of a folder; none if there is nothing."""
     return sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
+
+
+def accepted_in(keys: Iterable[Key]) -> Counter[str]:
+    """How many messages these are, by the lower-case name of what they came from. The state of a session is none."""
+    return Counter(key[0].lower() for key in keys if key[1])
 
 
 def sent_in(path: Path) -> frozenset[Key]:

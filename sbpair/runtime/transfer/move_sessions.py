@@ -6,6 +6,7 @@ The state is set at the destination before the first message goes, and cleared h
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import cast
@@ -19,12 +20,12 @@ from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure,
 from sbpair.core.transfer.resend import HELD, NOT_REACHED, OTHER_STATE, STATE_STAYS
 from sbpair.core.transfer.state import LEAST_LOCK_SECONDS, Key, Leave, LockClock, key_of
 from sbpair.ports import MessageMover, MessageReceiver
-from sbpair.runtime.browse import pages
+from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, pages
 from sbpair.runtime.links import close_quietly, keep_session
-from sbpair.runtime.transfer.drain import TransferRequest
-from sbpair.runtime.transfer.moving import MoveJob
+from sbpair.runtime.transfer.drain import TransferRequest, halt_in_time
+from sbpair.runtime.transfer.moving import FOLLOW_WAIT_SECONDS, MoveJob
 from sbpair.runtime.transfer.reading import Source
-from sbpair.runtime.transfer.sinks import LeftOpen
+from sbpair.runtime.transfer.sinks import LeftOpen, NamespaceSink, Sink
 from sbpair.service import session_key
 
 SESSIONS_AT_ONCE = 8
@@ -33,6 +34,12 @@ SESSION_IDLE_SECONDS = 0.2
 """How long a receive waits before a session counts as idle; a browse then says whether it is empty."""
 POLL_AGAIN_SECONDS = 2.0
 """How often sessions are looked for that have got messages: nothing tells of them."""
+
+FOLLOW_SECONDS = 1.0
+"""The same where messages are followed."""
+PAGES_AT_ONCE = 4
+MOST_SESSIONS = 1_000
+"""Sessions whose locks are kept at a time: each has a link of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,70 @@ class SessionMove:
 
     def __init__(self, job: MoveJob) -> None:
         self._job = job
+        self._kept: NamespaceSink | None = None
+        """Where messages go while sessions are followed; then a session is kept once it is held."""
+        self._recorded: set[Key] | None = None
+        """What lies here still although it was sent; None: not known yet."""
+
+    async def followed(self) -> None:
+        """Take each session that has messages, and move what comes in it until the job's `stop` is set.
+
+        A session is kept: as long as its earlier messages may wait at the destination, no receiver here gets the next
+        ones. One that another receiver holds is asked for again. Beyond `MOST_SESSIONS` further sessions wait.
+
+        Raises:
+            SbpairError: the ledger cannot be written.
+        """
+        stop, number = self._job.stop, FIRST_SEQUENCE_NUMBER
+        sink = self._kept = NamespaceSink(self._job.ends.target)
+        held: dict[str, asyncio.Task[DrainReport]] = {}
+        try:
+            while not stop.is_set():
+                look = None
+                with suppress(ServiceError):  # closed to requests, or not there for now: those that are held go on
+                    if self._recorded is None:
+                        self._recorded = await cancel_on(stop, self._recorded_here())
+                    if self._recorded is not None:
+                        look = await cancel_on(stop, self._sessions_from(number))
+                for ended in [key for key, task in held.items() if task.done()]:
+                    held.pop(ended).result()
+                found, number = look or ({}, number)
+                for key, session_id in found.items():
+                    if key not in held and len(held) < MOST_SESSIONS:
+                        held[key] = asyncio.create_task(self._one_session(session_id, 1, self._job.request))
+                await cancel_on(stop, self._job.clock.sleep(FOLLOW_SECONDS))
+            await asyncio.gather(*held.values())
+        finally:
+            await end(*held.values())
+            await sink.close()
+
+    async def _recorded_here(self) -> set[Key]:
+        """Of what the ledger has as sent, what lies here still."""
+        mine, here = self._job.recorded, set[Key]()
+        receiver = self._job.ends.source.receiver(self._job.path)
+        try:
+            last = max((key[1] for key in mine), default=0)
+            async for page in pages(receiver, last=last, clock=self._job.clock, patience_seconds=0.0):
+                here.update(map(key_of, page))
+        finally:
+            await close_quietly(receiver)
+        return mine & here
+
+    async def _sessions_from(self, first: int) -> tuple[dict[str, str], int]:
+        """Sessions of the next messages from this number on, and the number from which to look on."""
+        found: dict[str, str] = {}
+        receiver = self._job.ends.source.receiver(self._job.path)
+        try:
+            browsed = pages(receiver, first, clock=self._job.clock, patience_seconds=0.0)
+            for _ in range(PAGES_AT_ONCE):
+                if (page := await anext(browsed, None)) is None:
+                    return found, FIRST_SEQUENCE_NUMBER
+                active = (one.session_id or "" for one in page if one.state is State.ACTIVE)
+                found = {session_key(one): one for one in active} | found
+                first = max(one.sequence_number for one in page) + 1
+            return found, first
+        finally:
+            await close_quietly(receiver)
 
     async def moved_until_idle(self, request: TransferRequest) -> list[DrainReport]:
         """`_sessions`, again as long as messages come: until none has for `idle_seconds`."""
@@ -157,9 +228,32 @@ class SessionMove:
         lock_seconds = self._job.lock_seconds or LEAST_LOCK_SECONDS
         keeping = asyncio.create_task(keep_session(receiver, self._job.clock, pause_seconds=lock_seconds / 3))
         try:
-            return await self._locked_session(receiver, session_id, state, messages, request, mover)
+            if self._kept is None:
+                return await self._locked_session(receiver, session_id, state, messages, request, mover)
+            if state is not None and (stays := await self._place_state(session_id, state)) not in (None, STATE_STAYS):
+                return DrainReport(left=reasons({stays or "": messages}))
+            await self._followed_messages(receiver, keeping, self._kept)
+            return DrainReport()
         finally:
             await end(keeping)
+
+    async def _followed_messages(
+        self, receiver: MessageReceiver, keeping: "asyncio.Task[None]", sink: NamespaceSink
+    ) -> None:
+        """What comes in a session, until its lock is lost: then it is taken once more."""
+        halt = asyncio.Event()
+        keeping.add_done_callback(lambda _: halt.set())
+        watching = asyncio.create_task(halt_in_time(halt, self._job.stop, None))
+        source = Source(
+            self._job.path,
+            cast(MessageReceiver, LeftOpen(receiver)),
+            LockClock(self._job.lock_seconds),
+            wait_seconds=FOLLOW_WAIT_SECONDS,
+        )
+        try:
+            await self._job.followed(self._recorded or set(), [source], cast(Sink, LeftOpen(sink)), stop=halt)
+        finally:
+            await end(watching)
 
     async def _locked_session(
         self,
@@ -233,6 +327,7 @@ class SessionMove:
             await close_quietly(receiver)
         if self._job.ledger is not None:
             await self._job.ledger.record([line])
+            self._job.ledger.forwarded.add(_key_of_line(line))
         return None
 
     def _state_line(self, session_id: str) -> Entry:

@@ -9,13 +9,17 @@ from sbpair.core.entities import QueueFacts
 from sbpair.core.message import Received, State
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DrainReport
-from sbpair.core.transfer.state import LockClock
+from sbpair.core.transfer.state import Key, LockClock
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import Clock, Ends, MessageMover, MessageReceiver, Observer
 from sbpair.runtime.transfer.drain import IDLE_SECONDS, DrainJob, TransferRequest, drain, make_sources
 from sbpair.runtime.transfer.ledger import Recorder
 from sbpair.runtime.transfer.reading import Source
-from sbpair.runtime.transfer.sinks import ArchiveSink
+from sbpair.runtime.transfer.sinks import ArchiveSink, Sink
+from sbpair.runtime.transfer.syphon import syphon_until
+
+FOLLOW_WAIT_SECONDS = 60.0
+"""How long one receive waits: an entity to which nothing comes costs one in so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,12 @@ class MoveJob:
         return self.request.queues[0]
 
     @property
+    def recorded(self) -> set[Key]:
+        """What the ledger has as sent of the entity."""
+        keys = self.ledger.forwarded if self.ledger is not None else ()
+        return {key for key in keys if key[0].lower() == self.path.lower()}
+
+    @property
     def lock_seconds(self) -> float | None:
         """How long its locks last; None: not known."""
         known = self.facts.get(self.path)
@@ -75,6 +85,48 @@ class MoveJob:
             return request
         rest = request.max_messages - sum(part.forwarded + part.purged for part in parts)
         return replace(request, max_messages=rest) if rest > 0 else None
+
+    async def followed(
+        self,
+        recorded: set[Key],
+        sources: Sequence[Source] | None = None,
+        sink: Sink | None = None,
+        *,
+        stop: asyncio.Event,
+    ) -> None:
+        """Move what is there and what comes until `stop` is set, through outages of either side. Without an order it
+        needs no browse, so it works where an entity is closed to senders.
+
+        Args:
+            recorded: what was sent and can still be there; what this run cannot complete is added.
+            sources, sink: as for `DrainJob`.
+
+        Raises:
+            SbpairError: the ledger cannot be written.
+        """
+        run = await syphon_until(
+            DrainJob(
+                self.request,
+                secondary=self.ends.source,
+                primary=self.ends.target,
+                clock=self.clock,
+                observer=self.observer,
+                ledger=self.ledger,
+                stop=stop,
+                facts=self.facts,
+                judge=self.judge,
+                undeliverable=self.undeliverable,
+                sources=sources,
+                sink=sink,
+            ),
+            poll_seconds=FOLLOW_WAIT_SECONDS,
+            recorded=recorded,
+        )
+        recorded |= run.uncompleted
+        if self.ledger is not None:
+            self.ledger.forwarded |= run.uncompleted
+        if run.broken is not None:
+            raise run.broken
 
     async def drained(
         self, request: TransferRequest, source: Source | None = None, mover: MessageMover | None = None
@@ -105,7 +157,7 @@ class MoveJob:
                 undeliverable=self.undeliverable,
                 sources=sources,
                 mover=mover,
-                archive=self.archive,
+                sink=self.archive,
             )
         )
 

@@ -8,7 +8,7 @@ holds then: `core.transfer.order`.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +51,7 @@ async def syphon(job: DrainJob, *, poll_seconds: float = POLL_SECONDS) -> DrainR
     A queue that cannot be read and a destination that cannot be reached are tried again for ever, with pauses from 1
     second to 2 minutes; the observer hears of each. After `stop` it ends within about 10 seconds: what is on its way is
     settled, what waits is released. Of the request, `max_messages`, `for_seconds`, `patience_seconds` and `dry_run` do
-    not apply; of the job, `primary_admin` and all that a drain takes in place of something else.
+    not apply; of the job, `primary_admin` and `mover`.
 
     Raises:
         SbpairError: the ledger or archive cannot be written.
@@ -78,12 +78,14 @@ async def syphon_until(
     *,
     poll_seconds: float = POLL_SECONDS,
     uncompleted: frozenset[Key] = frozenset(),
+    recorded: Collection[Key] | None = None,
     totals: Tally | None = None,
 ) -> SyphonRun:
     """`syphon` that says what was done also when it breaks down.
 
     Args:
         uncompleted: what the run before, in this process, has sent and not completed.
+        recorded: what earlier runs have sent, if less than all that the ledger has can come.
         totals: counts on over all runs.
     """
     request, clock = job.request, job.clock
@@ -91,15 +93,23 @@ async def syphon_until(
     facts = job.facts
     if facts is None:
         facts = await facts_until_stopped(job.admin, request.queues, job.stop)
-    sources = make_sources(request, job.secondary, facts, wait_seconds=poll_seconds)
-    recorded = job.ledger.forwarded if job.ledger is not None else frozenset()
+    sources = job.sources or make_sources(request, job.secondary, facts, wait_seconds=poll_seconds)
+    known = recorded if recorded is not None or job.ledger is None else job.ledger.forwarded
+    before = frozenset(known or ())
     limits = make_limits(request, patience_seconds=None, lock_wait_seconds=None)
-    machine = Settlement(limits, forwarded=recorded | uncompleted, tally=Tally(totals))
-    sink = make_sink(request, job.primary, clock)
+    machine = Settlement(
+        limits,
+        undeliverable=job.undeliverable,
+        leave_missing=request.leave_missing,
+        leave_refused=request.leave_refused,
+        forwarded=before | uncompleted,
+        tally=Tally(totals),
+    )
+    sink = job.sink or make_sink(request, job.primary, clock)
     pump = Pump(
         sources,
         machine,
-        make_classifier(request, clock),
+        job.judge or make_classifier(request, clock),
         sink,
         clock=clock,
         observer=job.observer,
@@ -116,12 +126,13 @@ async def syphon_until(
         left = Counter(machine.custody.left().values())
         await end(following)
         await pump.finish()
-        await sink.close()
+        if job.sink is None:
+            await sink.close()
     report = make_report(
         machine,
         pump.sources,
         left=left,
-        sent_before=recorded - uncompleted,
+        sent_before=before - uncompleted,
         seconds=clock.monotonic() - began,
         confirmed_empty=False,
         ended_by="stop",

@@ -217,3 +217,67 @@ def test_an_interrupted_evacuation_says_how_to_go_on_and_the_same_command_does(m
 def test_a_namespace_is_not_evacuated_into_itself(made: Entities) -> None:
     ran = made.runner("evacuate", "local-primary", "local-primary", "--yes")
     assert (ran.code, "FROM and TO are both local-primary" in ran.stderr) == (2, True)
+
+
+def test_a_follower_that_is_killed_goes_on_and_a_cut_over_beside_it_ends_it(made: Entities) -> None:
+    made.queue("orders", lock_duration_seconds=5.0)
+    made.queue("by/session", requires_session=True, lock_duration_seconds=5.0)
+    ledger = made.runner.home / "evacuate-local-primary-local-secondary.jsonl"
+    sent = 0
+
+    def send(number: int) -> None:
+        nonlocal sent
+        named = range(sent, sent + number)
+        made.send_together("orders", [compose(body="", message_id=f"o{n}") for n in named])
+        made.send_together("by/session", [compose(body="", message_id=f"s{n}", session_id="one") for n in named])
+        sent += number
+
+    def there() -> int:
+        return len(set(made.ids("orders", Side.SECONDARY))) + len(set(made.ids("by/session", Side.SECONDARY)))
+
+    send(40)
+    for _ in range(2):
+        process = made.runner.start(*WORDS, "--follow", "--yes", "-q")
+        until(lambda: ledger.exists() and there() >= sent, process)
+        send(60)
+        process.kill()
+        process.communicate()
+    refused = made.runner(*WORDS, "--cut-over", "--follow", "--yes")
+    assert (refused.code, "--cut-over does it now" in refused.stderr) == (2, True)
+    refused = made.runner(*WORDS, "--when-lag", "2s", "--rate", "5", "--yes")
+    assert (refused.code, "--rate and --reserve are for what lies there" in refused.stderr) == (2, True)
+    process = made.runner.start(*WORDS, "--follow", "--yes", "-o", "json")
+    until(lambda: there() == 2 * sent, process)
+    send(30)
+    until(lambda: there() == 2 * sent, process)
+    shown = made.runner(*WORDS, "--status", "-o", "json")
+    assert (shown.code, {one["entity"] for one in shown.data["lag"]}) == (0, {"orders", "by/session"}), shown
+    assert "local-primary takes messages." in shown.stderr
+    cut = made.runner(*WORDS, "--cut-over", "--yes", "-o", "json", timeout=LIMIT_SECONDS)
+    assert (cut.code, cut.data["source_empty"], cut.data["closed"]) == (0, True, True), cut
+    stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
+    followed = Ran(process.returncode, stdout, stderr)
+    assert (followed.code, followed.data["source_empty"], followed.data["closed"]) == (0, True, True), followed
+    arrived = list(dict.fromkeys(made.ids("by/session", Side.SECONDARY)))
+    assert arrived == [f"s{n}" for n in range(sent)], "in order, whoever moved them"
+    assert set(made.ids("orders", Side.SECONDARY)) == {f"o{n}" for n in range(sent)}
+    statuses = made.runner("entity", "list", "--namespace", "local-primary", "-o", "json").data["entities"]
+    assert {one["status"] for one in statuses} == {"SendDisabled"}, statuses
+
+
+def test_a_follower_that_is_interrupted_prints_both_ways_on(made: Entities) -> None:
+    made.queue("orders")
+    log = made.runner.home / "followed.log"
+    with log.open("wb") as err:
+        process = made.runner.start(*WORDS, "--follow", "--yes", stderr=err)
+    until(lambda: b"Created " in log.read_bytes(), process)
+    made.send("orders", *messages("a", 2))
+    until(lambda: len(made.ids("orders", Side.SECONDARY)) == 2, process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LIMIT_SECONDS)
+    said = log.read_text(encoding="utf-8")
+    assert process.returncode == 130, said
+    assert "Stopped following. local-primary still takes messages; 0 messages wait there." in said
+    assert "Go on with: sbpair evacuate local-primary local-secondary --follow" in said
+    assert "Or cut over: sbpair evacuate local-primary local-secondary --cut-over" in said
+    assert "The way back is open" in said
