@@ -140,6 +140,12 @@ SAID = {
     "applications": ("primary: open", "517 messages are waiting"),
     "automation": ("SBPAIR OK", "10 "),
     "dead-letters": ("ValidationError\t33", "40 dead letters", "country is missing", "12 of 12 messages would be sent"),
+    "drills": (
+        "4 entities would be created beside the live ones",
+        "PROVED: each message came back once, unchanged",
+        "live entities are the same as before.",
+        "quota\torders",
+    ),
     "entities": (
         "customer-7",
         "22 messages of orders were moved",

@@ -41,6 +41,8 @@ _CHECKS: Mapping[Kind, str] = {
     Kind.CONFIG_JSON: "sbpair emulator --seed Config.json",
     Kind.SNAPSHOT: "sbpair diff FILE NAMESPACE",
     Kind.GITHUB_ACTION: "Run the workflow on a branch, with provision left at false.",
+    Kind.DRILL_GITHUB: "Run the workflow by hand (workflow_dispatch).",
+    Kind.DRILL_KUBERNETES: "kubectl diff -f FILE",
     Kind.GATEWAY_SYSTEMD: "systemd-analyze verify sbpair-gateway-*.service",
     Kind.GATEWAY_KUBERNETES: "kubectl patch deployment NAME --patch-file FILE --dry-run=server",
     Kind.GATEWAY_COMPOSE: "docker compose -f FILE config",
@@ -105,6 +107,7 @@ def export(
     config-json     all of a --namespace for emulators
     snapshot        all of a --namespace for `sbpair diff`
     github-action   audit as a step of a workflow
+    drill-...       a monthly rehearsal, as workflow or CronJob
     gateway-...     the gateway beside an application
 
     The templates make the queues that `sbpair provision` makes, for tiers Standard and Premium. The output says how
@@ -120,6 +123,7 @@ def export(
       sbpair export kubernetes orders --image registry.example.com/sbpair:1.0
       sbpair export terraform orders --dir infrastructure
       sbpair export github-action orders --dir .github/actions/sbpair
+      sbpair export drill-github-action orders --dir .github/workflows
       sbpair export config-json --namespace contoso-weu
     """
     if not _IMAGE.fullmatch(image):

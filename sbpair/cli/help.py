@@ -29,6 +29,7 @@ class Topic(StrEnum):
     ENTITIES = "entities"
     EVACUATION = "evacuation"
     AUTOMATION = "automation"
+    DRILLS = "drills"
     APPLICATIONS = "applications"
     GATEWAY = "gateway"
     REPLICATION = "replication"

@@ -43,6 +43,8 @@ class Kind(StrEnum):
     CONFIG_JSON = "config-json"
     SNAPSHOT = "snapshot"
     GITHUB_ACTION = "github-action"
+    DRILL_GITHUB = "drill-github-action"
+    DRILL_KUBERNETES = "drill-kubernetes"
     GATEWAY_SYSTEMD = "gateway-systemd"
     GATEWAY_KUBERNETES = "gateway-kubernetes"
     GATEWAY_COMPOSE = "gateway-compose"
@@ -184,6 +186,8 @@ _WRITERS: Mapping[Kind, Callable[[ExportedPair | None, str], dict[str, str]]] = 
     Kind.BICEP: partial(_one_of_a_pair, "queues.bicep", "sbpair-queues-{}.bicep"),
     Kind.TERRAFORM: _terraform,
     Kind.GITHUB_ACTION: partial(_one_of_a_pair, "action.yml", "action.yml"),
+    Kind.DRILL_GITHUB: partial(_one_of_a_pair, "drill.yml", "sbpair-drill-{}.yml"),
+    Kind.DRILL_KUBERNETES: partial(_one_of_a_pair, "drill.yaml", "sbpair-drill-{}.yaml"),
     Kind.GATEWAY_SYSTEMD: partial(_one_of_a_pair, "gateway.service", "sbpair-gateway-{}.service"),
     Kind.GATEWAY_KUBERNETES: partial(_one_of_a_pair, "gateway.yaml", "sbpair-gateway-{}.yaml"),
     Kind.GATEWAY_COMPOSE: partial(_one_of_a_pair, "gateway-compose.yaml", "sbpair-gateway-{}-compose.yaml"),

@@ -351,6 +351,11 @@ def command_lines(files: Files) -> Iterator[list[str]]:
             yield container["args"]
     for step in yaml.safe_load(files.one(Kind.GITHUB_ACTION))["runs"]["steps"][1:]:
         yield shlex.split(step["run"].replace("$FAIL_ON", "error"))[1:]
+    for step in yaml.safe_load(files.one(Kind.DRILL_GITHUB))["jobs"]["drill"]["steps"]:
+        if step.get("run", "").startswith("sbpair"):
+            yield shlex.split(step["run"])[1:]
+    (container,) = containers(yaml.safe_load(files.one(Kind.DRILL_KUBERNETES)))
+    yield container["args"]
     for kind in (Kind.CONTAINER_APPS, Kind.GATEWAY_CONTAINER_APPS):
         args = re.search(r"args: \[\n(.*?)\]", files.one(kind), re.DOTALL)
         yield [word.strip().strip("'") for word in args[1].split()]  # type: ignore[index]
@@ -398,11 +403,13 @@ def test_the_action_runs_what_its_inputs_say(files: Files) -> None:
 def test_every_command_line_can_be_typed_and_names_the_pair(files: Files) -> None:
     lines = list(command_lines(files))
     assert sorted(line[0] for line in lines) == [
-        "audit", "audit", "audit", "drain", "exporter", "gateway", "gateway", "gateway", "gateway", "provision",
+        "audit", "audit", "audit", "drain", "drill", "drill", "drill",
+        "exporter", "gateway", "gateway", "gateway", "gateway", "provision",
         "status", "syphon", "syphon",
     ]  # fmt: skip
     for line in lines:
-        assert parse(line).params.get("pair") == PAIR or PAIR in parse(line).params["pairs"]
+        if "--embedded" not in line:
+            assert parse(line).params.get("pair") == PAIR or PAIR in parse(line).params["pairs"]
 
 
 def manifests(files: Files) -> list[dict[str, Any]]:
@@ -418,6 +425,21 @@ def pod(document: dict[str, Any]) -> dict[str, Any]:
 def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = pod(document).get("containers", [])
     return found
+
+
+def test_a_drill_runs_alone_with_the_account_of_the_other_manifests(files: Files) -> None:
+    job, (account, config, *_) = yaml.safe_load(files.one(Kind.DRILL_KUBERNETES)), manifests(files)
+    name = account["metadata"]["name"]
+    assert pod(job)["serviceAccountName"] == name == config["metadata"]["name"]
+    (container,) = containers(job)
+    assert container["envFrom"] == [{"configMapRef": {"name": name}}, {"secretRef": {"name": name}}]
+    assert job["spec"]["concurrencyPolicy"] == "Forbid"
+    workflow = yaml.safe_load(files.one(Kind.DRILL_GITHUB))
+    assert workflow["concurrency"]
+    assert set(workflow[True]) == {"schedule", "workflow_dispatch"}, "YAML 1.1 takes `on` for a truth value"
+    environment = workflow["jobs"]["drill"]["env"]
+    assert environment["SBPAIR_PAIR"] == PAIR
+    assert environment["SBPAIR_PRIMARY_CONNECTION_STRING"] == "${{ secrets.PRIMARY_CONNECTION_STRING }}"
 
 
 def test_the_manifests_hang_together(files: Files) -> None:
