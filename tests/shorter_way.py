@@ -1,6 +1,6 @@
 """The drain's shorter way beside the long one, on random messages and frames: `python -m tests.shorter_way --cases N`.
 
-Most messages are read and restored in one walk (`sbpair.core.delivered`) and taken off the wire past the SDK
+Most messages are read and restored in one walk (`sbpair.core.rewrite`) and taken off the wire past the SDK
 (`frames.whole_transfer`); every other goes the long way. Whatever a broker or a producer writes, both have to say and
 make the same, byte by byte. The seed is printed; with `--seed` the same cases come again. A share runs in the suite.
 """
@@ -26,7 +26,7 @@ from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import AmqpError, Described, Int, Long, Symbol, Timestamp, Uint
 from sbpair.azure import frames, wire
-from sbpair.azure.payloads import to_received
+from sbpair.azure.frames import to_received
 from sbpair.core.errors import MessageError
 from sbpair.core.message import PING_CONTENT_TYPE, Received, TtlMode
 from sbpair.core.rewrite import as_usual

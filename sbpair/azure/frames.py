@@ -1,4 +1,5 @@
-"""The few AMQP frames written here byte by byte: transfers of encoded messages, and dispositions.
+"""The few AMQP frames written here byte by byte, transfers of encoded messages and dispositions; and what is read from
+such messages and put around them: receipts' facts, batches, schedule requests.
 
 The SDK encodes a message from its object model and a disposition from a tuple; both are slow, and the first is lossy.
 Everything else on the connection stays the SDK's. Sources: AMQP 1.0 §2.3 (framing), §2.7.5 (transfer), §2.7.6
@@ -6,12 +7,20 @@ Everything else on the connection stays the SDK's. Sources: AMQP 1.0 §2.3 (fram
 """
 
 import struct
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import product
+from typing import Any
+from uuid import UUID
 
-from sbpair.amqp.decoding import decode
+from sbpair.amqp import sections
+from sbpair.amqp.decoding import decode, skip
 from sbpair.amqp.encoding import encode
-from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ulong
+from sbpair.amqp.sections import HeaderField, PropertyField, Section
+from sbpair.amqp.types import AmqpDecodeError, AmqpError, Described, MapPairs, Symbol, Ulong
 from sbpair.azure.errors import WireError
+from sbpair.core.message import Decoded, Received, State
+from sbpair.core.rewrite import MAX_DELIVERY_COUNT, MAX_SEQUENCE_NUMBER, read_delivered
 
 MESSAGE_FORMAT = 0
 BATCH_FORMAT = 0x80013700
@@ -257,3 +266,154 @@ def _checked(performative: memoryview) -> int:
     except AmqpDecodeError as error:
         raise WireError("amqp:connection:framing-error", f"A frame cannot be read: {error}.") from error
     return len(performative)
+
+
+_SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
+_ENQUEUED_TIME = Symbol("x-opt-enqueued-time")
+_LOCKED_UNTIL = Symbol("x-opt-locked-until")
+_PARTITION_KEY = Symbol("x-opt-partition-key")
+_STATE = Symbol("x-opt-message-state")
+_STATES = {1: State.DEFERRED, 2: State.SCHEDULED}
+_SHORT_DESCRIPTOR = b"\x00\x53"
+_UNREADABLE = (AmqpError, AttributeError, IndexError, OverflowError, TypeError, ValueError)
+"""What reading raises where a section or a field is not of the kind it should be."""
+_PARTS = (Section.HEADER, Section.MESSAGE_ANNOTATIONS, Section.PROPERTIES)
+_NO_MAP: Mapping[Any, Any] = {}
+
+
+def to_received(payload: bytes, source: str, receipt: object = None, locked_until: float | None = None) -> Received:
+    """A Received with what the broker wrote on the message; `locked_until` overrides (sessions, deferred messages).
+
+    A payload that is no AMQP message still comes through, with sequence number 0 and nothing known: it is the
+    caller's to dead-letter or leave, not ours to lose.
+    """
+    try:
+        return _described(payload, source, receipt, locked_until)
+    except _UNREADABLE:
+        return Received(payload=payload, sequence_number=0, source=source, locked_until=locked_until, receipt=receipt)
+
+
+def _described(payload: bytes, source: str, receipt: object, locked_until: float | None) -> Received:
+    if receipt is not None and (usual := read_delivered(payload)) is not None:
+        number, enqueued_at, until, delivery_count, head = usual
+        return Received(
+            payload,
+            number,
+            source,
+            head[4],
+            head[5],
+            None,
+            enqueued_at,
+            until if locked_until is None else locked_until,
+            delivery_count,
+            State.ACTIVE,
+            receipt,
+            None,
+            None,
+            head,
+        )
+    found = _read(payload)
+    header, annotations, properties = _parts(found)
+    until = _seconds(annotations.get(_LOCKED_UNTIL)) if receipt is not None else None
+    return Received(
+        payload=payload,
+        sequence_number=_count(annotations.get(_SEQUENCE_NUMBER), MAX_SEQUENCE_NUMBER),
+        source=source,
+        message_id=_id_text(sections.field(properties, PropertyField.MESSAGE_ID)),
+        session_id=_id_text(sections.field(properties, PropertyField.GROUP_ID)),
+        partition_key=_id_text(annotations.get(_PARTITION_KEY)),
+        enqueued_at=_seconds(annotations.get(_ENQUEUED_TIME)),
+        locked_until=until if locked_until is None else locked_until,
+        delivery_count=_count(sections.field(header, HeaderField.DELIVERY_COUNT), MAX_DELIVERY_COUNT),
+        state=_STATES.get(int(annotations.get(_STATE) or 0), State.ACTIVE),
+        receipt=receipt,
+        decoded=Decoded(payload, found) if receipt is not None else None,
+    )
+
+
+def batch(payloads: Sequence[bytes]) -> bytes:
+    """A batch (message format 0x80013700): one Data section per message, under an envelope with the message id,
+    session and partition key of the first, by which the service places the batch."""
+    annotations, properties = _placing(payloads[0])
+    return sections.build(
+        message_annotations={_PARTITION_KEY: annotations[_PARTITION_KEY]} if _PARTITION_KEY in annotations else None,
+        properties=properties or None,
+        data=payloads,
+    )
+
+
+def schedule_entry(payload: bytes) -> dict[str, Any]:
+    """One message of a `schedule-message` request."""
+    annotations, properties = _placing(payload)
+    entry: dict[str, Any] = {"message-id": _id_text(properties.get(PropertyField.MESSAGE_ID))}
+    if PropertyField.GROUP_ID in properties:
+        entry["session-id"] = _id_text(properties[PropertyField.GROUP_ID])
+    if _PARTITION_KEY in annotations:
+        entry["partition-key"] = _id_text(annotations[_PARTITION_KEY])
+    entry["message"] = bytearray(payload)
+    return entry
+
+
+def _placing(payload: bytes) -> tuple[Mapping[Any, Any], dict[int, Any]]:
+    try:
+        _, annotations, properties = _parts(_read(payload))
+    except _UNREADABLE:
+        return _NO_MAP, {}
+    wanted = (PropertyField.MESSAGE_ID, PropertyField.GROUP_ID)
+    found = {int(index): sections.field(properties, index) for index in wanted}
+    return annotations, {index: value for index, value in found.items() if value is not None}
+
+
+def _read(payload: bytes) -> dict[int, Any]:
+    """Header, annotations of the message, properties, by code. What follows them is not even skipped over, if all three
+    come first."""
+    found: dict[int, Any] = {}
+    position = 0
+    while payload[position : position + 2] == _SHORT_DESCRIPTOR and payload[position + 2] <= Section.PROPERTIES:
+        section = payload[position + 2]
+        if section == Section.DELIVERY_ANNOTATIONS:
+            position = skip(payload, position + 3)
+        else:
+            found[section], position = decode(payload, position + 3)
+    if position < len(payload):
+        if payload[position : position + 2] != _SHORT_DESCRIPTOR:
+            return _read_anywhere(payload)
+        if any(section not in found for section in _PARTS):
+            with suppress(AmqpError):  # what is wrong further on takes nothing from what has been read
+                return _read_anywhere(payload)
+    return found
+
+
+def _read_anywhere(payload: bytes) -> dict[int, Any]:
+    """The same for a message with long forms of descriptors, or with these sections behind later ones."""
+    spans = sections.scan(payload)
+    return {int(section): sections.read(payload, spans, section) for section in _PARTS}
+
+
+def _parts(found: Mapping[int, Any]) -> tuple[list[Any] | None, Mapping[Any, Any], list[Any] | None]:
+    return found.get(Section.HEADER), _as_mapping(found.get(Section.MESSAGE_ANNOTATIONS)), found.get(Section.PROPERTIES)
+
+
+def _as_mapping(value: Any) -> Mapping[Any, Any]:
+    if isinstance(value, MapPairs):
+        return {key: item for key, item in value.items() if isinstance(key, Symbol)}
+    return value or _NO_MAP
+
+
+def _id_text(value: Any) -> str | None:
+    """An id for people and comparisons; the encoded message keeps its type."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value) if isinstance(value, UUID) else str(int(value))
+
+
+def _count(value: Any, most: int) -> int:
+    """A number of the broker's; 0 for one that it cannot have written."""
+    number = int(value or 0)
+    return number if 0 <= number <= most else 0
+
+
+def _seconds(timestamp: Any) -> float | None:
+    return None if timestamp is None else int(timestamp) / 1000

@@ -24,7 +24,6 @@ from sbpair.azure.wire import (
     TransactedWire,
     Within,
 )
-from sbpair.core.delivered import MAX_SEQUENCE_NUMBER
 from sbpair.core.errors import (
     LockLostError,
     LocksLostError,
@@ -33,7 +32,7 @@ from sbpair.core.errors import (
     ServiceError,
 )
 from sbpair.core.message import PARTITION_SHIFT, Received
-from sbpair.core.rewrite import sent_through
+from sbpair.core.rewrite import MAX_SEQUENCE_NUMBER, sent_through
 
 _ROLL_BACK_SECONDS = 5.0
 _PROBE_SECONDS = 15.0

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
+from sbpair.azure.frames import to_received
 from sbpair.azure.links import OPEN_SECONDS, Link
-from sbpair.azure.payloads import to_received
 from sbpair.azure.wire import Answer, Delivery, ManagementWire, ReceiverWire, Settling, Wire
 from sbpair.concurrency import each_answered, waiting
 from sbpair.core.errors import ArgumentRefusedError, LockLostError, ServiceError, SessionUnavailableError

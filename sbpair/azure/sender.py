@@ -7,8 +7,8 @@ from typing import Any
 
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
+from sbpair.azure.frames import batch, schedule_entry
 from sbpair.azure.links import OPEN_SECONDS, Link
-from sbpair.azure.payloads import batch, schedule_entry
 from sbpair.azure.wire import Answer, Outgoing, SenderWire, SendingLink
 from sbpair.concurrency import waiting
 from sbpair.core.errors import MessageTooLargeError, OperationTimeoutError, SbpairError, SendIncompleteError

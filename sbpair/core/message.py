@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 if TYPE_CHECKING:
-    from sbpair.core.delivered import Head
+    from sbpair.core.rewrite import Head
 
 
 _Value = TypeVar("_Value")

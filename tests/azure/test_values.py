@@ -13,7 +13,7 @@ from sbpair.amqp.types import Int, Long, Symbol, Timestamp, Uint, Ulong
 from sbpair.azure.administration import bare_path, configured_size, entity_status
 from sbpair.azure.atom import seconds_of
 from sbpair.azure.connect import chosen_plane, make_admin, make_messaging
-from sbpair.azure.payloads import batch, schedule_entry, to_received
+from sbpair.azure.frames import batch, schedule_entry, to_received
 from sbpair.azure.receiver import Browser
 from sbpair.core.access import AuthMethod, ControlPlane, NamespaceAccess, Secret
 from sbpair.core.errors import ConfigurationError

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from sbpair.azure import frames
+from sbpair.azure.frames import batch
 from sbpair.azure.messaging import AzureMessaging
-from sbpair.azure.payloads import batch
 from sbpair.azure.wire import SenderWire, make_sdk_sender
 from sbpair.core.message import Disposition, Received
 from sbpair.core.retry import credits_beside

@@ -20,7 +20,7 @@ from sbpair.azure.receiver import AzureReceiver
 from sbpair.core.errors import JournalConflictError, ServiceError
 from sbpair.core.message import Disposition
 from sbpair.core.replication import ownership
-from sbpair.core.transfer import custody, delivery, lanes, machine, order, queues, window
+from sbpair.core.transfer import custody, delivery, machine, order, window
 from sbpair.core.transfer.report import Accepted, Moment
 from sbpair.emulator.store import Store
 from sbpair.files import AppendedFile
@@ -200,7 +200,7 @@ def _session_twice_under_way() -> None:
 
         return taken
 
-    replace(lanes.Destination, "_take_from", make)
+    replace(delivery.Destination, "_take_from", make)
 
 
 # The ledger
@@ -371,7 +371,7 @@ def _skipped_not_browsed() -> None:
 
 @defect("what was given back is not waited for")
 def _return_not_awaited() -> None:
-    put(queues.Queues, "await_return", lambda self, item, now: None)
+    put(order.Queues, "await_return", lambda self, item, now: None)
 
 
 @defect("what is held behind a gap fills the window")

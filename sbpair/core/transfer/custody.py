@@ -25,7 +25,7 @@ from sbpair.core.errors import Category, LockLostError, SbpairError, ServiceErro
 from sbpair.core.message import Disposition, Received
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.retry import SERVER_BUSY_SECONDS
-from sbpair.core.transfer.queues import Queues
+from sbpair.core.transfer.order import Queues
 from sbpair.core.transfer.report import UNDELIVERABLE, Accepted, Moment, Tally, alike
 from sbpair.core.transfer.state import Action, Finish, Item, Key, PollAgain, Renew, Settle, Stage, key_of
 

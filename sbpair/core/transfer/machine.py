@@ -33,8 +33,7 @@ from functools import partial
 from sbpair.core.message import Received
 from sbpair.core.transfer.custody import DEAD_LETTERED, Custody
 from sbpair.core.transfer.delivery import Destinations
-from sbpair.core.transfer.order import PARKED_MESSAGES, WAITS_BEHIND, Gap, Mode, QueueOrder
-from sbpair.core.transfer.queues import Queues
+from sbpair.core.transfer.order import PARKED_MESSAGES, WAITS_BEHIND, Gap, Mode, QueueOrder, Queues
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import (
     Action,

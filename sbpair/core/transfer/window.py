@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from sbpair.core.errors import ServiceError
 from sbpair.core.message import value_class
 from sbpair.core.retry import TokenBucket
-from sbpair.core.transfer.order import Mode, QueueOrder
+from sbpair.core.transfer.order import Mode, QueueOrder, Queues
 from sbpair.core.transfer.pace import Pace
-from sbpair.core.transfer.queues import Queues
 from sbpair.core.transfer.state import Limits, PauseBegan
 
 FEW_OF_WINDOW = 32

@@ -18,8 +18,7 @@ from sbpair.core.errors import ConnectionLostError, LockLostError
 from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES, Disposition, Received
 from sbpair.core.transfer.custody import Custody
 from sbpair.core.transfer.machine import Holding, Settlement
-from sbpair.core.transfer.order import QueueOrder
-from sbpair.core.transfer.queues import Queues
+from sbpair.core.transfer.order import QueueOrder, Queues
 from sbpair.core.transfer.state import Forward, Limits, Measure, Renew, Sample, Send, Settle, key_of
 
 QUEUES = ("q/0", "q/1")

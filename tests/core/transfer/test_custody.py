@@ -17,8 +17,7 @@ from sbpair.core.transfer.custody import (
     TAKEN,
     Custody,
 )
-from sbpair.core.transfer.order import Gap
-from sbpair.core.transfer.queues import Queues
+from sbpair.core.transfer.order import Gap, Queues
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import Finish, Item, Limits, PollAgain, Renew, Settle, Stage, key_of
 

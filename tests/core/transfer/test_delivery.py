@@ -13,9 +13,8 @@ from sbpair.core.errors import (
 )
 from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose
-from sbpair.core.transfer.delivery import CALM_SECONDS, HOLD_SECONDS
+from sbpair.core.transfer.delivery import CALM_SECONDS, HOLD_SECONDS, PROBE_SECONDS
 from sbpair.core.transfer.destinations import WAITS_IN_SESSION
-from sbpair.core.transfer.lanes import PROBE_SECONDS
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import Gap
 from sbpair.core.transfer.state import (

@@ -5,8 +5,7 @@ from collections import deque
 import pytest
 
 from sbpair.core.errors import ServerBusyError
-from sbpair.core.transfer.order import Gap, Mode
-from sbpair.core.transfer.queues import Queues
+from sbpair.core.transfer.order import Gap, Mode, Queues
 from sbpair.core.transfer.state import Limits, PauseBegan
 from sbpair.core.transfer.window import Load, Window
 
