@@ -236,10 +236,11 @@ def _advice(backlog: Backlog, drain: str) -> Iterator[Advice]:
     if waiting:
         yield Advice(waiting_sentence(backlog), (drain,))
     if number := backlog.known("dead_letter"):
+        first = drain if waiting else f"sbpair peek {pair} --dlq --group-by reason,destination"
         yield Advice(
             f"{_number(backlog, 'dead_letter', 'dead letter')} {_verb(number, 'remains', 'remain')} in "
             f"{_queues(backlog, 'dead_letter')}.",
-            (f"sbpair peek {pair} --dlq --group-by reason,destination", f"sbpair drain {pair} --dlq"),
+            (first, f"sbpair drain {pair} --dlq"),
         )
     if number := backlog.known("deferred"):
         yield Advice(

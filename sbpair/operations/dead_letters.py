@@ -9,7 +9,7 @@ from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityKind
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.summary import describe
-from sbpair.core.transfer.peeked import DeadLetters, NotBrowsed, peeked
+from sbpair.core.transfer.peeked import DeadLetters, GroupKey, NotBrowsed, grouped, peeked
 from sbpair.core.transfer.resend import ALL_MESSAGES, Selection
 from sbpair.core.transfer.triage import (
     Cause,
@@ -19,6 +19,7 @@ from sbpair.core.transfer.triage import (
     ReasonCounter,
     Triage,
 )
+from sbpair.operations.peek import MOST_MESSAGES, MOST_MESSAGES_GROUPED
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, browse, pages_once
 from sbpair.runtime.links import close_quietly
@@ -46,9 +47,11 @@ class BrowseRequest:
     selection: Selection = ALL_MESSAGES
     dead_letter: bool = False
     """Browse the dead letters instead; `list_dead_letters` does that always."""
-    max_messages: int = 50
-    """At most this many, the oldest first; `list_dead_letters` counts all."""
+    max_messages: int | None = None
+    """The oldest first; None: 50, or 10,000 where they are grouped. `list_dead_letters` counts all."""
     from_sequence_number: int = 0
+    group_by: tuple[GroupKey, ...] = ()
+    """Count the messages by these instead."""
     with_body: bool = False
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     """Longest wait for a page of messages."""
@@ -116,7 +119,7 @@ async def browse_messages(
         ends.source,
         [request.source],
         kinds=(request.dead_letter,),
-        max_messages=request.max_messages,
+        max_messages=request.max_messages or (MOST_MESSAGES_GROUPED if request.group_by else MOST_MESSAGES),
         from_sequence_number=request.from_sequence_number,
         wanted=lambda message: request.selection.selects(message.received, message.summary),
         timeout_seconds=request.timeout_seconds,
@@ -128,7 +131,9 @@ async def browse_messages(
         peeked(message.queue, message.received, message.summary, with_body=request.with_body)
         for message in report.messages
     )
-    return DeadLetters(shown_name(ends.source_access), request.source, report.looked_at, report.left_off, messages)
+    groups = grouped(messages, request.group_by) if request.group_by else None
+    shown = () if request.group_by else messages
+    return DeadLetters(shown_name(ends.source_access), request.source, report.looked_at, report.left_off, shown, groups)
 
 
 # The dead letters of a whole namespace by cause.

@@ -139,6 +139,7 @@ def test_every_kind_of_message_is_named_with_its_command() -> None:
         "sbpair peek orders --group-by state,scheduled",
         "sbpair provision orders",
     ]
+    assert found[1].commands[0] == "sbpair drain orders", "first what waits, then the dead letters"
 
 
 def test_a_lower_bound_is_called_one() -> None:

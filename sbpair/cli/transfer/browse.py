@@ -1,7 +1,7 @@
 """What lies somewhere, browsed: `sbpair peek`, `entity peek`, `dlq peek`, and `dlq list`, which says why."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,13 +28,33 @@ from sbpair.core.words import counted
 from sbpair.render.result import Column, CommandResult, Table, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.transfer.peeked import GroupKey, PeekResult
+    from sbpair.core.transfer.peeked import Group, GroupKey, PeekResult
     from sbpair.settings import Settings
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
-DEFAULT_LIMIT = 50
 FromOption = Annotated[int, typer.Option(min=0, help="Start at this sequence number.", show_default=False)]
 BodyOption = Annotated[bool, typer.Option(help="Show bodies, as text, or as hex if not text.")]
+GROUP_KEYS = (
+    "destination, reason, description, session, queue, subject, content-type, state, scheduled, day, hour, minute"
+)
+
+
+def _complete_group_keys(incomplete: str) -> list[str]:
+    return suggestions.parts_of_list(GROUP_KEYS.split(", "), incomplete)
+
+
+LimitOption = Annotated[
+    int | None,
+    typer.Option("-n", "--limit", min=1, help="At most this many messages.", show_default="50, grouped 10,000"),
+]
+GroupByOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY,...",
+        help=f"Count the messages by these instead: {GROUP_KEYS}.",
+        autocompletion=_complete_group_keys,
+    ),
+]
 MOST_COMMANDS = 10
 """Of the most frequent causes; every cause has its own in JSON and on the page."""
 
@@ -43,8 +63,9 @@ MOST_COMMANDS = 10
 class PageOptions(OptionSet):
     """Which of the messages are shown, and whether with their bodies."""
 
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many messages.")] = DEFAULT_LIMIT
+    limit: LimitOption = None
     from_sequence: FromOption = 0
+    group_by: GroupByOption = None
     body: BodyOption = False
 
 
@@ -197,6 +218,7 @@ def peek_dead_letters(
 
     \b
     Examples:
+      sbpair dlq peek orders --group-by reason,subject
       sbpair dlq peek orders --reason MaxDeliveryCountExceeded --body
       sbpair dlq peek contoso-weu:orders -n 1000 -o jsonl > dead.jsonl
     """
@@ -230,15 +252,20 @@ def _peeked(options: Options, name: str, place: EntityRef, request: "operations.
     from sbpair.core.transfer.peeked import PeekedMessage, columns_without_body
 
     found = call_at(options, place, operations.browse_messages, request)
-    shown = counted(len(found.messages), "dead letter" if request.dead_letter else "message")
+    number = len(found.messages) if found.groups is None else sum(group.messages for group in found.groups)
+    shown = counted(number, "dead letter" if request.dead_letter else "message")
     more = "; there may be more, see --limit" if found.left_off else ""
-    columns = () if request.with_body else columns_without_body()
+    table = table_of(PeekedMessage, found.messages, show=() if request.with_body else columns_without_body())
+    screen: tuple[Table, ...] = ()
+    if found.groups is not None:
+        table, screen = _grouped(found.groups, request.group_by)
     return CommandResult(
         name,
         found,
-        (table_of(PeekedMessage, found.messages, show=columns),),
-        notes=() if found.messages else request.selection.advice,
-        closing=not found.messages,
+        (table,),
+        screen=screen,
+        notes=() if number else request.selection.advice,
+        closing=not number,
         summary=f"{shown} shown of {found.looked_at:,} browsed{more}.",
     )
 
@@ -251,20 +278,13 @@ def _request(
         selection=operations.Selection(filters.wanted(), reasons or ()),
         max_messages=page.limit,
         from_sequence_number=page.from_sequence,
+        group_by=_group_keys(page.group_by),
         with_body=page.body,
         timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS),
     )
 
 
 # The backlog of a pair.
-
-GROUP_KEYS = (
-    "destination, reason, description, session, queue, subject, content-type, state, scheduled, day, hour, minute"
-)
-
-
-def _complete_group_keys(incomplete: str) -> list[str]:
-    return suggestions.parts_of_list(GROUP_KEYS.split(", "), incomplete)
 
 
 @command(output="core.transfer.peeked:PeekResult")
@@ -282,22 +302,12 @@ def peek(
         ),
     ] = None,
     side: Annotated[Side, typer.Option(help="With --entity: the namespace it is on.")] = Side.SECONDARY,
-    limit: Annotated[
-        int | None,
-        typer.Option("-n", "--limit", min=1, help="At most this many messages.", show_default="50, grouped 10,000"),
-    ] = None,
+    limit: LimitOption = None,
     from_sequence: FromOption = 0,
     *,
     filters: Filters,
     body: BodyOption = False,
-    group_by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY,...",
-            help=f"Count the messages by these instead: {GROUP_KEYS}.",
-            autocompletion=_complete_group_keys,
-        ),
-    ] = None,
+    group_by: GroupByOption = None,
 ) -> CommandResult:
     """Browse the messages in a pair's backlog queues, oldest first. Locks nothing and changes nothing.
 
@@ -339,6 +349,15 @@ def _named(pair: Pair, queues: list[str] | None, entity: str | None, primary: bo
     return tuple(dict.fromkeys(backlog_path(pair, queue) for queue in queues or ()))
 
 
+def _grouped(groups: "Sequence[Group]", keys: "Sequence[GroupKey]") -> tuple[Table, tuple[Table, ...]]:
+    """The table of groups, and what a screen shows of it."""
+    from sbpair.core.transfer.peeked import Group
+
+    table = table_of(Group, groups)
+    table = replace(table, columns=(*(Column(key.value, key.value.capitalize()) for key in keys), *table.columns))
+    return table, (replace(table, rows=[_with_short_times(row) for row in table.rows]),)
+
+
 def _with_short_times(row: Mapping[str, Any]) -> dict[str, Any]:
     """`11-22 02:54:09` for a time: a screen is read within days."""
     short = {key: str(row[key])[5:19].replace("T", " ") for key in ("oldest", "newest") if row.get(key)}
@@ -357,14 +376,11 @@ def _group_keys(text: str | None) -> "tuple[GroupKey, ...]":
 
 
 def _backlog_shown(result: "PeekResult", request: "operations.PeekRequest") -> CommandResult:
-    from sbpair.core.transfer.peeked import Group, Groups, PeekedMessage, columns_without_body
+    from sbpair.core.transfer.peeked import Groups, PeekedMessage, columns_without_body
 
     screen: tuple[Table, ...] = ()
     if isinstance(result, Groups):
-        keys = (Column(key.value, key.value.capitalize()) for key in request.group_by)
-        table = table_of(Group, result.groups)
-        table = replace(table, columns=(*keys, *table.columns))
-        screen = (replace(table, rows=[_with_short_times(row) for row in table.rows]),)
+        table, screen = _grouped(result.groups, request.group_by)
     else:
         table = table_of(PeekedMessage, result.messages, show=() if request.with_body else columns_without_body())
     return CommandResult(

@@ -167,13 +167,15 @@ PeekResult = Messages | Groups
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """What `dlq peek -o json` prints. `left_off`: there may be more."""
+    """What `dlq peek` and `entity peek -o json` print. `left_off`: there may be more."""
 
     namespace: str
     entity: str
     looked_at: int
     left_off: bool
     messages: tuple[PeekedMessage, ...]
+    groups: tuple[Group, ...] | None = None
+    """With `--group-by`: how many there are of each kind, and no messages."""
 
 
 class GroupKey(StrEnum):

@@ -51,6 +51,18 @@ def test_peek_shows_what_matches_and_takes_nothing(made: Entities) -> None:
     assert made.ids(queue, dead_letter=True) == ["a", "b"]
 
 
+def test_peek_counts_by_what_it_is_asked_for(made: Entities) -> None:
+    queue = made.queue(named("orders"))
+    made.dead(queue, messages("a", "b"))
+    made.dead(queue, messages("c"), "Other")
+    made.send(queue, *messages("d"))
+    ran = made.runner("dlq", "peek", queue, "--group-by", "reason,state", "-o", "json")
+    assert ran.data["messages"] == []
+    assert [(one["reason"], one["messages"]) for one in ran.data["groups"]] == [("Broken", 2), ("Other", 1)]
+    ran = made.runner("entity", "peek", queue, "--group-by", "state", "--limit", "1", "-o", "json")
+    assert [(one["state"], one["messages"]) for one in ran.data["groups"]] == [("active", 1)]
+
+
 def test_a_resubmitted_message_has_the_bytes_with_which_it_was_sent(made: Entities) -> None:
     queue = made.queue(named("orders"), default_message_time_to_live_seconds=86_400.0)
     sent = compose(
