@@ -114,7 +114,7 @@ def test_every_number_is_in_json_schema_and_metrics(name: str) -> None:
     (field,) = (one for one in numbers() if one.name == name)
     assert schema["properties"][name] == {"type": "integer", "description": field.metadata["what"]}
     (metric,) = (one for one in result.metrics if one.name == field.metadata["metric"])
-    assert (metric.value, metric.help) == (4711, field.metadata["what"])
+    assert (metric.value, metric.series.help) == (4711, field.metadata["what"])
     if field.metadata["row"]:
         assert {"what": field.metadata["row"], "where": "", "messages": 4711} in result.tables[0].rows
 
