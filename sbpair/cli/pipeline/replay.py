@@ -17,14 +17,7 @@ from sbpair.cli.pipeline.session import (
     pair_by_name,
     rows_in,
 )
-from sbpair.cli.transfer.options import (
-    AlthoughInTheQueuesOption,
-    Filters,
-    OnlyEntitiesOption,
-    RateOption,
-    ReserveOption,
-    TtlOption,
-)
+from sbpair.cli.transfer import options as shared
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
@@ -50,18 +43,18 @@ def replay(
     ],
     pair: PairArgument = None,
     *,
-    filters: Filters,
-    only_entities: OnlyEntitiesOption = False,
-    rate: RateOption = None,
-    reserve: ReserveOption = None,
-    ttl: TtlOption = TtlMode.FULL,
+    filters: shared.Filters,
+    only_entities: shared.OnlyEntitiesOption = False,
+    rate: shared.RateOption = None,
+    reserve: shared.ReserveOption = None,
+    ttl: shared.TtlOption = TtlMode.FULL,
     dedupe: Annotated[
         str, typer.Option(metavar="stored|content", help="content: send only one of several identical messages.")
     ] = "stored",
     tasks: Annotated[
         int | None, typer.Option("--concurrency", min=1, help="Concurrent tasks.", show_default="one per core")
     ] = None,
-    although_in_the_queues: AlthoughInTheQueuesOption = False,
+    although_in_the_queues: shared.AlthoughInTheQueuesOption = False,
     although_gone: Annotated[
         bool, typer.Option(help="Also send messages that have left the queues, although no archive took them.")
     ] = False,

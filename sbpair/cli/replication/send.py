@@ -16,13 +16,7 @@ from sbpair.cli.context import Stop, load_settings, open_sides, run_and_show, sy
 from sbpair.cli.failover import records
 from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
 from sbpair.cli.options import Options, command, duration_option
-from sbpair.cli.replication.options import (
-    FirstArgument,
-    JournalOptions,
-    RetentionOption,
-    SecondArgument,
-    pair_and_queue,
-)
+from sbpair.cli.replication import options as shared
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import Terms
@@ -75,16 +69,16 @@ SendPrinted = SendResult | SendDryRun
 @command(output="cli.replication.send:SendPrinted")
 def send(
     options: Options,
-    first: FirstArgument,
-    second: SecondArgument = None,
+    first: shared.FirstArgument,
+    second: shared.SecondArgument = None,
     file: records.FileOption = None,
     form: records.InputOption = records.InputFormat.AUTO,
     session_id: Annotated[str | None, typer.Option(help="Session of lines that are bodies.")] = None,
     prefer: Annotated[Side, typer.Option(help="The namespace whose copy is delivered first.")] = Side.PRIMARY,
     delay: Annotated[str, typer.Option(metavar="DURATION", help="How much later the other copy is delivered.")] = "15s",
     *,
-    journal: JournalOptions,
-    retention: RetentionOption = "14d",
+    journal: shared.JournalOptions,
+    retention: shared.RetentionOption = "14d",
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Concurrent sends.")] = 32,
     is_dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -101,7 +95,7 @@ def send(
       echo arrived | sbpair replicate send local orders --session-id parcel-7
       sbpair replicate send local orders -f events.jsonl --dry-run
     """
-    pair_name, queue = pair_and_queue(first, second)
+    pair_name, queue = shared.pair_and_queue(first, second)
     settings = load_settings(options)
     pair = (
         settings.pair(pair_name)

@@ -13,16 +13,8 @@ import typer
 from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.options import ONCE, Options, command
+from sbpair.cli.transfer import options as shared
 from sbpair.cli.transfer.entity_ref import EntityOptions, call_at
-from sbpair.cli.transfer.options import (
-    AgainToOption,
-    DespiteOption,
-    Filters,
-    LedgerOption,
-    NewLedgerOption,
-    ReasonOption,
-    check_new_ledger,
-)
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.retry import PATIENCE_SECONDS
@@ -51,14 +43,14 @@ def edit(
         ),
     ] = None,
     *,
-    reasons: ReasonOption = None,
-    filters: Filters,
+    reasons: shared.ReasonOption = None,
+    filters: shared.Filters,
     dlq: Annotated[bool, typer.Option(help="A dead letter; it is sent to its queue again.")] = False,
-    to: AgainToOption = None,
+    to: shared.AgainToOption = None,
     from_file: Annotated[Path | None, typer.Option(help="Take the edited JSON from here; no editor runs.")] = None,
-    despite_duplicate_detection: DespiteOption = False,
-    ledger: LedgerOption = None,
-    new_ledger: NewLedgerOption = False,
+    despite_duplicate_detection: shared.DespiteOption = False,
+    ledger: shared.LedgerOption = None,
+    new_ledger: shared.NewLedgerOption = False,
     dry_run: Annotated[bool, typer.Option(help="Edit, show the difference, and send nothing."), ONCE] = False,
     yes: YesOption = False,
 ) -> CommandResult:
@@ -81,7 +73,7 @@ def edit(
     """
     from sbpair.operations.move import check_destination
 
-    check_new_ledger(ledger, new=new_ledger)
+    shared.check_new_ledger(ledger, new=new_ledger)
     if (number is None) is not bool(filters.given or reasons):
         raise UsageError("Give the NUMBER of one message, or --where or another filter for a few. " + _STATE)
     source, target = on.and_target(options, to, only_reads=dry_run, yes=yes)

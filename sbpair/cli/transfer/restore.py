@@ -10,14 +10,8 @@ from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
+from sbpair.cli.transfer import options as shared
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
-from sbpair.cli.transfer.options import (
-    AlthoughInTheQueuesOption,
-    Filters,
-    OnlyEntitiesOption,
-    SendingOptions,
-    StatedReasonOption,
-)
 from sbpair.cli.transfer.planned import PlannedRun
 from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
@@ -49,14 +43,14 @@ def restore(
     ] = None,
     auth: NamespaceAuthOption = None,
     *,
-    filters: Filters,
+    filters: shared.Filters,
     to: Annotated[
         str | None, typer.Option(help="Send all of them to this queue or topic. Default: where each was to go.")
     ] = None,
-    only_entities: OnlyEntitiesOption = False,
-    sending: SendingOptions,
-    stated_reason: StatedReasonOption = None,
-    although_in_the_queues: AlthoughInTheQueuesOption = False,
+    only_entities: shared.OnlyEntitiesOption = False,
+    sending: shared.SendingOptions,
+    stated_reason: shared.StatedReasonOption = None,
+    although_in_the_queues: shared.AlthoughInTheQueuesOption = False,
     although_gone: Annotated[
         bool, typer.Option(help="Also send messages that were only browsed and have left their queues.")
     ] = False,
