@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,9 +20,6 @@ from sbpair.core.pairing import Pair
 from sbpair.core.serialization import column
 from sbpair.render.result import Check, CommandResult, Severity, table_of
 from sbpair.version import __version__
-
-if TYPE_CHECKING:
-    pass
 
 
 @command(output="core.inspection.diagnosis:Diagnoses", checks=True)
