@@ -47,6 +47,7 @@ T = TypeVar("T")
 _DEFAULTS = QueueSettings()
 NEVER_BY_DEFAULT = ("defaultMessageTimeToLive", "autoDeleteOnIdle")
 """Properties that are "never" where they are not given."""
+_LAG = "maxReplicationLagDurationInSeconds"
 _READ_ONLY = ("countDetails", "createdAt", "updatedAt", "accessedAt", "sizeInBytes", "messageCount")
 
 
@@ -100,6 +101,7 @@ class ArmAdmin:
             geo_dr_role=a_text_or_none(pairing.get("role"), "role"),
             geo_dr_partner=a_text_or_none(pairing.get("partnerNamespace"), "partnerNamespace"),
             geo_replication_locations=tuple(f"{one.get('locationName')} ({one.get('roleType')})" for one in places),
+            geo_replication_lag_seconds=a_count_or_none(replication.get(_LAG), _LAG),
             local_auth_disabled=None if local_auth is None else a_flag(local_auth, "disableLocalAuth"),
             status=a_text_or_none(properties.get("status"), "status"),
             service_time=self._client.service_time,

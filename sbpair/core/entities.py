@@ -69,12 +69,23 @@ class NamespaceFacts:
     geo_dr_role: str | None = None
     geo_dr_partner: str | None = None
     geo_replication_locations: tuple[str, ...] = ()
+    geo_replication_lag_seconds: int | None = None
+    """How far the secondary region may be behind; 0: replication is synchronous."""
     local_auth_disabled: bool | None = None
     status: str | None = None
     service_time: float | None = None
     """The service's clock when it answered, for clock skew."""
     control_plane: str = "data-plane"
     extra: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def geo_replication(self) -> str | None:
+        """Regions and mode of Geo-Replication; None without a second region."""
+        if len(self.geo_replication_locations) < 2:
+            return None
+        lag = self.geo_replication_lag_seconds
+        mode = "" if lag is None else f", asynchronous, up to {lag:,} s behind" if lag else ", synchronous"
+        return ", ".join(self.geo_replication_locations) + mode
 
 
 class EntityKind(StrEnum):

@@ -37,6 +37,7 @@ class Meter(StrEnum):
     STANDARD_CONNECTIONS = "standard-connections"
     PREMIUM_UNIT = "premium-unit-hour"
     EGRESS = "egress-gigabyte"
+    GEO_REPLICATION = "geo-replication-gigabyte"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ UNITS: Mapping[Meter, MeterUnit] = {
     Meter.STANDARD_CONNECTIONS: MeterUnit("connection"),
     Meter.PREMIUM_UNIT: MeterUnit("messaging unit hour"),
     Meter.EGRESS: MeterUnit("GB"),
+    Meter.GEO_REPLICATION: MeterUnit("GB"),
 }
 
 

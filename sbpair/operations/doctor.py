@@ -100,6 +100,7 @@ class _Side:
             return self._refused(tried)
         self.rights[self.role, MANAGE] = True
         tier = f", tier {facts.tier}" if facts.tier else ""
+        tier += f", geo-replicated ({facts.geo_replication})" if facts.geo_replication else ""
         detail = f"{self.admin.control_plane} API in {_ms(tried)}{tier}"
         return [Diagnosis("https", self.subject, Verdict.OK, detail), self._skew(facts, observed_at)]
 

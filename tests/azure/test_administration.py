@@ -259,6 +259,31 @@ async def test_a_premium_namespace_tells_its_pairing() -> None:
         await data_plane.close()
 
 
+@pytest.mark.parametrize(
+    ("lag", "said"),
+    [
+        (300, "westeurope (Primary), eastus (Secondary), asynchronous, up to 300 s behind"),
+        (0, "westeurope (Primary), eastus (Secondary), synchronous"),
+        (None, "westeurope (Primary), eastus (Secondary)"),
+    ],
+)
+async def test_a_premium_namespace_tells_how_it_is_replicated(lag: int | None, said: str) -> None:
+    async with Emulator([NamespaceConfig("primary", tier=EmulatedTier.PREMIUM)]) as emulator:
+        admin = ArmAdmin(arm_access_to(emulator), credential=FixedCredential())
+        assert (await admin.namespace()).geo_replication is None
+        places = [
+            {"locationName": name, "roleType": role}
+            for name, role in (("westeurope", "Primary"), ("eastus", "Secondary"))
+        ]
+        limit = {} if lag is None else {"maxReplicationLagDurationInSeconds": lag}
+        assert emulator._directory is not None
+        (emulated,) = emulator._directory.known()
+        emulator._directory.facts(emulated).geo_data_replication = {**limit, "locations": places}
+        facts = await admin.namespace()
+        assert (facts.geo_replication, facts.geo_replication_lag_seconds) == (said, lag)
+        await admin.close()
+
+
 async def test_a_basic_namespace_is_not_told_what_it_refuses() -> None:
     async with Emulator([NamespaceConfig("primary", tier=EmulatedTier.BASIC)]) as emulator:
         for admin in (

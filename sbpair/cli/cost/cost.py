@@ -50,6 +50,7 @@ def cost(
         str | None, typer.Option(metavar="TIER,...", help="Tier of both namespaces; several to compare.")
     ] = None,
     messaging_units: Annotated[int, typer.Option(min=1, help="Messaging units of each Premium namespace.")] = 1,
+    geo_replicated: Annotated[bool, typer.Option(help="Premium namespaces have Geo-Replication.")] = False,
     processes: Annotated[int, typer.Option(min=0, help="Processes that send.")] = 1,
     two_subscriptions: Annotated[
         bool, typer.Option(help="The namespaces are in different Azure subscriptions.")
@@ -114,6 +115,7 @@ def cost(
         processes=processes,
         consumers=consumers,
         messaging_units=messaging_units,
+        geo_replicated=geo_replicated,
         two_subscriptions=two_subscriptions,
         month=inputs.parse_month(month),
         audits_per_day=audits_per_day,

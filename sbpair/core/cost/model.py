@@ -99,6 +99,8 @@ class Billed:
     messaging_units: int = 1
     """Premium only."""
     account: str = "subscription"
+    regions: int = 1
+    """Of Geo-Replication, each with the same messaging units; Premium only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,14 +479,29 @@ def _basic(
 
 def _premium(workload: Workload, sides: dict[Side, Billed], prices: PriceTable) -> Iterator[Charge]:
     for side, facts in sides.items():
-        if facts.tier is Tier.PREMIUM:
+        if facts.tier is not Tier.PREMIUM:
+            continue
+        where = f", in each of {facts.regions} regions" if facts.regions > 1 else ""
+        yield from charge(
+            Meter.PREMIUM_UNIT,
+            facts.messaging_units * facts.regions * workload.month.hours,
+            prices,
+            account=facts.account,
+            label=f"{counted(facts.messaging_units, 'messaging unit')} of the {side}{where}; operations included",
+            source=_PRICING,
+        )
+        if facts.regions > 1:
+            all_of_it = side is Side.PRIMARY or workload.replicated
+            published = sum(
+                (flow.messages if all_of_it else workload.diverted(flow)) * flow.size_bytes for flow in workload.flows
+            )
             yield from charge(
-                Meter.PREMIUM_UNIT,
-                facts.messaging_units * workload.month.hours,
+                Meter.GEO_REPLICATION,
+                Decimal(published) * (facts.regions - 1) / GIGABYTE,
                 prices,
                 account=facts.account,
-                label=f"{counted(facts.messaging_units, 'messaging unit')} of the {side}; operations included",
-                source=_PRICING,
+                label=f"messages of the {side}, replicated to other regions",
+                source="Azure Service Bus Geo-Replication: Pricing",
             )
 
 
@@ -515,6 +532,8 @@ def _assumptions(workload: Workload, prices: PriceTable) -> Iterator[str]:
         yield "Every ping is counted, also those that an unavailable namespace never saw."
     if workload.syphon is not None and workload.secondary is not None:
         yield "An idle receive is counted as one operation, on top of those that bring messages."
+    if any(side is not None and side.regions > 1 for side in (workload.primary, workload.secondary)):
+        yield "Built-in, a replicated GB costs what it does in North America and Europe; other zones cost more."
     if workload.replicated:
         yield "The journal's store is not in it: two writes a message, and a read for each second copy's session."
     yield "An estimate at list prices; metrics are not the meter."

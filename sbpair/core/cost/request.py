@@ -41,6 +41,8 @@ class CostRequest:
     consumers: int = 1
     messaging_units: int = 1
     """Of each Premium namespace."""
+    geo_replicated: bool = False
+    """Premium namespaces have Geo-Replication to a second region, also if no snapshot says so."""
     two_subscriptions: bool = False
     """The namespaces are in different Azure subscriptions."""
     month: Month = DOCUMENTED_MONTH
@@ -98,4 +100,5 @@ def _billed(request: CostRequest, seen: NamespaceSnapshot | None, account: str) 
     facts = seen.facts if seen else None
     tier = request.tiers[0] if request.tiers else (facts.tier if facts else None) or Tier.STANDARD
     units = (facts.messaging_units if facts else None) or request.messaging_units
-    return Billed(tier, units, account)
+    regions = max(len(facts.geo_replication_locations) if facts else 0, 2 if request.geo_replicated else 1)
+    return Billed(tier, units, account, regions)

@@ -1,6 +1,7 @@
 """`sbpair cost`: the documents' arithmetic, scenarios, price files, no namespace contacted."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,20 @@ def test_an_estimate_is_a_table_and_no_page(sbpair: Sbpair) -> None:
     ran = sbpair("cost", "-o", "html")
     assert (ran.code, ran.stdout) == (2, "")
     assert "html" in ran.stderr
+
+
+def test_geo_replication_doubles_the_units_and_counts_what_is_replicated(sbpair: Sbpair) -> None:
+    line = ("cost", "--messages-per-day", "100000", "--tier", "Premium", "-o", "json")
+    found, without = sbpair(*line, "--geo-replicated"), sbpair(*line)
+    assert (found.code, without.code) == (0, 0), found
+    units, plain = (
+        {one["label"]: one for one in ran.data["charges"] if one["meter"] == "premium-unit-hour"}
+        for ran in (found, without)
+    )
+    assert all("in each of 2 regions" in label for label in units)
+    assert [2 * Decimal(one["quantity"]) for one in plain.values()] == [
+        Decimal(one["quantity"]) for one in units.values()
+    ]
+    replicated = [one for one in found.data["charges"] if one["meter"] == "geo-replication-gigabyte"]
+    assert [Decimal(one["amount"]) > 0 for one in replicated][:1] == [True]
+    assert not any(one["meter"] == "geo-replication-gigabyte" for one in without.data["charges"])

@@ -185,6 +185,23 @@ class TestBaseCharge:
         )
         assert estimate(workload, PRICES).total == 2 * 730 * Decimal("0.9275")
 
+    def test_a_second_region_has_the_same_units_and_what_is_published_is_replicated(self) -> None:
+        """The document's own example: 2 units in 2 regions, and 10 GB (here of 10^7 messages of 1,000 bytes)."""
+        workload = Workload(
+            (Flow("orders", 10_000_000, 1000),),
+            primary=Billed(Tier.PREMIUM, 2, regions=2),
+            secondary=None,
+            month=AVERAGE_MONTH,
+            syphon=None,
+        )
+        found = estimate(workload, PRICES)
+        assert found.total == 2 * 2 * 730 * Decimal("0.9275") + 10 * Decimal("0.09")
+        assert any("in each of 2 regions" in line.label for line in found.charges)
+        assert any("replicated GB" in line for line in found.assumptions)
+        without = estimate(replace(workload, primary=Billed(Tier.PREMIUM, 2)), PRICES)
+        assert without.total == 2 * 730 * Decimal("0.9275")
+        assert not any("replicated GB" in line for line in without.assumptions)
+
 
 class TestLines:
     def test_every_line_shows_its_arithmetic_and_source(self) -> None:

@@ -109,8 +109,8 @@ def _geo_replication(view: View, side: Side) -> Iterator[Found]:
         if facts.tier in (Tier.BASIC, Tier.STANDARD):
             return  # replication is a feature of Premium
         raise CannotRun(f"the data-plane API does not tell whether {side.name} is geo-replicated")
-    if len(facts.geo_replication_locations) > 1:
-        yield Found(side.name, f"The {side.role} is geo-replicated ({', '.join(facts.geo_replication_locations)}).")
+    if facts.geo_replication:
+        yield Found(side.name, f"The {side.role} is geo-replicated ({facts.geo_replication}).")
 
 
 @_on_each_side
@@ -227,7 +227,8 @@ CHECKS = (
         "asynchronous, a forced promotion loses messages that were not replicated and brings settled ones again, and "
         "until a promotion ends the namespace is read-only. Two mechanisms that act on the same outage need a plan for "
         "who acts first.",
-        "az servicebus namespace show --name ... --resource-group ...\nDecide which of the two mechanisms is to act.",
+        "az servicebus namespace show --name ... --resource-group ...\nDecide which of the two mechanisms is to act. "
+        "After a promotion: sbpair promotion report --namespace ...",
         _geo_replication,
     ),
     Check(
