@@ -20,6 +20,7 @@ from sbpair.cli.emulator_laws import NotEmulated, ServiceLaw
 from sbpair.cli.emulator_sample import SampleWorld
 from sbpair.cli.emulator_sample import plant as plant_sample
 from sbpair.cli.options import Options, before_the_command, command
+from sbpair.cli.parsing import Alone
 from sbpair.core.access import Secret, parse_connection_string
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.names import check_namespace_label
@@ -128,6 +129,7 @@ def emulator(
             "dead-letters a queue and a subscription whose consumers failed, entities the queues and topics of an "
             "application without backlog queues.",
         ),
+        Alone("outage"),
     ] = None,
     fault: Annotated[
         list[str] | None,

@@ -7,7 +7,8 @@ stay.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from functools import partial
@@ -37,6 +38,13 @@ def parse_our_way(command: Any) -> None:
     """Let a command be parsed in a `CommandContext`, and refuse options that are given twice."""
     command.context_class = CommandContext
     command.make_parser = partial(_make_parser, command)
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """In the annotation of an option: the value that it has where none follows. Typer has no such options."""
+
+    value: str
 
 
 class _NotPlainError(Exception):
@@ -123,9 +131,12 @@ _NUMBER = re.compile(r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\
 def _make_parser(command: Any, ctx: Any) -> Any:
     parser = type(command).make_parser(command, ctx)
     parse = parser.parse_args
+    annotations = getattr(command.callback, "__annotations__", {})
+    said = ((param, each) for param in command.params for each in get_args(annotations.get(param.name))[1:])
+    alone = {name: each.value for param, each in said if isinstance(each, Alone) for name in param.opts}
 
     def parse_once(args: list[str]) -> Any:
-        values, rest, order = parse(list(_with_values(args)))
+        values, rest, order = parse(list(_with_values(args, alone)))
         if not ctx.resilient_parsing:
             _refuse_repeated(ctx, order)
         return values, rest, order
@@ -134,15 +145,11 @@ def _make_parser(command: Any, ctx: Any) -> Any:
     return parser
 
 
-_VALUE_IF_NONE = {"--sample": "outage"}
-"""Options that may stand alone, and what they then mean; typer has no such options."""
-
-
-def _with_values(args: Sequence[str]) -> Iterator[str]:
+def _with_values(args: Sequence[str], alone: Mapping[str, str]) -> Iterator[str]:
     for argument, following in zip_longest(args, args[1:], fillvalue="-"):
         yield argument
-        if argument in _VALUE_IF_NONE and following.startswith("-"):
-            yield _VALUE_IF_NONE[argument]
+        if argument in alone and following.startswith("-"):
+            yield alone[argument]
 
 
 def _refuse_repeated(ctx: Any, given: Iterable[Any]) -> None:
