@@ -95,6 +95,7 @@ class EntityRun:
         target: path of the queue or topic where the messages go; None: they are archived or deleted.
         session_states: the states of sessions go along.
         states_alone: they go even where no message does.
+        states_to: the subscription that gets them, where messages go to its topic.
         despite_duplicate_detection: send although the destination drops a MessageId that it has got before.
         asked_for: number of messages that are meant; once they are dealt with the result does not mention the others.
         ledger, new_ledger: the file that records each message, or the ledger itself where it serves several runs, and
@@ -110,6 +111,7 @@ class EntityRun:
     target: str | None = None
     session_states: bool = False
     states_alone: bool = False
+    states_to: str | None = None
     despite_duplicate_detection: bool = False
     asked_for: int | None = None
     ledger: Path | Recorder | None = None
@@ -302,6 +304,7 @@ class _Started:
                 stop=self.stop,
                 copy=run.act.keep,
                 session_states=run.session_states,
+                states_to=run.states_to,
                 topic=plan.topic,
                 undeliverable=DEAD_LETTERED if run.act.verb == DEAD_LETTERED else None,
                 delete_before=plan.until if run.in_batches else None,

@@ -2,17 +2,24 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
+from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import EntityNotFoundError, UsageError, unchanged
+from sbpair.core.inspection.evacuation import HOLDING_PREFIX
 from sbpair.core.names import check_entity_path, is_destination, subscription_of
+from sbpair.core.outcome import Exit
 from sbpair.core.retry import UNREACHED_SECONDS
 from sbpair.core.transfer.destinations import DestinationSeen
-from sbpair.core.transfer.resend import ALL_MESSAGES, Resender, Selection
+from sbpair.core.transfer.resend import ALL_MESSAGES, COPY, OnlyFor, Resender, Selection, rules_of
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult
-from sbpair.operations.entity_run import EntityRun, RecordedRequest, run_entity
+from sbpair.core.transfer.verdict import Judge
+from sbpair.core.words import counted
+from sbpair.operations.entity import DeleteEntityRequest, delete_entity
+from sbpair.operations.entity_run import NOTHING_MOVED, EntityRun, RecordedRequest, run_entity
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.transfer.drain import ToQueue
 
@@ -54,6 +61,10 @@ class MoveRequest(ResendRequest):
     _: KW_ONLY
     with_dead_letter: bool = False
     """Move the dead letters as well."""
+    delete_empty: bool = False
+    """Delete the source afterwards, if it is a queue where an evacuation holds messages, and was proven empty."""
+    log: Path | None = None
+    """The operations log for that. None: nothing is recorded."""
     idle_seconds: float = 0.0
     """Go on with messages that come, until none has come for this long. 0: only what is there at the beginning."""
 
@@ -80,6 +91,9 @@ async def move(
     Needs Listen on the source and Send on the destination; Send on the source for scheduled messages, Listen on the
     destination for session states.
 
+    A subscription as destination gets what its topic's rules give to it alone, without a change; what another one would
+    get as well stays. The rules are read (Manage) before and after, and compared.
+
     Args:
         ends: the open namespaces, or one twice.
         request: what to do. With `dry_run` the source is browsed and the destination asked; the result says what would
@@ -100,14 +114,69 @@ async def move(
     """
     if is_same_entity(ends, request.source, request.to):
         raise same_entity(ends, request.to, "moved")
+    if request.delete_empty and not request.source.lower().startswith(HOLDING_PREFIX):
+        raise UsageError(
+            f"{request.source} is no queue where an evacuation holds messages ({HOLDING_PREFIX}...), so it would not "
+            "be deleted. Nothing was moved."
+        )
+    below = subscription_of(request.to)
     run = resending(
         Act("moved"),
         ends,
-        request,
+        request if below is None else replace(request, to=below[0]),
         with_dead_letter=request.with_dead_letter,
         idle_seconds=request.idle_seconds,
     )
-    return await run_entity(run, ends, observer, stop)
+    if below is None:
+        result = await run_entity(run, ends, observer, stop)
+    else:
+        result = await _to_subscription(ends, request, run, observer, stop)
+    if not request.delete_empty or request.dry_run or result.exit is not Exit.OK:
+        return result
+    deleting = DeleteEntityRequest(path=request.source, log=request.log)
+    done = await delete_entity(ends, deleting, observer=observer, stop=stop)
+    return replace(result, remarks=(*result.remarks, done.sentence))
+
+
+async def _to_subscription(
+    ends: Ends, request: MoveRequest, run: EntityRun, observer: Observer | None, stop: asyncio.Event | None
+) -> MoveResult:
+    """`run` sends to the topic what its rules give to the subscription alone.
+
+    Raises:
+        EntityNotFoundError: there is no such subscription.
+        UsageError: the rules have changed since the plan was made. Nothing was moved.
+        ServiceError: they cannot be read.
+    """
+    topology, place = ends.target_topology, f"{request.to} on {shown_name(ends.target_access)}"
+    topic = run.target or ""
+    if topology is None:
+        raise UsageError(f"{place} is a subscription: its topic's rules have to be read. Nothing was moved.")
+    with unchanged(NOTHING_MOVED):
+        found = await run_until(stop or asyncio.Event(), topology.subscriptions(topic, rules=True))
+    if request.to.lower() not in (one.path.lower() for one in found):
+        raise EntityNotFoundError(f"There is no subscription {place}. Nothing was moved.", entity=request.to)
+    planned = request.plan.judge.only_for if request.plan is not None else None
+    if planned is not None and planned.rules != rules_of(found):
+        raise UsageError(f"The rules of {topic} have changed since this was planned. Nothing was moved.")
+
+    def only_for(seen: DestinationSeen, recent: frozenset[str]) -> Judge:
+        return OnlyFor(run.make_judge(seen, recent), request.to, found)
+
+    result = await run_entity(replace(run, make_judge=only_for, states_to=request.to), ends, observer, stop)
+    others = counted(len(found) - 1, "other subscription")
+    proof = f"By the rules of {topic} no message that goes to {request.to} goes to its {others}."
+    if not result.report.dry_run:
+        same = rules_of(await topology.subscriptions(topic, rules=True)) == rules_of(found)
+        proof += (
+            " They were the same afterwards." if same else " They have changed meanwhile: look whether copies came."
+        )
+    if any(COPY in left.reason for left in result.report.left):
+        proof += (
+            f" What stays can be received from {request.source} by the consumers of the subscription: no topic lies "
+            "between. Or narrow the rules that are named, and run this again."
+        )
+    return replace(result, to=request.to, remarks=(*result.remarks, proof))
 
 
 async def copy(

@@ -131,8 +131,10 @@ async def test_what_cannot_be_sent_to_is_refused_before_anything_moves(world: Wo
     await sent(ends, "orders", 1)
     with pytest.raises(UsageError, match="FROM and TO are both Orders on contoso"):
         await move(ends, MoveRequest("orders", "Orders"))
-    with pytest.raises(UsageError, match="is no queue or topic"):
+    with pytest.raises(EntityNotFoundError, match="Nothing was moved"):
         await move(ends, MoveRequest("orders", "news/Subscriptions/audit"))
+    with pytest.raises(UsageError, match="is no queue or topic"):
+        await copy(ends, CopyRequest("orders", "news/Subscriptions/audit"))
     with pytest.raises(EntityNotFoundError, match="Nothing was moved"):
         await move(ends, MoveRequest("orders", "absent"))
     with pytest.raises(UsageError, match="not both"):

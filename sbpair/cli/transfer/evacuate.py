@@ -162,6 +162,8 @@ def evacuate(
       4. Look into what is held, and send it on:
            sbpair entity list 'evacuated/*' --namespace contoso-neu
            sbpair move contoso-neu:evacuated/contoso-weu/queues/orders/dead-letters contoso-neu:orders
+         What is held for a subscription goes to it alone:
+           sbpair move contoso-neu:evacuated/contoso-weu/topics/t/s contoso-neu:t/Subscriptions/s --delete-empty
       5. Give applications credentials for TO: access rules,
          role assignments and network rules are not copied.
       6. Keep the ledger; delete FROM when nothing uses it.

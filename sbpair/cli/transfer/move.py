@@ -8,6 +8,7 @@ from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import go_ahead
 from sbpair.cli.context import load_settings
+from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, entity_to_write, find_entity_ref
 from sbpair.cli.transfer.options import ResendOptions, StatedReasonOption, UntilIdleOption
@@ -29,7 +30,7 @@ ToArgument = Annotated[
     str,
     typer.Argument(
         metavar="TO",
-        help="A queue or topic of the same namespace; NAMESPACE:ENTITY for one of another.",
+        help="A queue or topic of the same namespace, or of move a subscription; NAMESPACE:ENTITY for one of another.",
         autocompletion=suggestions.entities,
     ),
 ]
@@ -43,6 +44,9 @@ def move(
     *,
     on: NamespaceOptions,
     with_dlq: Annotated[bool, typer.Option(help="Move the dead letters as well.")] = False,
+    delete_empty: Annotated[
+        bool, typer.Option(help="Delete FROM once it is proven empty: a queue in which evacuate holds messages.")
+    ] = False,
     until_idle: UntilIdleOption = None,
     stated_reason: StatedReasonOption = None,
     files: PlanFiles,
@@ -62,6 +66,11 @@ def move(
     the same MessageId, and --ledger remembers what was sent. Dry run and result say which it is. Needs Listen on FROM
     and Send on TO; Send on FROM for scheduled messages, Listen on TO for session states.
 
+    To TOPIC/Subscriptions/NAME goes what the rules of the topic give to that subscription alone, unchanged: messages
+    that evacuate holds for it. What another subscription would get as well stays, with its name and rule; its consumers
+    can receive such messages from FROM itself. The rules are read before and after (Manage) and compared. Sessions keep
+    their order and state. Number and time of arrival are new, and the time to live starts again.
+
     \b
     Examples:
       sbpair move orders orders-parked --where "country = 'DE'" --dry-run
@@ -77,11 +86,15 @@ def move(
         target.path,
         **chosen.request(options, one_namespace=start.on_same_namespace(target)),
         with_dead_letter=with_dlq,
+        delete_empty=delete_empty,
+        log=operations_log(),
         idle_seconds=idle_seconds,
     )
 
     def ask(messages: str) -> None:
         question = f"Move {messages} of {start} to {target}"
+        if delete_empty:
+            question += ", and delete that once it is empty"
         if idle_seconds:
             question += f", and what comes until nothing has come for {format_duration(idle_seconds)}"
         go_ahead(options, question, yes=chosen.yes, state="Nothing was moved.")

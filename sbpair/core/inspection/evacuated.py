@@ -20,6 +20,7 @@ from sbpair.core.inspection.evacuation import (
     MailboxMove,
     as_planned,
     changed_since,
+    held_for,
     plan_entities,
     plan_moves,
 )
@@ -444,6 +445,12 @@ class EvacuateResult:
                 f"{'Would be held' if self.dry_run else 'Held'} on {target}, for somebody to look into: "
                 f"{listed(self.held)}. List them: sbpair entity list 'evacuated/*' --namespace {self.to_namespace}"
             )
+        scope = self.plan.scope
+        ours = ((path, held_for(path, scope.source)) for path in self.held)
+        for path, to in [(path, to) for path, to in ours if to is not None][:1]:
+            places = [f"{self.to_namespace}:{one}" for one in (path, to)]
+            command = shlex.join(["sbpair", "move", *places, "--delete-empty"])
+            yield f"What is held for a subscription goes to it alone with: {command}"
         if any(step.action is Action.CREATE for step in self.entities):
             yield (
                 f"Not copied to {target}: shared access rules of the namespace and of its entities, role "

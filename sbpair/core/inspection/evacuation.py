@@ -13,7 +13,7 @@ from typing import Any
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.inspection.contents import comparable, rule_differences, setting_differences
 from sbpair.core.inspection.entity import setting_name, setting_text
-from sbpair.core.names import dead_letter_path, subscription_of
+from sbpair.core.names import dead_letter_path, subscription_of, subscription_path
 from sbpair.core.serialization import column, to_plain
 from sbpair.service import ENTITY_SIZES_MEGABYTES, PARTITION_COUNT, EntityStatus, Tier
 
@@ -324,7 +324,16 @@ def is_holding(path: str, label: str) -> bool:
     return path.lower().startswith(f"{_HELD}/{label}/".lower())
 
 
+def held_for(path: str, label: str) -> str | None:
+    """The subscription for which such a queue holds messages; None: it holds dead letters."""
+    topic, _, name = path[len(f"{_HELD}/{label}/topics/") :].rpartition("/")
+    topics = path.lower().startswith(f"{_HELD}/{label}/topics/".lower())
+    return subscription_path(topic, name) if topics and topic and name != "dead-letters" else None
+
+
 _HELD = "evacuated"
+HOLDING_PREFIX = f"{_HELD}/"
+"""How the path of a queue begins where an evacuation holds messages."""
 
 
 def holding_settings(tier: Tier | None, *, by_session: bool) -> EntitySettings:

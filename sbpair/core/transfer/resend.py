@@ -7,18 +7,20 @@ worth more than one that a service accepted and threw away.
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
 from sbpair.core.durations import format_duration
 from sbpair.core.editing import Repair
+from sbpair.core.entities import EntityFacts, RuleFacts
 from sbpair.core.errors import EntityNotFoundError, MalformedMessageError, SbpairError, UsageError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path, subscription_of
 from sbpair.core.redact import quoted
 from sbpair.core.rewrite import as_sent
+from sbpair.core.rules import MessageOfRules, Takes, tested
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.custody import PURGED
 from sbpair.core.transfer.destinations import DestinationSeen
@@ -41,6 +43,7 @@ DUPLICATE = "the duplicate detection would drop it"
 SHORT_SECONDS = 600.0
 """A message that lives no longer, once it is sent, is worth a word: its consumers have to be there."""
 DUE_SECONDS = 60.0
+COPY = "would get a copy"
 DUE = "scheduled for the next minute: it might become active here and there; run this again then"
 HELD = "another receiver holds its session"
 OTHER_STATE = "its session has another state at the destination, or got one meanwhile"
@@ -277,6 +280,56 @@ class Resender:
         return None
 
 
+class OnlyFor:
+    """Sends to a topic what its rules give to one of its subscriptions and to no other, unchanged; all else stays.
+
+    Args:
+        resender: says whether the topic takes a message.
+        path: of the subscription.
+        subscriptions: all of the topic's, with their rules.
+    """
+
+    def __init__(self, resender: Judge, path: str, subscriptions: Sequence[EntityFacts]) -> None:
+        self._resender = resender
+        # One that is disabled may be active by the time a message comes.
+        found = [replace(one, settings=replace(one.settings, status=EntityStatus.ACTIVE)) for one in subscriptions]
+        self._mine = [one for one in found if one.path.lower() == path.lower()]
+        self._others = [one for one in found if one.path.lower() != path.lower()]
+        self._changing = {rule.name for one in self._mine for rule in one.rules if rule.action is not None}
+        self.rules = rules_of(subscriptions)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self._resender.remarks if isinstance(self._resender, Resender) else ()
+
+    def __call__(self, received: Received) -> Verdict:
+        verdict = self._resender(received)
+        if not isinstance(verdict, Forward):
+            return verdict
+        if received.state is State.SCHEDULED:
+            return Leave("scheduled: which subscriptions get it is decided when it is due")
+        if verdict.session_id is None and any(one.settings.requires_session for one in self._mine):
+            return Leave(NEEDS_SESSION)
+        view = MessageOfRules(verdict.payload)
+        for one in tested(self._others, view):
+            if one.takes is not Takes.NO:
+                return Leave(f"{one.subscription} {COPY}, by its rule {one.rule}")
+        takes = [one for one in tested(self._mine, view) if one.takes is not Takes.NO]
+        if not takes:
+            return Leave("no rule of the subscription takes it")
+        for one in takes:
+            if one.takes is Takes.FAILS or one.rule in self._changing:
+                return Leave(f"rule {one.rule} of the subscription would change it")
+        return verdict
+
+
+def rules_of(subscriptions: Iterable[EntityFacts]) -> dict[str, tuple[tuple[RuleFacts, ...], bool, str | None]]:
+    """All that decides which subscriptions get what, to be compared with the same at another time."""
+    return {
+        one.path.lower(): (one.rules, one.settings.requires_session, one.settings.forward_to) for one in subscriptions
+    }
+
+
 def follower(received: Received) -> Verdict:
     """Sends a message as its application sent it to the queue of the same name on another namespace."""
     if is_dead_letter_path(received.queue) or subscription_of(received.queue) is not None:
@@ -397,12 +450,17 @@ class Planned:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What was learnt about the messages that their senders may not expect."""
-        return self._judge.remarks if isinstance(self._judge, Resender | Editor | Repairer) else ()
+        return self._judge.remarks if isinstance(self._judge, Resender | Editor | Repairer | OnlyFor) else ()
 
     @property
     def repairs(self) -> Repairer | None:
         """The judge, if it repairs."""
         return self._judge if isinstance(self._judge, Repairer) else None
+
+    @property
+    def only_for(self) -> OnlyFor | None:
+        """The judge, if it sends to one subscription."""
+        return self._judge if isinstance(self._judge, OnlyFor) else None
 
     @property
     def meant(self) -> int:

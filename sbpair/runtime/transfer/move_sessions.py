@@ -305,14 +305,17 @@ class SessionMove:
         """Set a session's state at the destination. Why not, if it is not; with `STATE_STAYS` its messages may go all
         the same."""
         queue, topic = self._job.seen.queue, self._job.seen.topic
-        if topic is not None or (queue is not None and not queue.settings.requires_session):
+        path = self._job.states_to or self._job.seen.path
+        if (topic is not None and self._job.states_to is None) or (
+            queue is not None and not queue.settings.requires_session
+        ):
             return STATE_STAYS
         line = self._state_line(session_id)
         spelled = replace(line, message_id=session_id)  # the line of an earlier build
         ledger = self._job.ledger
         if ledger is not None and {_key_of_line(line), _key_of_line(spelled)} & ledger.forwarded:
             return None  # a receiver there may have changed it since
-        receiver = self._job.ends.target.receiver(self._job.seen.path, session_id=session_id)
+        receiver = self._job.ends.target.receiver(path, session_id=session_id)
         try:
             there = await receiver.session_state()
             if there is not None and there != state:

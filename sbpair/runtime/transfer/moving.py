@@ -36,6 +36,7 @@ class MoveJob:
         stop: ends the move within about 10 seconds once it is set.
         copy: nothing is completed.
         session_states: take the states of sessions along. Not where only some messages are meant.
+        states_to: the subscription that gets them, where messages go to its topic.
         topic: the source is one: what is scheduled is all that can be seen and taken there.
         undeliverable: as for `Settlement`.
         delete_before: all active messages that came before this moment, UTC epoch seconds, are to be deleted, and their
@@ -55,6 +56,7 @@ class MoveJob:
     stop: asyncio.Event
     copy: bool = False
     session_states: bool = True
+    states_to: str | None = None
     topic: bool = False
     undeliverable: str | None = None
     archive: ArchiveSink | None = None

@@ -1,5 +1,7 @@
 """`sbpair evacuate` between two embedded namespaces: everything goes, what cannot go is said before anything does."""
 
+import asyncio
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -47,8 +49,6 @@ async def make_topic(made: Entities) -> None:
 
 
 def test_a_standard_namespace_moves_into_a_premium_one_with_all_it_holds(made: Entities) -> None:
-    import asyncio
-
     made.queue("orders", enable_partitioning=True, max_delivery_count=4)
     made.queue("strict", requires_duplicate_detection=True)
     made.queue("by/session", requires_session=True)
@@ -281,3 +281,28 @@ def test_a_follower_that_is_interrupted_prints_both_ways_on(made: Entities) -> N
     assert "Go on with: sbpair evacuate local-primary local-secondary --follow" in said
     assert "Or cut over: sbpair evacuate local-primary local-secondary --cut-over" in said
     assert "The way back is open" in said
+
+
+def test_what_was_held_for_a_subscription_is_handed_to_it_alone_though_the_first_run_is_killed(made: Entities) -> None:
+    asyncio.run(make_topic(made))
+    assert made.runner("entity", "delete", "local-primary:news/Subscriptions/all", "--yes").code == 0
+    news = messages("de", 60, application_properties={"country": "DE"})
+    made.send_together("news", news)
+    done = made.runner(*WORDS, "--yes")
+    assert done.code == 0, done
+    (line,) = (line for line in done.stderr.splitlines() if "goes to it alone with: " in line)
+    words = shlex.split(line.partition("with: sbpair ")[2])
+    assert words[-1] == "--delete-empty"
+    german, held = "news/Subscriptions/german", f"{HELD}/topics/news/german"
+    process = made.runner.start(*words, "--rate", "20", "--yes", "-q")
+    until(lambda: len(made.ids(german, Side.SECONDARY)) >= 10, process)
+    process.kill()
+    process.communicate()
+    arrived = made.ids(german, Side.SECONDARY)
+    assert len(arrived) + len(made.ids(held, Side.SECONDARY)) == 60, "sent and completed in one transaction"
+    ran = made.runner(*words, "--yes", "-o", "json", timeout=LIMIT_SECONDS)
+    assert (ran.code, ran.data["to"]) == (0, german), ran
+    assert "They were the same afterwards." in ran.stderr
+    assert sorted(made.ids(german, Side.SECONDARY)) == sorted(f"de{n}" for n in range(60)), "each once"
+    assert sorted(as_sent(one.payload).payload for one in made.lying(german, Side.SECONDARY)) == sorted(news)
+    assert made.runner("entity", "show", f"local-secondary:{held}").code != 0
