@@ -140,7 +140,10 @@ class _Files:
             if not (ledgers := ledgers_in(path)):
                 raise UsageError(f"There is no ledger {path}.")
             for ledger in ledgers:
-                self._read_ledger(ledger, namespace)
+                try:
+                    self._read_ledger(ledger, namespace)
+                except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise UsageError(f"Cannot read the ledger {ledger}: {error}") from error
         for path in request.archives:
             for message in read_archives((path,), to="anywhere"):  # nothing is sent
                 if isinstance(message, Restorable):

@@ -3,8 +3,11 @@
 import base64
 import json
 import random
+import re
+import shlex
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -271,3 +274,19 @@ async def test_a_run_without_an_end_may_never_have_completed(here: World, tmp_pa
             assert len(report.claims) == 1
         with pytest.raises(UsageError, match="no ledger"):
             await report_promotion(ends, PromotionRequest(ledgers=(tmp_path / "none.jsonl",)))
+        for wrong in (b'"time": 5', b'"time": "x"', b'"destination": null'):
+            name = wrong.split(b":")[0]
+            text = re.sub(name + rb': "[^"]*"', wrong, whole.read_bytes().replace(b"contoso@", b"x@"))
+            cut_off.write_bytes(text.replace(b"fabrikam@", b"contoso@"))
+            with pytest.raises(UsageError, match="Cannot read the ledger"):
+                await report_promotion(ends, PromotionRequest(ledgers=(cut_off,)))
+
+
+async def test_names_out_of_a_snapshot_stand_quoted_in_commands(here: World) -> None:
+    async with open_ends(here.pair.primary) as ends:
+        found = await read_namespace(ends, ListEntitiesRequest())
+        foreign = replace(found.entities[0], path="it's; {rm}")
+        snapshot = Contents.of(replace(found, entities=(foreign, *found.entities)))
+        report = await report_promotion(ends, PromotionRequest(snapshot))
+    (claim,) = report.claims
+    assert shlex.split(claim.command) == ["sbpair", "entity", "show", "contoso:it's; {rm}"]

@@ -242,10 +242,10 @@ def _counts(seen: PromotionEvidence) -> Iterator[Claimed]:
     if seen.snapshot is None:
         return
     namespace, old = seen.now.namespace, seen.snapshot.namespace
-    show = f"sbpair entity show {shlex.quote(f'{namespace}:{{}}')}"
     for one in compare(seen.snapshot, Contents.of(seen.now)).differences:
         evidence = f"{one.what}: {one.a or 'none'} in the snapshot, {one.b or 'none'} now"
-        yield Claimed(Claim.CHANGED, one.entity, None, None, evidence, show.format(one.entity))
+        show = shlex.join(["sbpair", "entity", "show", f"{namespace}:{one.entity}"])
+        yield Claimed(Claim.CHANGED, one.entity, None, None, evidence, show)
     now = {entity.path.lower(): entity.counts for entity in seen.now.entities}
     for entity in seen.snapshot.entities:
         after = now.get(entity.path.lower(), Counts())
@@ -254,5 +254,7 @@ def _counts(seen: PromotionEvidence) -> Iterator[Claimed]:
             if before > left:
                 evidence = f"{before:,} in the snapshot, {left:,} now; consumed, expired or lost cannot be told"
                 path = split_source(place)[0]
-                move = shlex.join(["sbpair", "move", f"{old}:{path}", f"{namespace}:{path}", "--dry-run"])
-                yield Claimed(Claim.FEWER, place, None, None, evidence, move if old != namespace else show.format(path))
+                words = ["entity", "show", f"{namespace}:{path}"]
+                if old != namespace:
+                    words = ["move", f"{old}:{path}", f"{namespace}:{path}", "--dry-run"]
+                yield Claimed(Claim.FEWER, place, None, None, evidence, shlex.join(["sbpair", *words]))
