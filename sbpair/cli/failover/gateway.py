@@ -16,6 +16,7 @@ import typer
 
 from sbpair.cli.context import EventLog, Stop, choose_pairs, load_settings, run_and_show
 from sbpair.cli.options import Options, PairsArgument, command, duration_option
+from sbpair.cli.transfer.options import MetricsOptions
 from sbpair.core.access import shown_name
 from sbpair.core.errors import ConnectionLostError, SbpairError, UsageError
 from sbpair.core.failover.measured import GatewayEntity, GatewayPair
@@ -96,13 +97,7 @@ def gateway(
     cert_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
     tls: Annotated[bool, typer.Option(help="Print connection strings for AMQP over TLS.")] = False,
     snippet: Annotated[Snippet, typer.Option(help="How the connection strings are printed.")] = Snippet.ENV,
-    metrics_on: Annotated[
-        int | None,
-        typer.Option(
-            "--metrics-port", min=0, max=65535, help="Serve /metrics and /healthz on this port; 0 for any free one."
-        ),
-    ] = None,
-    metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port listens on.")] = "127.0.0.1",
+    monitored: MetricsOptions,
     send_timeout: Annotated[
         str, typer.Option(metavar="DURATION", help="What a message has, on both sides together.")
     ] = "55s",
@@ -149,8 +144,8 @@ def gateway(
             async with AsyncExitStack() as stack:
                 opening = open_gateway(chosen, _with_file(own, keys), certificate, serving, host=host, number=port)
                 running = await stack.enter_async_context(opening)
-                if metrics_on is not None:
-                    await stack.enter_async_context(metrics_port(_Metrics(running), metrics_host, metrics_on))
+                if (own_port := monitored.metrics_port) is not None:
+                    await stack.enter_async_context(metrics_port(_Metrics(running), monitored.metrics_host, own_port))
                 _say(running, snippet, plain=is_loopback(host) and not tls)
                 running.keep_verifying()
                 again = partial(_pairs, options, pairs)

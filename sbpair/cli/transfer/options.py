@@ -317,3 +317,14 @@ class DrainOptions(MoveOptions):
     dry_run: Annotated[
         bool, typer.Option(help="Browse, ask the destinations, and say what a drain would do."), ONCE
     ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsOptions(OptionSet):
+    """Where monitoring finds a service."""
+
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve /metrics and /healthz on this port; 0 for any free one."),
+    ] = None
+    metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port listens on.")] = "127.0.0.1"

@@ -13,7 +13,7 @@ from sbpair import operations
 from sbpair.cli.asking import go_ahead, pair_to_write
 from sbpair.cli.context import EventLog, Stop, load_settings, open_sides, run_and_show
 from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.cli.transfer.options import MoveOptions
+from sbpair.cli.transfer.options import MetricsOptions, MoveOptions
 from sbpair.cli.transfer.report import doing, make_request, report_result
 from sbpair.core.access import shown_name
 from sbpair.core.durations import format_duration
@@ -38,13 +38,7 @@ def syphon(
     *,
     moves: MoveOptions,
     poll: Annotated[str, typer.Option(metavar="DURATION", help="How long one receive waits for a message.")] = "15m",
-    metrics_on: Annotated[
-        int | None,
-        typer.Option(
-            "--metrics-port", min=0, max=65535, help="Serve /metrics and /healthz on this port; 0 for any free one."
-        ),
-    ] = None,
-    metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port listens on.")] = "127.0.0.1",
+    monitored: MetricsOptions,
     metrics_to: Annotated[
         Path | None, typer.Option("--metrics-file", help="Write the metrics to this file every 15 seconds.")
     ] = None,
@@ -76,7 +70,7 @@ def syphon(
         metrics = ServiceMetrics(chosen.name, poll_seconds=poll_seconds)
         async with (
             _saying(chosen, request, metrics) as observer,
-            _served(metrics, metrics_host, metrics_on, metrics_to),
+            _served(metrics, monitored, metrics_to),
             open_sides(chosen) as sides,
         ):
             result = await operations.syphon(sides, request, observer=observer, stop=stop, totals=metrics.totals)
@@ -89,14 +83,15 @@ def syphon(
 
 
 @asynccontextmanager
-async def _served(metrics: "ServiceMetrics", host: str, port: int | None, file: Path | None) -> AsyncIterator[None]:
+async def _served(metrics: "ServiceMetrics", monitored: MetricsOptions, file: Path | None) -> AsyncIterator[None]:
     """The metrics where monitoring finds them."""
     from sbpair.cli.transfer.monitored import metrics_file, metrics_port, telemetry
 
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(telemetry(metrics))
-        if port is not None:
-            await stack.enter_async_context(metrics_port(metrics, host, port))
+        if monitored.metrics_port is not None:
+            endpoint = metrics_port(metrics, monitored.metrics_host, monitored.metrics_port)
+            await stack.enter_async_context(endpoint)
         if file is not None:
             await stack.enter_async_context(metrics_file(metrics, file))
         yield
