@@ -142,7 +142,7 @@ SAID = {
     "dead-letters": ("ValidationError\t33", "40 dead letters", "country is missing", "12 of 12 messages would be sent"),
     "drills": (
         "4 entities would be created beside the live ones",
-        "PROVED: each message came back once, unchanged",
+        "PROVED: each accepted message arrived once, unchanged",
         "live entities are the same as before.",
         "quota\torders",
     ),

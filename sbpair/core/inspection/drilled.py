@@ -8,7 +8,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any, Self
 
-from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings
+from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, QueueFacts
 from sbpair.core.failover.proof import Proof
 from sbpair.core.inspection.diagnosis import Diagnosis, Verdict
 from sbpair.core.inspection.snapshot import describe_counts
@@ -50,7 +50,7 @@ class Mark:
     until: float
 
     @classmethod
-    def of(cls, facts: EntityFacts) -> Self | None:
+    def of(cls, facts: EntityFacts | QueueFacts) -> Self | None:
         """None for everything that is not provably a drill's: its metadata and its path have to agree."""
         found = _MARK.fullmatch(facts.settings.user_metadata or "")
         if found is None or not facts.path.lower().startswith(f"{label_of(found['run'])}/"):
@@ -301,7 +301,7 @@ class Drilled:
         if differ:
             counts = f"Of {live}, {differ:,} {'has' if differ == 1 else 'have'} other counts than before."
         order = "but messages of sessions were overtaken" if self._of(ORDER) else "sessions in order"
-        proof = f"PROVED: each message came back once, unchanged, {order}."
+        proof = f"PROVED: each accepted message arrived once, unchanged, {order}."
         if not self.proved:
             failed = (f"{one.entity} ({one.outage})" for one in self.entities if one.verdict != "proved")
             proof = f"NOT PROVED: {listed(failed)}."

@@ -10,6 +10,7 @@ from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.entities import Counts, EntityStatus, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.audit import CHECKS, AuditReport, Finding, Severity, alike, explain, in_one_line, run
+from sbpair.core.inspection.drilled import label_of, mark
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import to_plain
@@ -170,6 +171,16 @@ def test_left_overs_of_an_unknown_primary_are_told_once_per_primary() -> None:
         ("adatum/x-servicebus-transfer", Severity.ERROR),
         ("zzz-old/x-servicebus-transfer", Severity.WARNING),
     ]
+
+
+def test_queues_of_a_drill_are_left_over_once_its_time_is_over() -> None:
+    until = healthy().taken_at + 60
+    metadata = {"user_metadata": mark("r1", until)}
+    queue = a_queue(path(0, label_of("r1")))
+    marked = replace(queue, facts=replace(queue.facts, settings=replace(queue.facts.settings, **metadata)))
+    assert only(healthy(more=(marked,)), "SBP006") == []
+    assert len(only(replace(healthy(more=(marked,)), taken_at=until + 1), "SBP006")) == 1
+    assert len(only(healthy(more=(queue,)), "SBP006")) == 1
 
 
 def another(name: str, primary: NamespaceAccess, secondary: NamespaceAccess) -> Pair:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from sbpair.core.inspection.audit.findings import Check, Found, Severity, View
+from sbpair.core.inspection.drilled import Mark
 from sbpair.core.inspection.plan import Difference, differences, user_of
 from sbpair.core.names import BACKLOG_INFIX
 from sbpair.core.words import counted, listed, span
@@ -98,6 +99,9 @@ def _left_over(view: View) -> Iterator[Found]:
     view.secondary.queues()
     by_label: dict[str, list[int]] = {}
     for name, queue in view.secondary.seen.backlog():
+        drill = Mark.of(queue.facts)
+        if drill is not None and drill.until > view.snapshot.taken_at:
+            continue  # it removes them itself; if it was killed, the next one does
         if name.primary_label not in known:
             held = queue.facts.counts.total or int(not queue.empty)
             by_label.setdefault(name.primary_label, []).append(held)
