@@ -47,7 +47,8 @@ def audit_page(result: audited.AuditResult, notes: Sequence[str]) -> Page:
     pairs, errors, reports = result.pairs, result.errors, result.reports
     skipped = table_of(audited.SkippedRow, audited.skipped_rows(reports), "Not checked")
     worst_first = sorted(pairs, key=lambda pair: (-pair.rank, -pair.waiting))
-    fleet = [*map(_failed_row, errors), *map(_row, worst_first)]
+    failed = [_FleetRow(one.error.exit_name, one.pair, findings=one.error.message) for one in errors]
+    fleet = [*failed, *map(_row, worst_first)]
     sections: list[Section] = [
         Cards(tuple(_figures(pairs, errors))),
         table_of(_FleetRow, fleet, "Fleet"),
@@ -177,10 +178,6 @@ def _named(side: NamespaceSnapshot, label: str) -> str:
     name = spoken_name(label, side.host)
     tier = side.facts.tier if side.facts else None
     return f"{name} ({tier})" if tier else name
-
-
-def _failed_row(failed: audited.FailedPair) -> _FleetRow:
-    return _FleetRow(failed.error.exit_name, failed.pair, findings=failed.error.message)
 
 
 def _waiting(pairs: Sequence[audited.AuditedPair]) -> Iterator[Bars]:

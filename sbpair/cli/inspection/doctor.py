@@ -93,16 +93,15 @@ def _screen(rows: Sequence[Diagnosis]) -> Iterator[_ScreenRow]:
     all_commands = sum(row.check == COMMAND for row in rows)
     for (result, what, detail), alike in together.items():
         if alike[0].check == VERSIONS:
-            detail = "\n".join(dict.fromkeys(_version(one) for one in alike))
+            named = (
+                one.detail if one.detail.startswith(one.subject) else f"{one.subject} {one.detail}" for one in alike
+            )
+            detail = "\n".join(dict.fromkeys(named))
         elif alike[0].check == COMMAND and result == Verdict.OK and len(alike) == all_commands:
             detail = "all have the rights they need"
         elif alike[0].check == COMMAND:
             detail = f"{', '.join(one.subject for one in alike)}: {detail}"
         yield _ScreenRow(result, what, "\n".join(filter(None, (detail, alike[0].next_step))))
-
-
-def _version(row: Diagnosis) -> str:
-    return row.detail if row.detail.startswith(row.subject) else f"{row.subject} {row.detail}"
 
 
 def _what(row: Diagnosis) -> str:

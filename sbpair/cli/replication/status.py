@@ -180,15 +180,10 @@ def _shown(name: str, said: str, seen: list[_Seen], state: State | None, only_st
         summary=f"{counted(len(seen), 'session')}: {counts}; {len(stuck)} stuck. "
         f"{completed:,} completed, {failed:,} failed.",
         exit=Exit.FINDINGS if stuck else Exit.OK,
-        checks=tuple(_checks(name, stuck)),
+        checks=tuple(Check("replication", one.entry.session_id, Severity.WARNING, one.stuck or "") for one in stuck)
+        or (Check("replication", name, Severity.OK, "no session is stuck"),),
         metrics=tuple(_metrics(by_state, len(stuck), completed, failed)),
     )
-
-
-def _checks(name: str, stuck: list[_Seen]) -> list[Check]:
-    if not stuck:
-        return [Check("replication", name, Severity.OK, "no session is stuck")]
-    return [Check("replication", one.entry.session_id, Severity.WARNING, one.stuck or "") for one in stuck]
 
 
 def _metrics(by_state: Counter[State], stuck: int, completed: int, failed: int) -> list[Metric]:
