@@ -18,7 +18,6 @@ from sbpair.cli.pipeline.session import (
     rows_in,
 )
 from sbpair.cli.transfer import options as shared
-from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
 from sbpair.core.outcome import Exit
@@ -105,7 +104,7 @@ def replay(
         although_in_the_queues,
         although_gone,
         filters.wanted(),
-        allowed_entities(chosen.resolve()) if only_entities else None,
+        shared.only_entities(chosen.resolve()) if only_entities else None,
         rate,
         reserve,
         ttl,

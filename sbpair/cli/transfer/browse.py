@@ -19,8 +19,7 @@ from sbpair.cli.transfer.entity_ref import (
     find_entity_ref,
     find_namespace,
 )
-from sbpair.cli.transfer.options import Filters, QueuesOption, ReasonOption
-from sbpair.cli.transfer.report import backlog_path
+from sbpair.cli.transfer.options import Filters, QueuesOption, ReasonOption, backlog_path
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side

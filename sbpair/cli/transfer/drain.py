@@ -18,17 +18,17 @@ from sbpair.cli.context import (
     system_clock,
 )
 from sbpair.cli.options import Options, PairArgument, command
-from sbpair.cli.transfer.options import DrainOptions, Undelivered, patience
+from sbpair.cli.transfer.options import DrainOptions, Undelivered, doing, make_request, patience
 from sbpair.cli.transfer.planned import PlanFiles
-from sbpair.cli.transfer.report import doing, make_request, report_result
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError, unwritable
+from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import in_words
 from sbpair.core.transfer.conclusion import operations_of
 from sbpair.render.console import check_writable, say, write_file
 from sbpair.render.output import Format
-from sbpair.render.result import CommandResult
+from sbpair.render.result import Check, CommandResult, Severity, metrics_of, table_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -111,6 +111,29 @@ def _request(options: Options, pair: Pair, moves: DrainOptions) -> "operations.D
         leave_refused=moves.on_refused is Undelivered.LEAVE,
         processes=moves.processes,
         **patience(options, moves.give_up_after),
+    )
+
+
+def report_result(
+    command: str, pair: Pair, result: "operations.DrainResult", *, verbose: bool = False
+) -> CommandResult:
+    """A run of the pump as tables, data and exit code."""
+    from sbpair.core.transfer.report import OutcomeRow
+
+    operations = result.used or result.forecast
+    takes = "It took" if result.used else "Moving them would take"
+    severity = Severity.OK if result.exit is Exit.OK else Severity.WARNING
+    label = ("pair", pair.name)
+    return CommandResult(
+        command,
+        result,
+        (table_of(OutcomeRow, result.rows()),),
+        notes=(*result.notes, *([f"{takes} {in_words(operations)}."] if verbose and operations else [])),
+        summary=result.closing,
+        exit=result.exit,
+        checks=(Check("backlog", pair.name, severity, result.closing),),
+        metrics=(*metrics_of(result.report, label), *metrics_of(result.left, label)),
+        closing=True,
     )
 
 

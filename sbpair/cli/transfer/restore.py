@@ -13,7 +13,6 @@ from sbpair.cli.options import Options, command
 from sbpair.cli.transfer import options as shared
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.cli.transfer.planned import PlannedRun
-from sbpair.cli.transfer.report import only_entities as allowed_entities
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path
@@ -86,7 +85,7 @@ def restore(
         tuple(files),
         wanted=filters.wanted(),
         to=None if to is None else check_entity_path(to),
-        only=allowed_entities(place) if only_entities and isinstance(place, Pair) else None,
+        only=shared.only_entities(place) if only_entities and isinstance(place, Pair) else None,
         although_in_the_queues=although_in_the_queues,
         although_gone=although_gone,
         dry_run=dry_run,

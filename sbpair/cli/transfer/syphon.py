@@ -13,8 +13,8 @@ from sbpair import operations
 from sbpair.cli.asking import go_ahead, pair_to_write
 from sbpair.cli.context import EventLog, Stop, load_settings, open_sides, run_and_show
 from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.cli.transfer.options import MetricsOptions, MoveOptions
-from sbpair.cli.transfer.report import doing, make_request, report_result
+from sbpair.cli.transfer.drain import report_result
+from sbpair.cli.transfer.options import MetricsOptions, MoveOptions, doing, make_request
 from sbpair.core.access import shown_name
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import jsonschema
 import pytest
 
-from sbpair.cli.transfer.report import report_result
+from sbpair.cli.transfer.drain import report_result
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.errors import EntityNotFoundError, ServerBusyError
 from sbpair.core.message import Disposition, Received

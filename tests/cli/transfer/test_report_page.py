@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.cli.transfer.report import report_result
+from sbpair.cli.transfer.drain import report_result
 from sbpair.cli.transfer.report_page import page_of
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.transfer.conclusion import Asked, DrainResult
