@@ -107,7 +107,7 @@ def export(
     config-json     all of a --namespace for emulators
     snapshot        all of a --namespace for `sbpair diff`
     github-action   audit as a step of a workflow
-    drill-...       a monthly rehearsal, as workflow or CronJob
+    drill-...       a monthly rehearsal: workflow or CronJob
     gateway-...     the gateway beside an application
 
     The templates make the queues that `sbpair provision` makes, for tiers Standard and Premium. The output says how
