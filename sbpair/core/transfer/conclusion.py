@@ -6,7 +6,7 @@ is called archived or moved, with the place.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sbpair.core import errors
@@ -323,24 +323,35 @@ def _remaining(report: DrainReport, backlog: Backlog, asked: Asked) -> list[Advi
     found = list(advice(backlog, drain=f"sbpair drain {asked.pair}" if asked.dead_letter else asked.go_on))
     if asked.dead_letter:
         found.sort(key=lambda one: not any(command.endswith("--dlq") for command in one.commands))
-        if found and report.archive is None and _only_undeliverable(report):
+        undeliverable = _only_left(report, lambda reason: reason.startswith(UNDELIVERABLE))
+        if found and report.archive is None and undeliverable:
             # The same command would leave them again.
             found[0] = replace(found[0], commands=(f"sbpair drain {asked.pair} --dlq --archive {asked.pair}-kept",))
-    elif found and _only_refused(report):
+    elif found and _only_left(report, lambda reason: reason.startswith(REFUSED_BY)):
         found[0] = replace(found[0], commands=(f"{asked.go_on} --on-refused dead-letter",))
+    elif found and _only_left(report, _needs_cure):
+        found[0] = replace(
+            found[0], sentence=f"{found[0].sentence} Make the changes above first, or they are left again."
+        )
+    if not asked.dead_letter and report.dead_lettered and report.dead_lettered == backlog.known("dead_letter"):
+        found = [replace(one, commands=tuple(_kept(command, asked) for command in one.commands)) for one in found]
     return found
 
 
-def _only_refused(report: DrainReport) -> bool:
-    """Whether all that is left was refused by its destination: the same command would leave it again."""
-    in_vain = report.ended_by not in _EARLY and not report.failures and not report.uncompleted
-    return in_vain and bool(left := _left(report)) and all(reason.startswith(REFUSED_BY) for reason in left)
+def _kept(command: str, asked: Asked) -> str:
+    """Instead of a command that would only leave what this run has just dead-lettered."""
+    return f"{command} --archive {asked.pair}-kept" if command == f"sbpair drain {asked.pair} --dlq" else command
 
 
-def _only_undeliverable(report: DrainReport) -> bool:
-    left = _left(report)
+def _only_left(report: DrainReport, why: Callable[[str], bool]) -> bool:
+    """Whether all that is left is for such reasons, so that the same command would leave it again."""
     in_vain = report.ended_by not in _EARLY and not report.failures and not report.uncompleted
-    return in_vain and bool(left) and all(reason.startswith(UNDELIVERABLE) for reason in left)
+    return in_vain and bool(left := _left(report)) and all(map(why, left))
+
+
+def _needs_cure(reason: str) -> bool:
+    found = _ERROR_CODE.search(reason)
+    return found is not None and found[1] in _CURES
 
 
 def _to_go_on(report: DrainReport, asked: Asked) -> Asked:
