@@ -439,7 +439,7 @@ def test_what_cannot_be_moved_is_refused_before_the_first_message(made: Entities
         (("copy", queue, sessions, "--dlq", "--with-dlq"), "not both"),
         (("purge", queue, "--archive", "kept", "--no-archive"), "not both"),
         (("purge", queue, "--dry-run"), "deletes it permanently. Nothing"),
-        (("move", queue, "news/Subscriptions/audit"), "nothing can be sent to it"),
+        (("copy", queue, "news/Subscriptions/audit"), "nothing can be sent to it"),
         (("move", f"{queue}/$DeadLetterQueue", queue), "sbpair dlq"),
     ):
         ran = made.runner(*words, "--yes")
