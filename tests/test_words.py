@@ -39,7 +39,7 @@ LEFT_IN_NAMES = {
     # Words of the protocols, and of Python's: `aud` of a token, an option of `ping`, a line of text.
     *("engine/auth.py:SERVICE_BUS_AUDIENCE", "engine/auth.py:audience", "operations/ping.py:by_look_up"),
     *("core/failover/measured.py:LOOK_UP", "runtime/failover/backlog.py:ONE_KEY"),
-    *(f"emulator/laws/partitions.py:{act}_one_partition" for act in ("deferred", "peek", "settle", "transaction")),
+    *(f"emulator/laws/entities.py:{act}_one_partition" for act in ("deferred", "peek", "settle", "transaction")),
     *("core/replication/ownership.py:LookUp", "core/inspection/audit/findings.py:in_one_line"),
     *("clients/failover.py:Chronicle", "clients/failover.py:Audience", "runtime/failover/pairing.py:audience"),
     *("cli/cost/cost.py:one_estimate", "cli/replication/send.py:one_side", "pipeline/replication/report.py:one_side"),

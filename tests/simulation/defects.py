@@ -27,7 +27,7 @@ from sbpair.files import AppendedFile
 from sbpair.runtime.browse import Found
 from sbpair.runtime.failover import backlog, sender
 from sbpair.runtime.replication import lease, session, store
-from sbpair.runtime.transfer import carrying, drain, ledger, move_sessions, sinks
+from sbpair.runtime.transfer import drain, ledger, move_sessions, pump, sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def _line_before_confirmation() -> None:
 
         return early
 
-    replace(carrying.Carrier, "send", make)
+    replace(pump.Carrier, "send", make)
 
 
 @defect("the receipt is settled without waiting for the ledger")
@@ -505,7 +505,7 @@ def _half_not_recorded() -> None:
 
         return of_whole_batches
 
-    replace(carrying.Carrier, "_recorded", make)
+    replace(pump.Carrier, "_recorded", make)
 
 
 @defect("every message counts for one destination")

@@ -62,7 +62,7 @@ class SizeLaws:
     max_session_state_bytes = limit(
         "The state of a session is as large as a message may be at most: 256 KB, in the Premium tier 100 MB.",
         documented("Message sessions"),
-        "requests/sessions.py set_session_state",
+        "requests/messages.py set_session_state",
         ByTier(256 * 1024, 256 * 1024, _PREMIUM_BYTES),
         _PREMIUM_BYTES,
     )

@@ -1,4 +1,4 @@
-"""Requests about messages: look, renew, receive deferred ones, settle, schedule, delete."""
+"""Requests about messages (look, renew, receive deferred ones, settle, schedule, delete) and about sessions."""
 
 import uuid
 from functools import partial
@@ -8,6 +8,7 @@ from sbpair.emulator.broker.mailbox import MAIN, page
 from sbpair.emulator.broker.messages import Message, State, as_mapping, milliseconds
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.sessions import Sessions
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.requests.call import Answering, Call, Reply
 from sbpair.engine import errors
@@ -220,3 +221,77 @@ def delete_messages(call: Call) -> Answering:
             deleted += 1
         yield
     return Reply.ok(message_count=Int(deleted)) if deleted else Reply.nothing()
+
+
+_STRING = 0xB1
+_END_OF_TIME_MILLISECONDS = 253_402_300_799_000
+
+
+def renew_session_lock(call: Call) -> Answering:
+    """renew-session-lock: start a session lock's time again.
+
+    Request   session-id.
+    Response  200 expiration: timestamp; 410 session-lock-lost when nobody holds the session.
+    """
+    yield
+    return Reply.ok(expiration=milliseconds(_sessions(call).renew(call.text("session-id"))))
+
+
+def get_session_state(call: Call) -> Answering:
+    """get-session-state: session-id -> 200 session-state: binary or null."""
+    yield
+    return Reply.ok(session_state=_sessions(call).require_held(call.text("session-id")).state)
+
+
+def set_session_state(call: Call) -> Answering:
+    """set-session-state: keep bytes with a session.
+
+    Request   session-id, session-state binary, or null or an empty one (clear it).
+    Response  200; 410 when nobody holds the session.
+    """
+    yield
+    state = call.body.get("session-state")
+    if state is not None and not isinstance(state, bytes):
+        raise BrokerError(errors.ARGUMENT_ERROR, "The session state must be bytes or null.")
+    if state is not None and len(state) > call.namespace.laws.max_session_state_bytes:
+        raise BrokerError(errors.SIZE_EXCEEDED, f"The session state of {len(state)} bytes is too large.")
+    sessions, session_id = _sessions(call), call.text("session-id")
+
+    holder = sessions.require_held(session_id).holder
+
+    def check() -> None:
+        if sessions.require_held(session_id).holder is not holder:
+            raise BrokerError(errors.SESSION_LOCK_LOST, f"The lock of the session '{session_id}' has expired.")
+
+    def keep() -> None:
+        call.namespace.journal.put_session(call.location.entity, sessions.set_state(session_id, state or None))
+
+    if call.transaction is None:
+        keep()
+    else:
+        call.transaction.change(check, keep)
+    return Reply.ok()
+
+
+def get_message_sessions(call: Call) -> Answering:
+    """get-message-sessions: ids of sessions, sorted, a page of them.
+
+    Request   last-updated-time timestamp, skip int, top int. The end of time (253402300800000) asks for all sessions
+              with messages or state, an earlier time for those whose state was set after it.
+    Response  200 sessions-ids (sic): array of string, skip: int; 204 when there is none.
+    """
+    yield
+    skip, top = max(call.number("skip", 0), 0), max(call.number("top", 100), 0)
+    changed_after = call.number("last-updated-time", _END_OF_TIME_MILLISECONDS)
+    every = changed_after >= _END_OF_TIME_MILLISECONDS
+    listed = _sessions(call).listed(None if every else changed_after / 1000)[skip : skip + top]
+    if not listed:
+        return Reply.nothing("com.microsoft:session-not-found")
+    return Reply(200, {"sessions-ids": Array(_STRING, tuple(listed)), "skip": Int(skip + len(listed))})
+
+
+def _sessions(call: Call) -> Sessions:
+    sessions = call.mailbox.sessions
+    if sessions is None:
+        raise BrokerError(errors.NOT_ALLOWED, f"The entity '{call.mailbox.path}' does not have sessions.")
+    return sessions

@@ -17,7 +17,7 @@ from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transaction
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.requests import messages, rules, sessions
+from sbpair.emulator.requests import messages, rules
 from sbpair.emulator.requests.call import Answering, Call, Operation, Reply, WithinTransaction
 from sbpair.engine import errors
 from sbpair.engine.auth import LISTEN, SEND, rights_for
@@ -42,10 +42,10 @@ OPERATIONS = {
     "com.microsoft:cancel-scheduled-message": Operation(messages.cancel_scheduled_message, SEND, AT_COMMIT),
     "com.microsoft:receive-by-sequence-number": Operation(messages.receive_by_sequence_number, LISTEN),
     "com.microsoft:update-disposition": Operation(messages.update_disposition, LISTEN, AT_COMMIT),
-    "com.microsoft:renew-session-lock": Operation(sessions.renew_session_lock, LISTEN),
-    "com.microsoft:get-session-state": Operation(sessions.get_session_state, LISTEN),
-    "com.microsoft:set-session-state": Operation(sessions.set_session_state, LISTEN, AT_COMMIT),
-    "com.microsoft:get-message-sessions": Operation(sessions.get_message_sessions, LISTEN),
+    "com.microsoft:renew-session-lock": Operation(messages.renew_session_lock, LISTEN),
+    "com.microsoft:get-session-state": Operation(messages.get_session_state, LISTEN),
+    "com.microsoft:set-session-state": Operation(messages.set_session_state, LISTEN, AT_COMMIT),
+    "com.microsoft:get-message-sessions": Operation(messages.get_message_sessions, LISTEN),
     "com.microsoft:add-rule": Operation(rules.add_rule, LISTEN, REFUSED),
     "com.microsoft:remove-rule": Operation(rules.remove_rule, LISTEN, REFUSED),
     "com.microsoft:enumerate-rules": Operation(rules.enumerate_rules, LISTEN),

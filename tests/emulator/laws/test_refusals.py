@@ -13,8 +13,12 @@ from sbpair.emulator.entities import (
 )
 from sbpair.emulator.namespace import new_auth_rule
 from sbpair.emulator.requests.call import Call
-from sbpair.emulator.requests.messages import delete_messages, receive_by_sequence_number, update_disposition
-from sbpair.emulator.requests.sessions import set_session_state
+from sbpair.emulator.requests.messages import (
+    delete_messages,
+    receive_by_sequence_number,
+    set_session_state,
+    update_disposition,
+)
 from sbpair.engine.errors import BrokerError, EntityError
 from sbpair.service import Tier
 from tests.emulator.broker.conftest import Bench
