@@ -376,6 +376,8 @@ class _Run:
         return [] if not written else list(self._examine(written))
 
     def _examine(self, written: dict[str, int]) -> Iterator[ArchiveFile]:
+        from pyspark.sql import functions
+
         paths = [self._store.location(path) for path in written if path.endswith(".parquet")]
         if not paths:
             return
@@ -385,23 +387,18 @@ class _Run:
             .selectExpr("_metadata.file_path file", "*")
             .groupBy("file", "pair", "queue", "dead_letter")
         )
-        facts = by_file.agg(*_file_facts())
+        facts = by_file.agg(
+            functions.count("*").alias("rows"),
+            functions.min("sequence_number").alias("first"),
+            functions.max("sequence_number").alias("last"),
+            functions.expr("unix_millis(min(enqueued_at))").alias("first_enqueued_ms"),
+            functions.expr("unix_millis(max(enqueued_at))").alias("last_enqueued_ms"),
+        )
         for row in self._session.run(lambda: facts.collect(), "Checking files", tell=self._tell):
-            name = row["file"].rsplit("/", 1)[1]
+            found = row.asDict()
+            name = found.pop("file").rsplit("/", 1)[1]
             path = next(one for one in written if one.endswith("/" + name))
-            yield ArchiveFile(
-                path,
-                row["pair"],
-                row["queue"],
-                row["dead_letter"],
-                path.split("/date=")[1].split("/")[0],
-                row["rows"],
-                written[path],
-                row["first"],
-                row["last"],
-                row["first_enqueued_ms"],
-                row["last_enqueued_ms"],
-            )
+            yield ArchiveFile(path, date=path.split("/date=")[1].split("/")[0], bytes=written[path], **found)
 
     def _settle(self, spans: Sequence[Span], label: str) -> None:
         """Complete in the queues what committed files hold of these spans."""
@@ -543,18 +540,6 @@ def _rounds(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:
             if not waiting[key]:
                 del waiting[key]
         yield list(taken.values())
-
-
-def _file_facts() -> list[Any]:
-    from pyspark.sql import functions
-
-    return [
-        functions.count("*").alias("rows"),
-        functions.min("sequence_number").alias("first"),
-        functions.max("sequence_number").alias("last"),
-        functions.expr("unix_millis(min(enqueued_at))").alias("first_enqueued_ms"),
-        functions.expr("unix_millis(max(enqueued_at))").alias("last_enqueued_ms"),
-    ]
 
 
 def _quoted(text: str) -> str:

@@ -7,7 +7,7 @@ committed yet.
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sbpair.pipeline.manifest import ArchiveFile, Commit, LocalStore, Manifest, Store, append
@@ -37,18 +37,15 @@ class Group:
         head = self.files[0]
         early = [one.first_enqueued_ms for one in self.files if one.first_enqueued_ms is not None]
         late = [one.last_enqueued_ms for one in self.files if one.last_enqueued_ms is not None]
-        return ArchiveFile(
-            "",
-            head.pair,
-            head.queue,
-            head.dead_letter,
-            head.date,
-            sum(one.rows for one in self.files),
-            0,
-            min(one.first for one in self.files),
-            max(one.last for one in self.files),
-            min(early, default=None),
-            max(late, default=None),
+        return replace(
+            head,
+            path="",
+            rows=sum(one.rows for one in self.files),
+            bytes=0,
+            first=min(one.first for one in self.files),
+            last=max(one.last for one in self.files),
+            first_enqueued_ms=min(early, default=None),
+            last_enqueued_ms=max(late, default=None),
         )
 
 
@@ -107,8 +104,6 @@ def _unless_replaced(removed: Sequence[str]) -> "object":
 
 def _join_here(store: LocalStore, group: Group, run: str) -> ArchiveFile:
     """Row group after row group, so that memory stays small."""
-    import dataclasses
-
     import pyarrow.parquet as pq
 
     facts = group.joined
@@ -124,12 +119,10 @@ def _join_here(store: LocalStore, group: Group, run: str) -> ArchiveFile:
                 for batch in file.iter_batches(ROW_GROUP_ROWS):
                     writer.write_batch(batch.cast(schema))
     put_in_place(temporary, final)
-    return dataclasses.replace(facts, path=relative, bytes=final.stat().st_size)
+    return replace(facts, path=relative, bytes=final.stat().st_size)
 
 
 def _join_by_spark(store: Store, session: "Session", group: Group) -> ArchiveFile | None:
-    import dataclasses
-
     folder = f"data/run=joined-{uuid.uuid4().hex[:12]}"
     paths = [store.location(one.path) for one in group.files]
     frame = (
@@ -143,7 +136,7 @@ def _join_by_spark(store: Store, session: "Session", group: Group) -> ArchiveFil
     ]
     if len(written) != 1:
         return None
-    return dataclasses.replace(group.joined, path=written[0][0], bytes=written[0][1])
+    return replace(group.joined, path=written[0][0], bytes=written[0][1])
 
 
 def vacuum(store: Store, *, now: float) -> int:

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -332,13 +332,11 @@ def append(store: Store, commit: Commit, *, still_valid: Any = None) -> Commit:
     `still_valid(manifest)` is asked whenever others have committed meanwhile; it raises when that takes the ground from
     under this commit.
     """
-    import dataclasses
-
     while True:
         manifest = store.manifest()
         if still_valid is not None:
             still_valid(manifest)
-        numbered = dataclasses.replace(commit, number=manifest.next_number)
+        numbered = replace(commit, number=manifest.next_number)
         if store.commit(numbered):
             return numbered
 

@@ -16,6 +16,7 @@ id) and ledger lines of messages that no given archive has (`not_archived`). Nei
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -273,15 +274,5 @@ def _listed(row: dict[str, Any], ledgers: tuple[str, ...]) -> Finding:
         "altered": "another id, session or content than in the archive",
         "doubled": f"{row['finals']} final outcomes",
     }[row["verdict"]]
-    return Finding(
-        verdict=row["verdict"],
-        pair=row["pair"],
-        queue=row["queue"],
-        dead_letter=row["dead_letter"],
-        sequence_number=row["sequence_number"],
-        message_id=row["message_id"],
-        session_id=row["session_id"],
-        destination=row["destination"],
-        why=why,
-        ledgers=ledgers,
-    )
+    said = {one.name: row[one.name] for one in fields(Finding) if one.name not in ("why", "ledgers")}
+    return Finding(**said, why=why, ledgers=ledgers)

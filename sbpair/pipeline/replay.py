@@ -349,18 +349,8 @@ def _record_copies(copies: "DataFrame", folder: Path, way: Way, run: str) -> Non
 
 def _copy(row: Any, time: str, run: str) -> Entry:
     queue, number, message_id, enqueued_ms, destination, session_id, digest = row
-    return Entry(
-        queue,
-        number,
-        message_id,
-        enqueued_ms,
-        destination,
-        session_id,
-        "duplicate",
-        time,
-        reason=f"run {run}",
-        digest=digest,
-    )
+    message = queue, number, message_id, enqueued_ms, destination, session_id
+    return Entry(*message, "duplicate", time, reason=f"run {run}", digest=digest)
 
 
 def batched(items: Iterable[Item], most: int) -> Iterator[list[Item]]:

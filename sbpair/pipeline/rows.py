@@ -202,20 +202,11 @@ def wants_row(wanted: MessageFilter, *row: Any) -> bool:
     Raises:
         TaskError: with one of our errors in its text.
     """
-    queue, dead_letter, number, enqueued_at_us, message_id, payload, state, delivery_count = row
-    payload = bytes(payload)
+    queue, dead_letter, number, enqueued_at_us, message_id, payload, state, count = row
     with marking_errors():
-        message = _stored(
-            queue,
-            dead_letter,
-            number,
-            enqueued_at_us,
-            message_id,
-            payload,
-            state=State(state),
-            delivery_count=delivery_count,
-        )
-        return wanted.wants(message, describe(payload))
+        stored = queue, dead_letter, number, enqueued_at_us, message_id, bytes(payload)
+        message = _stored(*stored, state=State(state), delivery_count=count)
+        return wanted.wants(message, describe(message.payload))
 
 
 def content_digest(payload: bytes) -> bytes | None:

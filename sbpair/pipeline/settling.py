@@ -103,10 +103,7 @@ class Completing:
             Connection.to(self.pair, "secondary") as connection,
             ledger_of(connection, self.ledger, self.pair.way(to_archive=True), self.run, "taken") as ledger,
         ):
-            settling = Settling(
-                connection, *place, digests, self.patience_seconds, ledger, budget_per_second=self.budget_per_second
-            )
-            return connection.run(settling.carry_out())
+            return connection.run(Settling(self, connection, place, digests, ledger).carry_out())
 
 
 def _digests_in(archived: Archived) -> dict[int, bytes | None]:
@@ -128,27 +125,21 @@ class Settling:
 
     def __init__(
         self,
+        work: Completing,
         connection: Connection,
-        queue: str,
-        dead_letter: bool,
+        place: Place,
         wanted: dict[int, bytes | None],
-        patience_seconds: float,
-        ledger: Ledger | None = None,
-        *,
-        budget_per_second: float | None = None,
+        ledger: Ledger | None,
     ) -> None:
-        self._budget_per_second = budget_per_second
-        self._receiver = connection.receiver(queue, dead_letter=dead_letter)
+        self._work, self._wanted, self._ledger = work, wanted, ledger
+        self._receiver = connection.receiver(place[0], dead_letter=place[1])
         self._first, self._last = min(wanted), max(wanted)
-        self._wanted = wanted
-        self._patience_seconds = patience_seconds
-        self._ledger = ledger
         self._changed: set[int] = set()
 
     async def carry_out(self) -> Settled:
         """Raises ServiceError when the queue cannot be read, OSError when the ledger cannot be written."""
         limits = Limits(
-            total_messages=len(self._wanted), left_messages=MOST_HELD, budget_per_second=self._budget_per_second
+            total_messages=len(self._wanted), left_messages=MOST_HELD, budget_per_second=self._work.budget_per_second
         )
         source = Source(self._receiver.source, self._receiver, receive_messages=RECEIVE_MESSAGES)
         pump = Pump(
@@ -193,7 +184,7 @@ class Settling:
             if machine.custody.taken > taken:
                 moved_at, taken = CLOCK.monotonic(), machine.custody.taken
             waited = CLOCK.monotonic() - moved_at
-            if not present or machine.left_full or not locked or waited > self._patience_seconds:
+            if not present or machine.left_full or not locked or waited > self._work.patience_seconds:
                 return self._settled(present, taken, NOT_ARCHIVED_AHEAD if machine.left_full else LOCKED)
             pump.poll_again([source], wait_seconds=RECEIVE_WAIT_SECONDS)
         return Settled()

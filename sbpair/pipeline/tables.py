@@ -47,15 +47,8 @@ PLACE_COLUMNS = (
 )
 _LINE_COLUMNS = (
     ("queue", "string"),
-    ("dead_letter", "boolean"),
-    ("sequence_number", "bigint"),
-    ("enqueued_at_ms", "bigint"),
-    ("message_id", "string"),
-    ("session_id", "string"),
-    ("destination", "string"),
-    ("digest", "string"),
-    ("outcome", "string"),
-    ("reason", "string"),
+    *PLACE_COLUMNS[1:],
+    *((name, "string") for name in ("session_id", "destination", "digest", "outcome", "reason")),
     ("attempts", "int"),
     ("from_namespace", "string"),
     ("to_namespace", "string"),
