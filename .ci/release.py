@@ -1,7 +1,8 @@
 """What is published: `python .ci/release.py [FOLDER]` builds sdist and wheel, and writes beside them `SHA256SUMS`, a
 bill of materials (`sbom.cdx.json`, CycloneDX 1.6) and a statement of how they were built (`provenance.json`, in-toto's
-Statement with SLSA's provenance). `--docs` adds the site of the pages and the manual pages, `--executable` one file
-that needs no Python (`executable.py`), and `--image` a container image (`image.py`); these two install packages.
+Statement with SLSA's provenance). `--docs` adds the site of the pages and the manual pages, `--recordings` sessions
+to it (`recordings.py`), `--executable` one file that needs no Python (`executable.py`), and `--image` a container image
+(`image.py`); these three install packages.
 `tests/test_release.py` tries them all.
 
 The bill lists what `pip install sbpair` brings (scope `required`) and what its extras add (`optional`), with licences
@@ -33,6 +34,7 @@ from typing import Any
 
 import executable
 import image
+import recordings
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -42,6 +44,12 @@ DEVELOPERS_EXTRAS = frozenset({"all", "bench", "dev", "stories", "test"})
 SBOM, SUMS, PROVENANCE = "sbom.cdx.json", "SHA256SUMS", "provenance.json"
 LOCKS = (ROOT / "sbpair" / "render" / "install" / "requirements.txt", ROOT / ".ci" / "requirements.txt")
 """What `pip install sbpair` brings; what the extras and the checks add."""
+KINDS = {
+    "docs": "site and manual pages",
+    "recordings": "the docs with two sessions recorded now",
+    "executable": "one file",
+    "image": "container image",
+}
 _REPOSITORY = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
 """RFC 4122's namespace for URLs: the serial number says what was built, and the same build has the same one."""
 
@@ -53,12 +61,14 @@ def build(source: Path, folder: Path, epoch_seconds: int) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environ)
 
 
-def docs(archive: Path, version: str, epoch_seconds: int) -> None:
-    """The site of `sbpair help` and a manual page for each command, in one archive."""
+def docs(archive: Path, version: str, epoch_seconds: int, *, recorded: bool) -> None:
+    """The site of `sbpair help`, with the recorded sessions or without, and a manual page for each command."""
     with tempfile.TemporaryDirectory() as work:
         site, manual = Path(work) / "site", Path(work) / "man" / "man1"
         program = str(Path(sys.executable).with_name("sbpair"))
         subprocess.run([program, "help", "--html", str(site)], check=True, stdout=subprocess.DEVNULL)
+        if recorded:
+            recordings.write(site, Path(program))
         manual.mkdir(parents=True)
         start = subprocess.run([program, "--help"], check=True, capture_output=True, text=True).stdout
         (manual / "sbpair.1").write_text(manual_page("sbpair", start, version, epoch_seconds), encoding="utf-8")
@@ -326,7 +336,7 @@ def main() -> int:
     parser.add_argument("--no-build", action="store_true")
     parser.add_argument("--verify", action="store_true", help="check FOLDER against this repository")
     parser.add_argument("--lock", action="store_true", help="write the lock files")
-    for name, what in (("docs", "site and manual pages"), ("executable", "one file"), ("image", "container image")):
+    for name, what in KINDS.items():
         parser.add_argument(f"--{name}", action="store_true", help=f"make that as well: {what}")
     options = parser.parse_args()
     if options.lock:
@@ -342,8 +352,9 @@ def main() -> int:
     if len(wheels) != 1:
         raise SystemExit(f"{options.folder} holds {len(wheels)} wheels of sbpair, not one: begin with an empty folder.")
     version, epoch_seconds = wheels[0].name.split("-")[1], _epoch_seconds()
-    if options.docs:
-        docs(options.folder / f"sbpair-{version}-docs.tgz", version, epoch_seconds)
+    if options.docs or options.recordings:
+        archive = options.folder / f"sbpair-{version}-docs.tgz"
+        docs(archive, version, epoch_seconds, recorded=options.recordings)
     if options.executable:
         file = options.folder / f"sbpair-{version}-linux-{os.uname().machine}"
         executable.build(wheels[0], file, epoch_seconds)

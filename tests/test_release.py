@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 FOLDER = Path(MADE or "/nonexistent").resolve()
+RECORDED = ("ten-minutes", "worst-night")
 MOST_IMAGE_BYTES = 120_000_000
 KEY = "a-key-of-the-tests-and-no-secret"
 SHELL = ("sh", "gzip", "mkdir", "mktemp", "mv", "rm", "tail", "tar", "umask", "cat")
@@ -211,6 +212,11 @@ def test_manual_pages_and_site_have_every_command(tmp_path: Path) -> None:
     assert {"sbpair", "sbpair-drain", "sbpair-dlq-resubmit"} <= pages
     assert {f"sbpair-{name}" for name in COMMANDS} <= pages
     assert (tmp_path / "site" / "index.html").is_file()
+    if (tmp_path / "site" / "recordings.html").is_file():  # made where npm has the player
+        casts = [(tmp_path / "site" / f"{name}.cast").read_text(encoding="utf-8") for name in RECORDED]
+        assert "no message of any kind" in casts[0]
+        assert "No line of" in casts[1]
+        assert "recordings.html" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     if shutil.which("groff") is not None:
         files = map(str, (tmp_path / "man" / "man1").iterdir())
         warned = run(["groff", "-man", "-ww", "-Tutf8", *files])

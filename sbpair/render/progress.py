@@ -50,8 +50,7 @@ STALLED_SECONDS = 10.0
 class Shown:
     """How far something is, on stderr while the context is open; nothing when `quiet`.
 
-    `seconds_left`: the bar tells the rate, and the time that is left where this knows it; without it the time that has
-    passed.
+    `pace`: what the bar shows behind the amount, and as its clock; without it the clock shows the time that has passed.
     """
 
     def __init__(
@@ -61,14 +60,14 @@ class Shown:
         quiet: bool,
         color: bool,
         now: Callable[[], float] = time.monotonic,
-        seconds_left: Callable[[], float | None] | None = None,
+        pace: Callable[[], tuple[str, str]] | None = None,
     ) -> None:
         self._quiet, self._now = quiet, now
         self._last_line = now()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         if not quiet and can_redraw(sys.stderr):
-            self._bar, self._task = _make_bar(title, seconds_left, color=color)
+            self._bar, self._task = _make_bar(title, pace, color=color)
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -97,9 +96,10 @@ class Shown:
 
 
 class MoveProgress(Shown):
-    """An observer that shows how far a drain or syphon is: done, total as counted, rate, time left.
+    """An observer that shows how far a drain or move is: done, total as counted, rate, bytes, time left, end.
 
-    `log` gets every event after it was counted. With `quiet` nothing is shown.
+    `max_messages`: no more are moved, however many were counted. `log` gets every event after it was counted. With
+    `quiet` nothing is shown.
     """
 
     def __init__(
@@ -109,19 +109,24 @@ class MoveProgress(Shown):
         quiet: bool = False,
         color: bool = True,
         log: Callable[[events.Event], None] | None = None,
+        max_messages: int | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(title, quiet=quiet, color=color, now=now, seconds_left=self.seconds_left)
-        self._title, self._log = title, log
+        super().__init__(title, quiet=quiet, color=color, now=now, pace=self._pace)
+        self._title, self._log, self._max_messages = title, log, max_messages
         self._totals: dict[str, int] = {}
         self.done = 0
         self.size_bytes = 0
         self._began = self._last_move = now()
+        self._done_before = 0
 
     @property
     def total(self) -> int | None:
         """Messages counted at the beginning, or moved if more have come since; None while nothing was counted."""
-        return max(self.done, sum(self._totals.values())) if self._totals else None
+        if not self._totals:
+            return None
+        counted = sum(self._totals.values())
+        return max(self.done, counted if self._max_messages is None else min(counted, self._max_messages))
 
     def notify(self, event: events.Event) -> None:
         """Count what moved, pass the event on, show something when it is time."""
@@ -137,9 +142,15 @@ class MoveProgress(Shown):
         self._show()
 
     def _moved(self, messages: int, size_bytes: int) -> None:
+        now = self._now()
+        if self._stalled(now):
+            self._began, self._done_before = now, self.done
         self.done += messages
         self.size_bytes += size_bytes
-        self._last_move = self._now()
+        self._last_move = now
+
+    def _stalled(self, now: float) -> bool:
+        return now - self._last_move >= STALLED_SECONDS
 
     def _show(self) -> None:
         if not self.redraw(completed=self.done, total=self.total) and self.line_is_due():
@@ -147,57 +158,66 @@ class MoveProgress(Shown):
 
     @property
     def _rate(self) -> float:
-        """Of the whole run, not of the last seconds: a drain moves in batches, and a rate that jumps forecasts
-        nothing."""
-        return self.done / max(self._now() - self._began, 1e-9)
+        """Since the start, or since the last pause; not of the last seconds: a drain moves in batches, and a rate that
+        jumps forecasts nothing."""
+        return (self.done - self._done_before) / max(self._now() - self._began, 1e-9)
 
     def seconds_left(self) -> float | None:
         """Until all is moved that was counted; None where nothing moves, or nothing is left."""
         left = (self.total or 0) - self.done
-        moves = self.done and self._now() - self._last_move < STALLED_SECONDS
+        moves = self._rate > 0 and not self._stalled(self._now())
         return left / self._rate if moves and left > 0 else None
 
+    def _pace(self) -> tuple[str, str]:
+        """`1,197/s 36.2 MB`, and `0:00:36 10:13:02`: what is left, and the time of day when it ends."""
+        from rich.filesize import decimal
+
+        if not self.done:
+            return "", "-:--:--"
+        left = self.seconds_left()
+        clock = "-:--:--" if left is None else f"{timedelta(seconds=math.ceil(left))} {_time_of_day(left)}"
+        return f" {self._rate:,.0f}/s {decimal(self.size_bytes)}", clock
+
     def line(self) -> str:
-        """`drain: 1,200 of 5,000 messages, 310/s, about 12s left`."""
+        """`drain: 1,200 of 5,000 messages, 310/s, about 12s left (10:13:02)`."""
         total = f" of {self.total:,}" if self.total is not None else ""
         text = f"{self._title}: {self.done:,}{total} messages, {self._rate:,.0f}/s"
         if (left := self.seconds_left()) is not None:
-            text += f", about {format_duration(left)} left"
-        stalled = self._now() - self._last_move
-        if stalled >= STALLED_SECONDS:
-            text += f"; nothing moved for {format_duration(stalled)}"
+            text += f", about {format_duration(left)} left ({_time_of_day(left)})"
+        if self._stalled(now := self._now()):
+            text += f"; nothing moved for {format_duration(now - self._last_move)}"
         return text
 
 
-def _make_bar(title: str, seconds_left: Callable[[], float | None] | None, *, color: bool) -> "tuple[Progress, TaskID]":
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+def _time_of_day(seconds: float) -> str:
+    """The local time after `seconds`, as the user's clock shows it."""
+    return time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
+
+
+def _make_bar(title: str, pace: Callable[[], tuple[str, str]] | None, *, color: bool) -> "tuple[Progress, TaskID]":
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
     from rich.text import Text
 
     class Amount(ProgressColumn):
-        """`5,983/20,500 1,197/s`: of the whole run, as the plain line has it; no rate where nothing is forecast."""
+        """`5,983/20,500`, and the pace."""
 
         def render(self, task: Task) -> Text:
             total = "?" if task.total is None else f"{task.total:,.0f}"
-            forecast = seconds_left is not None and task.completed
-            rate = f" {task.completed / max(task.elapsed or 0.0, 1e-9):,.0f}/s" if forecast else ""
-            return Text(f"{task.completed:,.0f}/{total}{rate}", style="progress.download")
+            return Text(f"{task.completed:,.0f}/{total}{pace()[0] if pace else ''}", style="progress.download")
 
-    class Remaining(ProgressColumn):
-        """As the plain line has it, which knows when nothing moves."""
-
+    class Clock(ProgressColumn):
         def render(self, task: Task) -> Text:
-            left = None if seconds_left is None else seconds_left()
-            shown = "-:--:--" if left is None else str(timedelta(seconds=math.ceil(left)))
-            return Text(shown, style="progress.remaining")
+            return Text(pace()[1] if pace else "", style="progress.remaining")
 
-    clock = TimeElapsedColumn() if seconds_left is None else Remaining()
-    columns = (TextColumn("{task.description}"), BarColumn(), Amount(), clock)
-    bar = Progress(*columns, console=make_console(color=color, stderr=True), transient=True)
-    return bar, bar.add_task(title, total=None)
+    # Narrow, so that what is told beside it fits into 80 columns.
+    bar = BarColumn(bar_width=20 if pace else 40)
+    clock = Clock() if pace else TimeElapsedColumn()
+    shown = Progress(
+        TextColumn("{task.description}"),
+        bar,
+        Amount(),
+        clock,
+        console=make_console(color=color, stderr=True),
+        transient=True,
+    )
+    return shown, shown.add_task(title, total=None)

@@ -32,7 +32,8 @@ def test_a_move_says_a_line_when_it_is_time(capsys: pytest.CaptureFixture[str], 
         progress.notify(Forwarded(0.0, "q", "orders", 10, 1_000))
         progress.notify(Forwarded(0.0, "q", "orders", 10, 1_000))
     said = capsys.readouterr().err
-    assert said == ("" if quiet else "drain: 50 of 100 messages, 5/s, about 10s left\n")
+    wanted = "" if quiet else r"drain: 50 of 100 messages, 5/s, about 10s left \(\d\d:\d\d:\d\d\)\n"
+    assert re.fullmatch(wanted, said)
     assert (progress.done, progress.size_bytes) == (60, 6_000)
 
 
@@ -42,10 +43,25 @@ def test_no_time_left_is_told_of_what_does_not_move() -> None:
     progress.notify(BacklogCounted(0.0, "q", 17))
     progress.notify(Forwarded(0.0, "q", "orders", 5, 500))
     clock.now += 5.0
-    assert progress.line() == "drain: 5 of 17 messages, 1/s, about 12s left"
+    assert progress.line().startswith("drain: 5 of 17 messages, 1/s, about 12s left (")
     clock.now += 5.0
     assert progress.seconds_left() is None
     assert progress.line().endswith("/s; nothing moved for 10s"), "what is held back has no pace"
+    clock.now += 500.0
+    progress.notify(Forwarded(0.0, "q", "orders", 1, 100))
+    clock.now += 2.0
+    progress.notify(Forwarded(0.0, "q", "orders", 4, 400))
+    assert progress.line().startswith("drain: 10 of 17 messages, 2/s, about 2.8s left ("), (
+        "the pause is no part of the pace"
+    )
+
+
+def test_what_a_limit_leaves_is_no_part_of_the_total() -> None:
+    progress = MoveProgress("drain", quiet=True, max_messages=5)
+    progress.notify(BacklogCounted(0.0, "q", 3))
+    assert progress.total == 3
+    progress.notify(BacklogCounted(0.0, "r", 14))
+    assert progress.total == 5
 
 
 class Terminal(StringIO):
@@ -61,7 +77,7 @@ def test_a_bar_tells_the_rate_and_large_numbers_as_the_line_does(monkeypatch: py
     with MoveProgress("drain") as progress:
         progress.notify(BacklogCounted(0.0, "q", 20_500))
         progress.notify(Forwarded(0.0, "q", "orders", 5_983, 4_000))
-    assert re.search(r"5,983/20,500 [\d,]+/s", terminal.getvalue()), terminal.getvalue()
+    assert re.search(r"5,983/20,500 [\d,]+/s 4.0 kB", terminal.getvalue()), terminal.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,8 @@ def _result(discovery: "Discovery", pairs_out: Path | None) -> CommandResult:
         else:
             advice = Advice(f"Written to {pairs_out}; check it.", (f"sbpair --config {pairs_out} status {first}",))
         notes.append(str(advice))
+    elif pairs_out is not None:
+        notes.append(f"No pair was found that is not configured; {pairs_out} was not written.")
     for one in discovery.transfer:
         if one.pair and one.holds_messages:
             notes.append(str(Advice(f"The backlog of {one.pair} holds messages.", (f"sbpair status {one.pair}",))))

@@ -180,7 +180,8 @@ async def drain_showing(
     from sbpair.render.progress import MoveProgress
 
     log = None if options.quiet else EventLog(verbose=options.verbose).notify
-    with MoveProgress("drain", quiet=options.quiet, color=not options.no_color, log=log) as progress:
+    color, most = not options.no_color, request.max_messages
+    with MoveProgress("drain", quiet=options.quiet, color=color, log=log, max_messages=most) as progress:
         async with open_sides(pair, reopen=reopen) as sides:
             return await operations.drain(sides, request, observer=progress, stop=stop)
 

@@ -241,7 +241,9 @@ class IncidentReport:
             yield "Longest wait", format_duration(round(self.longest_wait_seconds))
         if self.waiting is not None:
             kinds = [
-                f"{'unknown' if number is None else f'{number:,}'} {kind}" for kind, number in self.waiting.items()
+                f"{'an unknown number of' if number is None else f'{number:,}'} {kind.replace('_', '-')}"
+                for kind, number in self.waiting.items()
+                if number != 0
             ]
             yield "Left in the backlog", listed(kinds, most=len(kinds)) or "nothing"
 
