@@ -14,6 +14,7 @@ GROUPS = {
     "Find and recover": {
         "discover": Entry("inspection.discover", "discover", "Find out whether you have backlog queues, and whose."),
         "status": Entry("inspection.status", "status", "Show what is waiting, and whether both namespaces answer."),
+        "top": Entry("inspection.top", "top", "Watch pairs, queues and dead letters on a terminal, down to a message."),
         "audit": Entry("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
         "peek": Entry("transfer.browse", "peek", "Show waiting messages, oldest first; nothing is taken."),
         "drain": Entry("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),

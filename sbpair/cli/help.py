@@ -141,7 +141,7 @@ PERMISSIONS = (
     ("rules", "any namespace", "Manage; --browse also Listen", "Azure Service Bus Data Owner"),
     ("gateway", "both", "Send; what its applications need on the primary", "Data Sender; Data Receiver, Data Owner"),
     ("send", "both", "Send", "Data Sender"),
-    ("exporter", "any namespace", "Manage, Listen for ages", "Azure Service Bus Data Owner"),
+    ("exporter, top", "any namespace", "Manage, Listen to browse", "Azure Service Bus Data Owner"),
     ("ping", "both", "Send on entities, Listen on backlog queues", "Data Sender, Data Receiver"),
     ("ping --control-plane", "both", "Manage", "Azure Service Bus Data Owner"),
     ("drill", "both", "Manage", "Azure Service Bus Data Owner"),

@@ -471,6 +471,17 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
             Proven("cli/inspection/test_exporter.py::test_it_serves_figures_of_what_can_be_read"),
         ),
     ),
+    "top": row(
+        "top",
+        ok=Proven("cli/inspection/test_top.py::test_from_the_pairs_down_to_a_message_and_back"),
+        failed=Never("what cannot be read is marked, with the reason"),
+        usage=Proven("cli/inspection/test_top.py::test_what_is_no_terminal_or_makes_no_sense_is_refused"),
+        partial=Never("what cannot be read is marked, with the reason"),
+        denied=Never("what cannot be read is marked, with the reason"),
+        findings=Never("it is looked at until somebody leaves it"),
+        unreachable=Never("what cannot be read is marked, with the reason"),
+        signals=Proven("cli/inspection/test_top.py::test_a_signal_ends_it_and_gives_the_terminal_back"),
+    ),
     "gateway": row(
         "gateway",
         ok=Proven("gateway/test_command.py::test_it_serves_tells_and_stops"),

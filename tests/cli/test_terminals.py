@@ -57,6 +57,7 @@ LINES: Mapping[str, tuple[str, ...]] = {
     "incident": ("incident --help",),
     "report": ("report --help",),
     "exporter": ("exporter --help",),
+    "top": ("top --help",),
     "explain": ("explain --help",),
     "session": ("session --help",),
     "message": ("message --help",),

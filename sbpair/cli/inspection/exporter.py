@@ -14,7 +14,6 @@ from sbpair.cli.context import load_settings, run_async
 from sbpair.cli.inspection.sources import Source, ToWatch, Watched, chosen_namespaces, chosen_pairs
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
-from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.audit.result import figures as audit_figures
 from sbpair.core.inspection.entity import ScrapedNamespace, ScrapeFigures
@@ -26,14 +25,6 @@ from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, Metric, metrics_of
 
 _log = logging.getLogger("sbpair")
-
-
-@dataclass(frozen=True, slots=True)
-class ExporterEnded:
-    """What was read until it was stopped."""
-
-    namespaces: tuple[str, ...]
-    pairs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +48,7 @@ class _Exported:
         return [f"{source.sentence}: {source.trouble}" for source in self.watched.sources if source.trouble]
 
 
-@command(output="cli.inspection.exporter:ExporterEnded")
+@command(output="cli.inspection.sources:WatchEnded")
 def exporter(
     options: Options,
     namespaces: Annotated[
@@ -132,8 +123,7 @@ def exporter(
             await watched.refresh(stop)
 
     run_async(options, work)
-    ended = ExporterEnded(tuple(map(shown_name, watch.namespaces)), tuple(pair.name for pair in chosen))
-    return CommandResult("exporter", ended, text="")
+    return CommandResult("exporter", watch.ended, text="")
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -20,12 +20,19 @@ from sbpair.core.inspection.entity import ScrapedNamespace
 from sbpair.core.inspection.status import StatusReport, report
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import Forecast
+from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND
 
 if TYPE_CHECKING:
+    from sbpair.ports import Ends, Sides
     from sbpair.settings import Settings
 
+MOST_CREDITS_PER_SECOND = NAMESPACE_CREDITS_PER_SECOND / 10
 T = TypeVar("T")
 _log = logging.getLogger("sbpair")
+
+
+_Read = Callable[[T | None], Awaitable[T]]
+"""Reads something, given what it was before."""
 
 
 @dataclass
@@ -33,10 +40,8 @@ class Source(Generic[T]):
     """What is read again and again: what it was the last two times that it could be read, and why it cannot be now."""
 
     kind: type[T]
-    name: str
-    """Of the namespace or pair."""
-    read: Callable[[T | None], Awaitable[T]]
-    """Given what was read before."""
+    where: NamespaceAccess | Pair
+    read: _Read[T]
     interval_seconds: float
     latest: T | None = None
     before: T | None = None
@@ -45,6 +50,26 @@ class Source(Generic[T]):
     trouble: str = ""
     due: asyncio.Event = field(default_factory=asyncio.Event)
     """Set: it is read now."""
+
+    @property
+    def access(self) -> NamespaceAccess | None:
+        return self.where if isinstance(self.where, NamespaceAccess) else None
+
+    @property
+    def pair(self) -> Pair | None:
+        return self.where if isinstance(self.where, Pair) else None
+
+    @property
+    def name(self) -> str:
+        """Of the namespace or pair."""
+        return self.where.name if isinstance(self.where, Pair) else shown_name(self.where)
+
+    @property
+    def pause_seconds(self) -> float:
+        """Until it is read again. A read of many entities is followed by a longer pause, so that it uses no more than a
+        tenth of what a namespace allows."""
+        used = self.latest.used if isinstance(self.latest, ScrapedNamespace) else Forecast()
+        return max(self.interval_seconds, used.seconds(MOST_CREDITS_PER_SECOND))
 
     @property
     def sentence(self) -> str:
@@ -68,7 +93,7 @@ class Source(Generic[T]):
             changed()
             waiting = [asyncio.create_task(one.wait()) for one in (stop, self.due)]
             try:
-                await asyncio.wait(waiting, timeout=self.interval_seconds, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(waiting, timeout=self.pause_seconds, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 await end(*waiting)
 
@@ -81,8 +106,8 @@ class Watched:
     """Open namespaces and pairs with what is read of them."""
 
     sources: Sources = field(default_factory=list)
-    ends: dict[str, operations.Ends] = field(default_factory=dict)
-    """By the name of a namespace."""
+    ends: "dict[str, Ends]" = field(default_factory=dict)
+    """By the host of a namespace."""
     used: dict[str, Forecast] = field(default_factory=lambda: defaultdict(Forecast))
     """What this process has asked of each namespace."""
 
@@ -90,6 +115,14 @@ class Watched:
         async with asyncio.TaskGroup() as group:
             for source in self.sources:
                 group.create_task(source.refresh(stop, changed))
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEnded:
+    """What was read until it was left or stopped."""
+
+    namespaces: tuple[str, ...]
+    pairs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -104,6 +137,10 @@ class ToWatch:
     audit_seconds: float = 0.0
     """0: without audits."""
 
+    @property
+    def ended(self) -> WatchEnded:
+        return WatchEnded(tuple(map(shown_name, self.namespaces)), tuple(pair.name for pair in self.pairs))
+
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Watched]:
         """Connected at the first use; closed with the context."""
@@ -112,31 +149,28 @@ class ToWatch:
         watched = Watched()
         async with AsyncExitStack() as stack:
             for access in self.namespaces:
-                name = shown_name(access)
-                watched.ends[name] = await stack.enter_async_context(open_ends(access))
-                read = self._scrape(watched, name)
-                watched.sources.append(Source(ScrapedNamespace, name, read, self.interval_seconds))
+                ends = watched.ends[access.host.lower()] = await stack.enter_async_context(open_ends(access))
+                read = self._scrape(watched, ends)
+                watched.sources.append(Source(ScrapedNamespace, access, read, self.interval_seconds))
             for pair in self.pairs:
                 sides = await stack.enter_async_context(open_sides(pair))
                 status = self._status(watched, sides)
-                watched.sources.append(Source(StatusReport, pair.name, status, self.interval_seconds))
+                watched.sources.append(Source(StatusReport, pair, status, self.interval_seconds))
                 if self.audit_seconds:
                     audit = self._audit(watched, sides)
-                    watched.sources.append(Source(AuditedPair, pair.name, audit, self.audit_seconds))
+                    watched.sources.append(Source(AuditedPair, pair, audit, self.audit_seconds))
             yield watched
 
-    def _scrape(self, watched: Watched, name: str) -> Callable[[ScrapedNamespace | None], Awaitable[ScrapedNamespace]]:
+    def _scrape(self, watched: Watched, ends: "Ends") -> _Read[ScrapedNamespace]:
         async def read(before: ScrapedNamespace | None) -> ScrapedNamespace:
             request = replace(self.scrape, before=before)
-            found: ScrapedNamespace = await operations.scrape_namespace(watched.ends[name], request)
-            watched.used[name] += found.used
+            found: ScrapedNamespace = await operations.scrape_namespace(ends, request)
+            watched.used[shown_name(ends.source_access)] += found.used
             return found
 
         return read
 
-    def _status(
-        self, watched: Watched, sides: operations.Sides
-    ) -> Callable[[StatusReport | None], Awaitable[StatusReport]]:
+    def _status(self, watched: Watched, sides: "Sides") -> _Read[StatusReport]:
         request = operations.StatusRequest(0, self.timeout_seconds)
 
         async def read(before: StatusReport | None) -> StatusReport:
@@ -146,9 +180,7 @@ class ToWatch:
 
         return read
 
-    def _audit(
-        self, watched: Watched, sides: operations.Sides
-    ) -> Callable[[AuditedPair | None], Awaitable[AuditedPair]]:
+    def _audit(self, watched: Watched, sides: "Sides") -> _Read[AuditedPair]:
         async def read(before: AuditedPair | None) -> AuditedPair:
             async with _counted(watched, sides) as counted:
                 return await operations.audit(counted, operations.AuditRequest(others=tuple(self.pairs)))
@@ -157,7 +189,7 @@ class ToWatch:
 
 
 @asynccontextmanager
-async def _counted(watched: Watched, sides: operations.Sides) -> AsyncIterator[operations.Sides]:
+async def _counted(watched: Watched, sides: "Sides") -> "AsyncIterator[Sides]":
     """The same sides, of which is counted what is asked of them."""
     from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
 

@@ -1,0 +1,94 @@
+"""`sbpair top`: namespaces and pairs at a glance, kept fresh."""
+
+import asyncio
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from sbpair import operations
+from sbpair.cli import suggestions
+from sbpair.cli.context import load_settings, run_async
+from sbpair.cli.inspection.sources import ToWatch, chosen_namespaces, chosen_pairs
+from sbpair.cli.options import Options, command, duration_option
+from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
+from sbpair.core.errors import UsageError
+from sbpair.render.console import can_redraw, colors_wanted
+from sbpair.render.result import CommandResult
+
+
+@command(output="cli.inspection.sources:WatchEnded", besides="It draws on a terminal.")
+def top(
+    options: Options,
+    namespaces: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAMESPACE]...",
+            help="Name or host of a namespace; by default those of the pairs.",
+            autocompletion=suggestions.configured_namespaces,
+        ),
+    ] = None,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pair",
+            help="Pair to show, with its namespaces; all without --pair and NAMESPACE.",
+            autocompletion=suggestions.pairs,
+        ),
+    ] = None,
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Between two reads of a source.")] = "10s",
+    auth: NamespaceAuthOption = None,
+) -> CommandResult:
+    """Watch pairs, queues, subscriptions and dead letters on a terminal, down to a message; ? lists the keys.
+
+    Rates, ages and causes come from what `sbpair exporter` reads, with as few calls; a namespace of thousands of
+    entities is read less often than --interval. Each row has the command that acts on it, to copy. What cannot be read
+    keeps its last figures, marked with !. Reads only; bodies are hidden until b is pressed. Needs Manage on the
+    namespaces, and Listen to browse. Install it: pip install 'sbpair[top]'
+
+    \b
+    Examples:
+      sbpair top
+      sbpair top contoso-weu --interval 30s
+    """
+    settings = load_settings(options)
+    seconds = duration_option(interval) or 0.0
+    if seconds < 1:
+        raise UsageError(f"--interval is one second or more, not {interval}.")
+    chosen = chosen_pairs(settings, pairs, namespaces)
+    places = chosen_namespaces(settings, namespaces, (), auth) + chosen_namespaces(settings, None, chosen, None)
+    _check_terminal()
+    watch = ToWatch(
+        list({access.host.lower(): access for access in places}.values()),
+        chosen,
+        operations.ScrapeRequest(),
+        seconds,
+        options.timeout_seconds(operations.StatusRequest().timeout_seconds),
+    )
+    if not colors_wanted(options.no_color):
+        os.environ["NO_COLOR"] = "1"
+
+    async def work(stop: asyncio.Event) -> None:
+        from sbpair.cli.inspection.top_view import TopApp
+
+        logging.getLogger("sbpair").handlers[:] = [logging.NullHandler()]  # the screen is taken, and says it itself
+        async with watch.opened() as watched:
+            await TopApp(watched, stop, seconds).run_async()
+
+    run_async(options, work)
+    return CommandResult("top", watch.ended, text="")
+
+
+def _check_terminal() -> None:
+    from importlib.util import find_spec
+
+    if not (can_redraw(sys.stdout) and can_redraw(sys.stderr) and sys.stdin.isatty()):
+        raise UsageError(
+            "`sbpair top` draws on a terminal that can move its cursor, and this is none (TERM is "
+            f"{os.environ.get('TERM', 'not set')}).",
+            hint="Lines instead: sbpair status --watch",
+        )
+    if find_spec("textual") is None:
+        raise UsageError("`sbpair top` needs the package textual.", hint="pip install 'sbpair[top]'")

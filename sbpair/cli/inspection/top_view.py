@@ -1,0 +1,433 @@
+"""The screen of `sbpair top`, in Textual: lists that are kept fresh, and what is opened from them."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.coordinate import Coordinate
+from textual.widgets import DataTable, Input, Static
+
+from sbpair import operations
+from sbpair.cli.inspection.sources import Watched
+from sbpair.cli.inspection.top_rows import (
+    COLUMNS,
+    ENTITIES,
+    LETTERS,
+    MESSAGE,
+    MESSAGES,
+    PAIRS,
+    SORTED_BY,
+    Heading,
+    Place,
+    Row,
+    Unit,
+    message_rows,
+    message_text,
+    rows_of,
+    shown,
+)
+from sbpair.core.durations import format_duration
+from sbpair.core.errors import SbpairError
+from sbpair.core.redact import printable
+from sbpair.core.serialization import spoken_clock
+from sbpair.core.transfer.peeked import PeekedMessage
+
+MOST_MESSAGES = 100
+"""Of an entity that is opened, the oldest ones."""
+_LEAST_NAME = 16
+HELP = """\
+j k g G         down, up, first, last; arrows too. ctrl-d ctrl-u: ten rows
+enter  esc      open what is under the cursor; go back
+p  e  d         pairs; entities; dead letters by cause. Of an entity, d changes
+                between its messages and its dead letters
+/  n  N         show rows with a text only; the next row, the one before.
+                esc shows all rows again
+s  S            sort by the next column; turn the order round
+c               copy the command that acts on the row (by OSC 52)
+b  x            of a message: show body and properties; explain it
+r               read now
+?  q            this page; leave
+
+A row with ! cannot be read now: it is what it was. Nothing here changes
+a namespace."""
+
+
+@dataclass
+class _Shown:
+    """A place that was opened, and how it is looked at."""
+
+    place: Place
+    sorted_by: int = 0
+    reverse: bool = True
+    cursor: str = ""
+    """Key of the row under the cursor."""
+    messages: tuple[PeekedMessage, ...] = ()
+    lines: list[str] = field(default_factory=list)
+    """Of a page instead of rows."""
+    command: str = ""
+    """What acts on a page's message."""
+    trouble: str = ""
+    with_body: bool = False
+
+
+class TopApp(App[None]):
+    """Shows what is watched until it is left or `stop` is set."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #head { text-style: bold; }
+    #trouble, #command { height: auto; max-height: 3; }
+    #page, #filter { display: none; }
+    #filter { border: none; height: 1; padding: 0; }
+    DataTable { height: 1fr; scrollbar-size: 1 1; }
+    VerticalScroll { height: 1fr; }
+    """
+    BINDINGS: ClassVar = [
+        Binding(keys, action, priority=priority, show=False)
+        for keys, action, priority in (
+            ("q", "quit", False),
+            ("ctrl+c", "quit", True),
+            ("j", "step(1)", False),
+            ("k", "step(-1)", False),
+            ("n", "step(1)", False),
+            ("N", "step(-1)", False),
+            ("ctrl+d,space", "step(10)", False),
+            ("ctrl+u", "step(-10)", False),
+            ("g", "step(-1000000)", False),
+            ("G", "step(1000000)", False),
+            ("escape", "back", True),
+            ("p", "go('pairs')", False),
+            ("e", "go('entities')", False),
+            ("d", "letters", False),
+            ("slash", "filter", False),
+            ("s", "sort", False),
+            ("S", "turn", False),
+            ("c", "copy", False),
+            ("b", "body", False),
+            ("x", "explain", False),
+            ("r", "read", False),
+            ("question_mark", "help", False),
+        )
+    ]
+
+    def __init__(self, watched: Watched, stop: asyncio.Event, interval_seconds: float) -> None:
+        super().__init__(ansi_color=True)
+        self._watched, self._stop, self._interval_seconds = watched, stop, interval_seconds
+        self._first = PAIRS if any(source.pair for source in watched.sources) else ENTITIES
+        self._trail = [_opened(Place(self._first))]
+        self._rows: list[Row] = []
+        self._only = ""
+        """The text that rows must have."""
+        self._said = ""
+        """What the last key did, until the next one."""
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head", markup=False)
+        yield Static(id="trouble", markup=False)
+        yield DataTable(id="table", cursor_type="row", zebra_stripes=False)
+        with VerticalScroll(id="page"):
+            yield Static(id="text", markup=False)
+        yield Input(id="filter", placeholder="text of the rows to show")
+        yield Static(id="command", markup=False)
+        yield Static("? help  enter open  esc back  d dead letters  / filter  s sort  c copy  q leave", id="keys")
+
+    def on_mount(self) -> None:
+        self.run_worker(self._watched.refresh(self._stop, self.redraw))
+        self.run_worker(self._leave())
+        self.set_interval(1.0, self._redraw_around)
+        self.query_one(DataTable).focus()
+        self.redraw()
+
+    async def _leave(self) -> None:
+        await self._stop.wait()
+        self.exit()
+
+    def on_resize(self) -> None:
+        self.redraw()
+
+    # What is shown.
+
+    @property
+    def _at(self) -> _Shown:
+        return self._trail[-1]
+
+    def redraw(self) -> None:
+        """Everything, as it is known now; the cursor stays on its row, or near where that was."""
+        if not self.is_running or not self.query("#table"):
+            return
+        at, table = self._at, self.query_one(DataTable)
+        table.display = at.place.kind in COLUMNS
+        self.query_one("#page").display = not table.display
+        if table.display:
+            self._fill(table, at)
+        else:
+            self.query_one("#text", Static).update("\n".join(at.lines))
+        self._redraw_around()
+
+    def _fill(self, table: "DataTable[Text]", at: _Shown) -> None:
+        was = table.cursor_row
+        rows = (
+            rows_of(self._watched, at.place)
+            if at.place.kind != MESSAGES
+            else [*message_rows(at.place, at.messages, time.time())]
+        )
+        headings = COLUMNS[at.place.kind]
+        cells = {
+            row.key: [shown(value, one.unit) for value, one in zip(row.values, headings, strict=True)] for row in rows
+        }
+        wanted = self._only.lower()
+        rows = [row for row in rows if wanted in " ".join(cells[row.key]).lower()]
+        rows.sort(key=lambda row: row.key)
+        rows.sort(key=lambda row: _order(row.values[at.sorted_by]), reverse=at.reverse)
+        self._rows = rows
+        mark = " v" if at.reverse else " ^"
+        titles = [f"{one.title}{mark if number == at.sorted_by else ''}" for number, one in enumerate(headings)]
+        widths = _widths(headings, titles, [cells[row.key] for row in rows], self.size.width)
+        table.clear(columns=True)
+        for one, title, width in zip(headings, titles, widths, strict=True):
+            table.add_column(Text(title, justify=_side(one)), width=width)
+        for row in rows:
+            style = Style(dim=row.stale, bold=row.alarming and not row.stale)
+            marked = [f"! {cells[row.key][0]}" if row.stale else cells[row.key][0], *cells[row.key][1:]]
+            texts = [
+                Text(_cut(text, width), style=style, justify=_side(one))
+                for text, one, width in zip(marked, headings, widths, strict=True)
+            ]
+            table.add_row(*texts, key=row.key)
+        keys = [row.key for row in rows]
+        place = keys.index(at.cursor) if at.cursor in keys else min(was, len(rows) - 1)
+        table.cursor_coordinate = Coordinate(max(0, place), 0)
+
+    def _redraw_around(self) -> None:
+        """The lines around a list or page; the clock goes on where nothing else happens."""
+        at = self._at
+        count = f" {len(self._rows):,}" if at.place.kind in COLUMNS else ""
+        only = f'  with "{printable(self._only)}"' if self._only else ""
+        every = f"every {format_duration(self._interval_seconds)}"
+        self.query_one("#head", Static).update(
+            f"sbpair top  {_title(at.place)}{count}{only}  {every}  {spoken_clock(time.time())}"
+        )
+        told = [*self._troubles(), *filter(None, (at.trouble, self._said))]
+        trouble = self.query_one("#trouble", Static)
+        trouble.update("\n".join(told))
+        trouble.display = bool(told)
+        self.query_one("#command", Static).update(f"$ {self._command}" if self._command else "")
+
+    def _troubles(self) -> Iterable[str]:
+        now = time.time()
+        for source in self._watched.sources:
+            if source.trouble:
+                read = (
+                    "never read"
+                    if source.read_at is None
+                    else f"read {format_duration(round(now - source.read_at))} ago"
+                )
+                yield f"! {source.sentence} cannot be read, {read}: {printable(source.trouble)}"
+
+    @property
+    def _row(self) -> Row | None:
+        """The row under the cursor."""
+        if self._at.place.kind not in COLUMNS or not self._rows:
+            return None
+        return self._rows[min(self.query_one(DataTable).cursor_row, len(self._rows) - 1)]
+
+    @property
+    def _command(self) -> str:
+        return self._at.command if self._row is None else self._row.command_line
+
+    # What keys do.
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        if (row := self._row) is not None:
+            self._at.cursor = row.key
+            self._redraw_around()
+
+    async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        if (row := self._row) is not None and row.opens.kind:
+            await self._open(row.opens, row.command_line)
+
+    async def _open(self, place: Place, command: str = "") -> None:
+        self._said, self._only = "", ""
+        opened = _opened(place)
+        if place.kind == MESSAGE:
+            opened.messages = tuple(one for one in self._at.messages if one.sequence_number == place.number)
+            opened.lines, opened.command = message_text(opened.messages[0], with_body=False), command
+        self._trail.append(opened)
+        self.redraw()
+        if place.kind == MESSAGES:
+            self.run_worker(self._browse(opened))
+
+    async def _browse(self, at: _Shown) -> None:
+        place = at.place
+        if place.access is None:
+            return
+        at.trouble = f"Browsing {printable(place.entity)} ..."
+        self._redraw_around()
+        try:
+            request = operations.BrowseRequest(
+                place.path, dead_letter=place.dead_letter, max_messages=MOST_MESSAGES, with_body=True
+            )
+            ends = self._watched.ends[place.access.host.lower()]
+            found = await operations.browse_messages(ends, request, stop=self._stop)
+            at.messages = found.messages
+            at.trouble = f"The first {MOST_MESSAGES} messages; there are more." if found.left_off else ""
+        except SbpairError as error:
+            at.messages, at.trouble = (), f"! {printable(error.message)}"
+        self.redraw()
+
+    def action_step(self, rows: int) -> None:
+        table = self.query_one(DataTable)
+        if table.display:
+            table.move_cursor(row=max(0, min(len(self._rows) - 1, table.cursor_row + rows)))
+        else:
+            self.query_one("#page").scroll_relative(y=rows, animate=False)
+
+    async def action_back(self) -> None:
+        entered = self.query_one(Input)
+        self._said = ""
+        if entered.display or self._only:
+            self._filter("")
+            entered.display = False
+            self.query_one(DataTable).focus()
+        elif len(self._trail) > 1:
+            self._trail.pop()
+        self.redraw()
+
+    def action_go(self, kind: str) -> None:
+        self._said, self._only = "", ""
+        self._trail = [_opened(Place(kind))]
+        self.redraw()
+
+    async def action_letters(self) -> None:
+        place = self._at.place
+        if place.kind != MESSAGES:
+            self.action_go(LETTERS)
+            return
+        self._trail.pop()
+        await self._open(Place(MESSAGES, place.access, place.path, not place.dead_letter))
+
+    def action_filter(self) -> None:
+        entered = self.query_one(Input)
+        entered.value, entered.display = self._only, True
+        entered.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._filter(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.input.display = False
+        self.query_one(DataTable).focus()
+
+    def _filter(self, text: str) -> None:
+        self._only = text
+        self.redraw()
+
+    def action_sort(self) -> None:
+        at = self._at
+        if at.place.kind in COLUMNS:
+            at.sorted_by = (at.sorted_by + 1) % len(COLUMNS[at.place.kind])
+            at.reverse = COLUMNS[at.place.kind][at.sorted_by].unit is not Unit.TEXT
+            self.redraw()
+
+    def action_turn(self) -> None:
+        self._at.reverse = not self._at.reverse
+        self.redraw()
+
+    def action_copy(self) -> None:
+        if self._command:
+            self.copy_to_clipboard(self._command)
+            self._said = f"Copied: {self._command}"
+            self._redraw_around()
+
+    def action_read(self) -> None:
+        for source in self._watched.sources:
+            source.due.set()
+        if self._at.place.kind == MESSAGES:
+            self.run_worker(self._browse(self._at))
+
+    def action_body(self) -> None:
+        at = self._at
+        if at.place.kind == MESSAGE:
+            at.with_body = not at.with_body
+            at.lines = message_text(at.messages[0], with_body=at.with_body)
+            self.redraw()
+
+    def action_explain(self) -> None:
+        if self._at.place.kind == MESSAGE:
+            self.run_worker(self._explain(self._at))
+
+    async def _explain(self, at: _Shown) -> None:
+        place = at.place
+        if place.access is None:
+            return
+        at.trouble = "Looking through the entity ..."
+        self._redraw_around()
+        try:
+            request = operations.ExplainRequest(place.path, place.number, place.dead_letter)
+            ends = self._watched.ends[place.access.host.lower()]
+            found = await operations.explain_message(ends, request, stop=self._stop)
+            at.lines, at.command = [f"Because {found.because}.", ""], printable(found.command)
+            at.lines += [f"{one.about:<13}{'' if one.known else 'not known: '}{one.text}" for one in found.statements]
+            at.lines, at.trouble = list(map(printable, at.lines)), ""
+        except SbpairError as error:
+            at.trouble = f"! {printable(error.message)}"
+        self.redraw()
+
+    def action_help(self) -> None:
+        if self._at.place.kind != "help":
+            self._trail.append(_Shown(Place("help"), lines=HELP.splitlines()))
+            self.redraw()
+
+
+def _opened(place: Place) -> _Shown:
+    return _Shown(place, SORTED_BY.get(place.kind, 0), place.kind in SORTED_BY)
+
+
+def _title(place: Place) -> str:
+    if place.kind in (MESSAGES, MESSAGE):
+        what = f"dead letter{'s' if place.kind == MESSAGES else ''}" if place.dead_letter else place.kind
+        return f"{what} {place.number or ''} of {printable(place.entity)}".replace("  ", " ")
+    return f"{place.kind} of {printable(place.path)}" if place.path else place.kind
+
+
+def _order(value: object) -> tuple[bool, float, str]:
+    """What is not known comes last, or first where the order is turned."""
+    return (value is not None, value, "") if isinstance(value, int | float) else (value is not None, 0.0, str(value))
+
+
+def _side(heading: Heading) -> Literal["left", "right"]:
+    return "left" if heading.unit is Unit.TEXT else "right"
+
+
+def _widths(headings: Sequence[Heading], titles: Sequence[str], rows: list[list[str]], columns: int) -> list[int]:
+    """Of the columns in cells: as wide as what is in them, and one of them what is left."""
+    widths = [
+        max([cell_len(title), *(min(cell_len(row[at]), _MOST_OF_A_TEXT) for row in rows)])
+        for at, title in enumerate(titles)
+    ]
+    widest = next(at for at, one in enumerate(headings) if one.widest)
+    others = sum(widths) - widths[widest] + 2 * len(widths) + 1
+    longest = max([_LEAST_NAME, *(cell_len(row[widest]) + 2 for row in rows)])
+    widths[widest] = max(_LEAST_NAME, min(longest, columns - others))
+    return widths
+
+
+_MOST_OF_A_TEXT = 20
+
+
+def _cut(text: str, width: int) -> str:
+    """The text in so many cells, with its end, where names differ, if it is too long."""
+    if cell_len(text) <= width:
+        return text
+    tail = text
+    while cell_len(tail) > width - width // 3 - 1:
+        tail = tail[1:]
+    return set_cell_size(text, width - cell_len(tail) - 1).rstrip() + "\u2026" + tail
