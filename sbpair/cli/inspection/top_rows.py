@@ -75,7 +75,7 @@ class Row:
 
 PAIRS, QUEUES, ENTITIES, LETTERS, MESSAGES, MESSAGE = (
     "pairs",
-    "queues",
+    "backlog queues",
     "entities",
     "dead letters",
     "messages",

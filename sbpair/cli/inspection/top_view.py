@@ -9,11 +9,12 @@ from typing import ClassVar, Literal
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Text
+from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.coordinate import Coordinate
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import DataTable, Static
 
 from sbpair import operations
 from sbpair.cli.inspection.sources import Watched
@@ -68,7 +69,7 @@ class _Shown:
     sorted_by: int = 0
     reverse: bool = True
     cursor: str = ""
-    """Key of the row under the cursor."""
+    """Key of the row that the cursor was moved to; otherwise it stays on the first one."""
     messages: tuple[PeekedMessage, ...] = ()
     lines: list[str] = field(default_factory=list)
     """Of a page instead of rows."""
@@ -85,36 +86,33 @@ class TopApp(App[None]):
     CSS = """
     #head { text-style: bold; }
     #trouble, #command { height: auto; max-height: 3; }
-    #page, #filter { display: none; }
-    #filter { border: none; height: 1; padding: 0; }
+    #page { display: none; }
     DataTable { height: 1fr; scrollbar-size: 1 1; }
     VerticalScroll { height: 1fr; }
     """
     BINDINGS: ClassVar = [
-        Binding(keys, action, priority=priority, show=False)
-        for keys, action, priority in (
-            ("q", "quit", False),
-            ("ctrl+c", "quit", True),
-            ("j", "step(1)", False),
-            ("k", "step(-1)", False),
-            ("n", "step(1)", False),
-            ("N", "step(-1)", False),
-            ("ctrl+d,space", "step(10)", False),
-            ("ctrl+u", "step(-10)", False),
-            ("g", "step(-1000000)", False),
-            ("G", "step(1000000)", False),
-            ("escape", "back", True),
-            ("p", "go('pairs')", False),
-            ("e", "go('entities')", False),
-            ("d", "letters", False),
-            ("slash", "filter", False),
-            ("s", "sort", False),
-            ("S", "turn", False),
-            ("c", "copy", False),
-            ("b", "body", False),
-            ("x", "explain", False),
-            ("r", "read", False),
-            ("question_mark", "help", False),
+        Binding(keys, action, priority=True, show=False)  # at once: the next key may be meant for what this one opens
+        for keys, action in (
+            ("q,ctrl+c", "quit"),
+            ("j,n,down", "step(1)"),
+            ("k,N,up", "step(-1)"),
+            ("ctrl+d,pagedown", "step(10)"),
+            ("ctrl+u,pageup", "step(-10)"),
+            ("g,home", "step(-1000000)"),
+            ("G,end", "step(1000000)"),
+            ("enter", "enter"),
+            ("escape", "back"),
+            ("p", "go('pairs')"),
+            ("e", "go('entities')"),
+            ("d", "letters"),
+            ("slash", "filter"),
+            ("s", "sort"),
+            ("S", "turn"),
+            ("c", "copy"),
+            ("b", "body"),
+            ("x", "explain"),
+            ("r", "read"),
+            ("question_mark", "help"),
         )
     ]
 
@@ -126,6 +124,7 @@ class TopApp(App[None]):
         self._rows: list[Row] = []
         self._only = ""
         """The text that rows must have."""
+        self._typing = False
         self._said = ""
         """What the last key did, until the next one."""
 
@@ -135,7 +134,6 @@ class TopApp(App[None]):
         yield DataTable(id="table", cursor_type="row", zebra_stripes=False)
         with VerticalScroll(id="page"):
             yield Static(id="text", markup=False)
-        yield Input(id="filter", placeholder="text of the rows to show")
         yield Static(id="command", markup=False)
         yield Static("? help  enter open  esc back  d dead letters  / filter  s sort  c copy  q leave", id="keys")
 
@@ -173,7 +171,6 @@ class TopApp(App[None]):
         self._redraw_around()
 
     def _fill(self, table: "DataTable[Text]", at: _Shown) -> None:
-        was = table.cursor_row
         rows = (
             rows_of(self._watched, at.place)
             if at.place.kind != MESSAGES
@@ -203,14 +200,14 @@ class TopApp(App[None]):
             ]
             table.add_row(*texts, key=row.key)
         keys = [row.key for row in rows]
-        place = keys.index(at.cursor) if at.cursor in keys else min(was, len(rows) - 1)
-        table.cursor_coordinate = Coordinate(max(0, place), 0)
+        table.cursor_coordinate = Coordinate(keys.index(at.cursor) if at.cursor in keys else 0, 0)
 
     def _redraw_around(self) -> None:
         """The lines around a list or page; the clock goes on where nothing else happens."""
         at = self._at
         count = f" {len(self._rows):,}" if at.place.kind in COLUMNS else ""
         only = f'  with "{printable(self._only)}"' if self._only else ""
+        only = f"  with {printable(self._only)}_" if self._typing else only
         every = f"every {format_duration(self._interval_seconds)}"
         self.query_one("#head", Static).update(
             f"sbpair top  {_title(at.place)}{count}{only}  {every}  {spoken_clock(time.time())}"
@@ -245,16 +242,31 @@ class TopApp(App[None]):
 
     # What keys do.
 
+    async def on_event(self, event: events.Event) -> None:
+        """While a filter is typed the keys are its text."""
+        if not self._typing or not isinstance(event, events.Key | events.Paste):
+            await super().on_event(event)
+            return
+        if isinstance(event, events.Paste):
+            self._filter(self._only + event.text)
+        elif event.key == "enter":
+            self._typing = False
+        elif event.key in ("escape", "ctrl+c"):
+            self.action_back()
+        elif event.key == "backspace":
+            self._filter(self._only[:-1])
+        elif event.is_printable and event.character is not None:
+            self._filter(self._only + event.character)
+        self._redraw_around()
+
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        if (row := self._row) is not None:
-            self._at.cursor = row.key
-            self._redraw_around()
+        self._redraw_around()
 
-    async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+    def action_enter(self) -> None:
         if (row := self._row) is not None and row.opens.kind:
-            await self._open(row.opens, row.command_line)
+            self._open(row.opens, row.command_line)
 
-    async def _open(self, place: Place, command: str = "") -> None:
+    def _open(self, place: Place, command: str = "") -> None:
         self._said, self._only = "", ""
         opened = _opened(place)
         if place.kind == MESSAGE:
@@ -287,16 +299,15 @@ class TopApp(App[None]):
         table = self.query_one(DataTable)
         if table.display:
             table.move_cursor(row=max(0, min(len(self._rows) - 1, table.cursor_row + rows)))
+            self._at.cursor = self._row.key if self._row else ""
         else:
             self.query_one("#page").scroll_relative(y=rows, animate=False)
 
-    async def action_back(self) -> None:
-        entered = self.query_one(Input)
+    def action_back(self) -> None:  # type: ignore[override]  # of a screen, which here is one
         self._said = ""
-        if entered.display or self._only:
+        if self._typing or self._only:
+            self._typing = False
             self._filter("")
-            entered.display = False
-            self.query_one(DataTable).focus()
         elif len(self._trail) > 1:
             self._trail.pop()
         self.redraw()
@@ -306,25 +317,17 @@ class TopApp(App[None]):
         self._trail = [_opened(Place(kind))]
         self.redraw()
 
-    async def action_letters(self) -> None:
+    def action_letters(self) -> None:
         place = self._at.place
         if place.kind != MESSAGES:
             self.action_go(LETTERS)
             return
         self._trail.pop()
-        await self._open(Place(MESSAGES, place.access, place.path, not place.dead_letter))
+        self._open(Place(MESSAGES, place.access, place.path, not place.dead_letter))
 
     def action_filter(self) -> None:
-        entered = self.query_one(Input)
-        entered.value, entered.display = self._only, True
-        entered.focus()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self._filter(event.value)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.input.display = False
-        self.query_one(DataTable).focus()
+        self._typing = self._at.place.kind in COLUMNS
+        self._redraw_around()
 
     def _filter(self, text: str) -> None:
         self._only = text

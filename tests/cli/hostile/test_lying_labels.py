@@ -65,6 +65,7 @@ LINES = {
     "undefer": f"{ENTITY} --yes",
     "explain": f"{ENTITY} 1",
     "incident": "lie",
+    "top": "contoso-weu --pair lie",
     "exporter": "contoso-weu --pair lie --listen 127.0.0.1:0",
     "status": "lie",
     "doctor": "lie",
