@@ -248,39 +248,41 @@ def _letters_of(cause: str, scraped: ScrapedNamespace, entity: Listed) -> int:
 
 def message_rows(place: Place, messages: tuple[PeekedMessage, ...], now: float) -> Iterator[Row]:
     """The messages of an entity, as they were when it was opened."""
-    for one in messages:
-        at = None if one.enqueued_at is None else datetime.fromisoformat(one.enqueued_at).timestamp()
+    for message in messages:
+        at = None if message.enqueued_at is None else datetime.fromisoformat(message.enqueued_at).timestamp()
         values = (
-            one.sequence_number,
+            message.sequence_number,
             None if at is None else max(0.0, now - at),
-            one.session_id,
-            one.message_id,
-            one.reason if place.dead_letter else one.state.value,
-            one.size_bytes,
+            message.session_id,
+            message.message_id,
+            message.reason if place.dead_letter else message.state.value,
+            message.size_bytes,
         )
-        opens = replace(place, kind=MESSAGE, number=one.sequence_number)
-        command = ("explain", place.entity, str(one.sequence_number), *(("--dlq",) if place.dead_letter else ()))
-        yield Row(str(one.sequence_number), values, command, opens)
+        opens = replace(place, kind=MESSAGE, number=message.sequence_number)
+        command = ("explain", place.entity, str(message.sequence_number), *(("--dlq",) if place.dead_letter else ()))
+        yield Row(str(message.sequence_number), values, command, opens)
 
 
-def message_text(one: PeekedMessage, *, with_body: bool) -> list[str]:
+def message_text(message: PeekedMessage, *, with_body: bool) -> list[str]:
     """The facts of a message, a line each. What applications wrote into it is hidden until it is asked for."""
     facts = {
-        "number": str(one.sequence_number),
-        "state": one.state.value,
-        "enqueued": one.enqueued_at,
-        "message id": one.message_id,
-        "session": one.session_id,
-        "subject": one.subject,
-        "destination": one.destination,
-        "deliveries": str(one.delivery_count),
-        "time to live": one.ttl_seconds and format_duration(one.ttl_seconds),
-        "bytes": f"{one.size_bytes:,}",
-        "reason": one.reason,
-        "description": one.description,
+        "number": str(message.sequence_number),
+        "state": message.state.value,
+        "enqueued": message.enqueued_at,
+        "message id": message.message_id,
+        "session": message.session_id,
+        "subject": message.subject,
+        "destination": message.destination,
+        "deliveries": str(message.delivery_count),
+        "time to live": message.ttl_seconds and format_duration(message.ttl_seconds),
+        "bytes": f"{message.size_bytes:,}",
+        "reason": message.reason,
+        "description": message.description,
     }
     lines = [f"{name:<13}{printable(str(value))}" for name, value in facts.items() if value]
     if not with_body:
-        return [*lines, "", f"b shows the body and {len(one.application_properties)} application properties"]
-    lines += [f"  {printable(name)} = {printable(str(value))}" for name, value in one.application_properties.items()]
-    return [*lines, "", *map(printable, (one.body or "(empty)").splitlines())]
+        return [*lines, "", f"b shows the body and {len(message.application_properties)} application properties"]
+    lines += [
+        f"  {printable(name)} = {printable(str(value))}" for name, value in message.application_properties.items()
+    ]
+    return [*lines, "", *map(printable, (message.body or "(empty)").splitlines())]

@@ -427,7 +427,7 @@ _MOST_OF_A_TEXT = 20
 
 
 def _cut(text: str, width: int) -> str:
-    """The text in so many cells, with its end, where names differ, if it is too long."""
+    """The text in this many cells, with its end, where names differ, if it is too long."""
     if cell_len(text) <= width:
         return text
     tail = text
