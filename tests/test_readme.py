@@ -144,7 +144,8 @@ SAID = {
         "4 entities would be created beside the live ones",
         "PROVED: each accepted message arrived once, unchanged",
         "live entities are the same as before.",
-        "quota\torders",
+        "quota\torders\t16\t8\t0",
+        "diverted\tproved",
     ),
     "entities": (
         "customer-7",

@@ -188,11 +188,13 @@ class DrilledEntity:
     trouble: str = ""
     """The first error that the application got, or why something is missing."""
 
-    @published
-    def verdict(self) -> str:
+    verdict: str = field(init=False, metadata=column("Verdict", colours=True))
+    """`proved`, or `failed`."""
+
+    def __post_init__(self) -> None:
         reaction = Reaction.DIVERTED if self.diverted else Reaction.WAITED
         as_expected = (Reaction.REFUSED if self.failed else reaction) is self.expects
-        return "proved" if self.proof.holds and as_expected else "failed"
+        object.__setattr__(self, "verdict", "proved" if self.proof.holds and as_expected else "failed")
 
     @property
     def sentence(self) -> str:
