@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 
-import azure.servicebus
 import pytest
 from azure.servicebus import ServiceBusMessage, exceptions
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
@@ -192,9 +191,6 @@ async def test_the_asynchronous_client_as_well(world: World) -> None:
             await sender.send_messages(ServiceBusMessage("1"))
 
 
-@pytest.mark.skipif(
-    azure.servicebus.__version__.startswith("7.14."), reason="its administration trusts no authority of the test's own"
-)
 def test_missing_queues_are_created_where_that_is_asked_for(world: World) -> None:
     take_away(world)
     pair = world.pair(verify="require")
