@@ -214,8 +214,8 @@ class _Started:
             )
         finally:
             await sink.close()
-        label = shown_name(self.ends.target_access)
-        refuse_destination(asked[0], label, despite_duplicate_detection=self.run.despite_duplicate_detection)
+        access, despite = self.ends.target_access, self.run.despite_duplicate_detection
+        refuse_destination(asked[0], shown_name(access), label=access.label, despite_duplicate_detection=despite)
         return asked[0]
 
     async def _recent(self, seen: DestinationSeen) -> frozenset[str]:

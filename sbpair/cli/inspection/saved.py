@@ -36,7 +36,10 @@ def write_plans(path: Path, plans: Iterable[Mapping[str, Any]], *, valid_seconds
     now = system_clock().now().timestamp()
     expires_at = None if valid_seconds is None else now + valid_seconds
     document = {"plans": [*plans], "made_by": who(), "made_at": now, "expires_at": expires_at}
-    write_file(path, json_text({**document, "sha256": digest_of(document)}, indent=2) + "\n", private=True)
+    try:
+        write_file(path, json_text({**document, "sha256": digest_of(document)}, indent=2) + "\n", private=True)
+    except SbpairError as error:
+        raise error.with_state("Nothing was changed.") from error
     return f"written to {path}" + ("" if expires_at is None else f", valid until {spoken_time(expires_at)}")
 
 

@@ -54,24 +54,30 @@ IN_DOUBT = "the commit was not answered: it was moved, or is still scheduled her
 PRESENT = f"{DUPLICATE}: the destination got a message with the same MessageId not long ago"
 
 
-def refuse_destination(seen: DestinationSeen, namespace: str, *, despite_duplicate_detection: bool = False) -> None:
+def refuse_destination(
+    seen: DestinationSeen, namespace: str, *, label: str | None = None, despite_duplicate_detection: bool = False
+) -> None:
     """Stop before the first message where the destination takes none, hands all of them on, or may drop some unseen.
+
+    Args:
+        namespace: as it is told.
+        label: the same as it is typed.
 
     Raises:
         SbpairError: it does not exist, cannot be opened, is disabled or full, or forwards to another entity.
         UsageError: it detects duplicates, and nobody said that it may drop what it has got before.
     """
-    state = "Nothing was moved."
+    state, typed = "Nothing was moved.", f"{label or namespace}:{seen.path}"
     if seen.error is not None:
         if isinstance(seen.error, EntityNotFoundError):
-            created = shlex.join(["sbpair", "entity", "create", f"{namespace}:{seen.path}"])
+            created = shlex.join(["sbpair", "entity", "create", typed])
             seen.error.hint = f"{seen.error.hint} If it is to be there, create it: {created}"
         raise seen.error.with_state(state)
     found = seen.queue.settings.status if seen.queue else seen.topic.status if seen.topic else None
     if found in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
         raise SbpairError(
             f"{seen.path} on {namespace} is disabled for senders. {state}",
-            hint=f"If it may work again: sbpair entity set-status {shlex.quote(f'{namespace}:{seen.path}')} Active",
+            hint=f"If it may work again: sbpair entity set-status {shlex.quote(typed)} Active",
         )
     if seen.queue is not None and (target := seen.queue.settings.forward_to):
         raise UsageError(

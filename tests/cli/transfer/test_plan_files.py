@@ -101,6 +101,8 @@ def test_a_purge_and_a_move_are_held_to_their_plans(local: Sbpair) -> None:
     local.make_queue("parked")
     run(local, PUT, "bills", "a-", 4)
     move = ("move", "bills", "parked", "--pair", "local")
+    full = local(*move, "--plan-out", "/dev/full")
+    assert (full.code, "No space left on device. Nothing was changed." in full.stderr) == (1, True), full
     assert local(*move, "--plan-out", "move.json", "-n", "2").code == 0
     file = json.loads((local.home / "move.json").read_text())
     plan = file["plans"][0]

@@ -165,6 +165,10 @@ def test_a_destination_that_takes_nothing_ends_it_before_it_begins(seen: Destina
 
 def test_a_destination_of_which_little_is_known_may_take_all() -> None:
     refuse_destination(DestinationSeen("orders", 1000), "contoso")
+    missing = DestinationSeen("orders", error=EntityNotFoundError("There is no orders."))
+    with pytest.raises(EntityNotFoundError) as caught:
+        refuse_destination(missing, "contoso at 127.0.0.1:5671", label="contoso")
+    assert str(caught.value.hint).endswith("create it: sbpair entity create contoso:orders")
 
 
 @pytest.mark.parametrize(
