@@ -240,9 +240,9 @@ def _queue(found: Described) -> QueueFacts:
         settings=settings_of(QueueSettings, EntityKind.QUEUE, found),
         counts=counts_of(found),
         size_in_bytes=found.size_in_bytes or 0,
-        created_at=_epoch(found.created_at_utc),
-        updated_at=_epoch(found.updated_at_utc),
-        accessed_at=_epoch(found.accessed_at_utc),
+        created_at=epoch_of(found.created_at_utc),
+        updated_at=epoch_of(found.updated_at_utc),
+        accessed_at=epoch_of(found.accessed_at_utc),
         authorization_rules=access_rules_of(found),
     )
 
@@ -305,7 +305,7 @@ def _tier(sku: Any) -> Tier | None:
     return Tier(text) if text in list(Tier) else None
 
 
-def _epoch(moment: datetime | None) -> float | None:
+def epoch_of(moment: datetime | None) -> float | None:
     # The service says the year 1 of what has not happened: nobody has accessed the entity.
     return None if moment is None or moment.year == 1 else moment.timestamp()
 

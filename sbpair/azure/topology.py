@@ -9,6 +9,7 @@ from sbpair.azure.administration import (
     access_rules_of,
     counts_of,
     create_options,
+    epoch_of,
     make_administration_client,
     sdk_name,
     sdk_value,
@@ -178,6 +179,7 @@ def _facts(found: Described, topic: str = "") -> EntityFacts:
         counts=counts_of(found),
         size_in_bytes=found.size_in_bytes or 0,
         access_rules=tuple(AccessRule(*rule) for rule in access_rules_of(found)),
+        accessed_at=epoch_of(found.accessed_at_utc),
     )
 
 

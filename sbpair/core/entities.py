@@ -180,3 +180,5 @@ class EntityFacts:
     """Of a subscription, by name, where they were asked for."""
     access_rules: tuple[AccessRule, ...] = ()
     """Its own; those of the namespace are not among them."""
+    accessed_at: float | None = None
+    """When anybody last sent to it or received from it, UTC epoch seconds, as far as the service tells."""

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     ".ports": ("Ends", "Sides"),
-    "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"),
+    "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_namespace", "audit_snapshot"),
     "cleanup": ("CleanupRequest", "EmptyRequest", "cleanup", "empty"),
     "cost": ("Compared", "CostRequest", "Estimated", "compare_costs", "estimate_cost"),
     "dead_letters": (

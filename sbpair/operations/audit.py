@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sbpair.concurrency import run_until
-from sbpair.core.errors import unwritable
+from sbpair.core.errors import UsageError, unwritable
 from sbpair.core.inspection import audit as checks
 from sbpair.core.inspection.audit.result import AuditedPair, history_line
 from sbpair.core.inspection.snapshot import Snapshot
@@ -15,12 +15,15 @@ from sbpair.core.pairing import Pair
 from sbpair.core.redact import json_text
 from sbpair.core.serialization import to_plain
 from sbpair.files import make_private_folder, open_private
-from sbpair.ports import Observer, Sides
+from sbpair.ports import Ends, Observer, Sides
 from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.inspection.gather import gather
+from sbpair.runtime.inspection.gather import gather, gather_namespace
 
-__all__ = ["AuditRequest", "AuditedPair", "append_history", "audit", "audit_snapshot"]
+__all__ = ["AuditRequest", "AuditedPair", "append_history", "audit", "audit_namespace", "audit_snapshot"]
+
+MOST_DESTINATIONS = 16
+"""Messages of each backlog queue that are browsed for where they are to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,37 @@ async def audit(
             secondary=sides.secondary_admin,
             clock=SystemClock(),
             observer=observer,
-            peek=peeking(sides.secondary),
+            peek=peeking(sides.secondary, most=MOST_DESTINATIONS),
         ),
     )
     return audit_snapshot(snapshot, request, pair=sides.pair)
+
+
+async def audit_namespace(
+    ends: Ends, request: AuditRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> AuditedPair:
+    """Read one namespace, of a pair or not, and run the checks of what loses messages. Changes nothing.
+
+    Needs Manage, and Listen for how long messages have waited. What cannot be read is recorded in the result, and the
+    checks that need it are skipped with the reason.
+
+    Raises:
+        UsageError: its entities cannot be listed by what `ends` has, or a check is not one of a namespace.
+        InterruptedWorkError: `stop` was set before everything was read.
+    """
+    if ends.admin is None or ends.topology is None:
+        raise UsageError(f"The entities of {ends.source_access.label} cannot be listed with this credential.")
+    work = gather_namespace(
+        ends.source_access,
+        admin=ends.admin,
+        topology=ends.topology,
+        peek=peeking(ends.source, dead_letters=False),
+        clock=SystemClock(),
+        observer=observer,
+    )
+    snapshot, found = await run_until(stop or asyncio.Event(), work)
+    pair, codes = snapshot.pair.to_pair(), request.checks or None
+    return AuditedPair(checks.run(snapshot, pair, checks=codes, ignore=request.ignore, found=found), snapshot)
 
 
 def audit_snapshot(snapshot: Snapshot, request: AuditRequest, *, pair: Pair | None = None) -> AuditedPair:

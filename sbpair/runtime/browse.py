@@ -35,25 +35,32 @@ Peek = Callable[[str], Awaitable[Peeked]]
 PEEKS_PER_QUEUE = 2
 
 
-def peeking(messaging: Messaging, *, dead_letters: bool = True) -> Peek:
+def peeking(messaging: Messaging, *, dead_letters: bool = True, most: int = 1) -> Peek:
     """A `Peek` over the messaging side of a namespace. Takes no locks and raises no delivery counts.
 
-    `dead_letters`: look at those as well; a topic has none.
+    `dead_letters`: look at those as well; a topic has none. `most`: messages that are browsed of the queue itself.
     """
 
     async def peek(path: str) -> Peeked:
-        head = await _head(messaging, path, dead_letter=False)
+        head = await _head(messaging, path, dead_letter=False, most=most)
         dead = await _head(messaging, path, dead_letter=True) if dead_letters else []
         times = [message.enqueued_at for message in (*head, *dead) if message.enqueued_at is not None]
-        return Peeked(active=bool(head), dead_letter=bool(dead), oldest_enqueued_at=min(times, default=None))
+        going_to = (describe(message.payload).destination for message in head) if most > 1 else ()
+        return Peeked(
+            active=bool(head),
+            dead_letter=bool(dead),
+            oldest_enqueued_at=min(times, default=None),
+            destinations=tuple(sorted({path for path in going_to if path})),
+            messages=len(head) + len(dead),
+        )
 
     return peek
 
 
-async def _head(messaging: Messaging, path: str, *, dead_letter: bool) -> list[Received]:
+async def _head(messaging: Messaging, path: str, *, dead_letter: bool, most: int = 1) -> list[Received]:
     receiver = messaging.receiver(path, dead_letter=dead_letter)
     try:
-        return await receiver.peek(1)
+        return await receiver.peek(most)
     finally:
         await receiver.close()
 

@@ -11,6 +11,8 @@ from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.context import Stop, choose_pairs, event_log, load_settings, run_async, run_until
 from sbpair.cli.options import Options, PairsArgument, command
+from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
+from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Severity
 from sbpair.core.pairing import Pair
@@ -27,6 +29,15 @@ if TYPE_CHECKING:
 def audit(
     options: Options,
     pairs: PairsArgument = None,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Check this namespace instead of pairs, by name or host, for what loses messages; repeatable.",
+            autocompletion=suggestions.configured_namespaces,
+        ),
+    ] = None,
+    auth: NamespaceAuthOption = None,
     snapshot_out: Annotated[
         Path | None, typer.Option(help="Save what was read to this file; it holds no keys.")
     ] = None,
@@ -51,14 +62,19 @@ def audit(
         typer.Option(metavar="CODE", help="Explain one check and exit.", autocompletion=suggestions.check_codes),
     ] = None,
 ) -> CommandResult:
-    """Find stranded messages, and backlog queues that are missing, extra or set up wrong.
+    """Find stranded messages, and backlog queues that are missing, extra or set up wrong; or what loses messages.
 
     Reads only, and reads twice before it reports a finding. A check that cannot run is reported as skipped, with the
     reason. Exit code: 5 findings, 6 a namespace cannot be reached, 4 access denied.
 
+    With --namespace one namespace, of a pair or not, is checked alone: expiry without dead-lettering, forwarding in
+    circles or to nothing, rules that never match, entities that nobody reads, quotas, keys, and more (--list-checks).
+    It reads each subscription's rules at 200 credits a second.
+
     \b
     Examples:
       sbpair audit orders
+      sbpair audit --namespace contoso-weu -o nagios
       sbpair audit --snapshot-out today.json && sbpair audit --snapshot today.json
       sbpair audit --explain SBP001
       sbpair audit --ignore 'SBP002:contoso-old/*' --fail-on error -o prometheus --outfile sbpair.prom
@@ -73,7 +89,16 @@ def audit(
     if snapshot is not None and snapshot_out is not None:
         raise UsageError("--snapshot reads a saved snapshot; there is nothing to save with --snapshot-out.")
     notes: list[str] = []
-    if snapshot is not None:
+    if namespace:
+        if pairs or snapshot is not None or snapshot_out is not None:
+            raise UsageError(
+                "--namespace checks namespaces: no PAIR, --snapshot or --snapshot-out.",
+                hint="Entities and rules are saved by: sbpair export snapshot --namespace NAME",
+            )
+        result = _of_single(options, namespace, auth, check or (), ignore or ())
+    elif auth is not None:
+        raise UsageError("--auth is for --namespace; a pair says itself how it is reached.")
+    elif snapshot is not None:
         result = _of_file(snapshot, pairs, check or (), ignore or ())
     else:
         result, notes = _of_namespaces(options, pairs, check or (), ignore or ())
@@ -126,6 +151,29 @@ def _of_namespaces(
     return AuditResult(pairs, tuple(errors)), notes
 
 
+def _of_single(
+    options: Options, names: list[str], auth: AuthMethod | None, codes: Sequence[str], ignore: Sequence[str]
+) -> "AuditResult":
+    """The audit of namespaces that are looked at alone."""
+    from sbpair.connect import open_ends
+    from sbpair.core.inspection.audit.result import AuditedPair, AuditResult, FailedPair
+    from sbpair.runtime.inspection.gather import gather_each
+
+    settings, request = load_settings(options), operations.AuditRequest(codes, ignore)
+    chosen = [settings.named_namespace(name, auth) for name in names]
+
+    async def work(stop: Stop) -> "list[AuditedPair | SbpairError]":
+        async def audited(access: NamespaceAccess) -> AuditedPair:
+            async with open_ends(access) as ends:
+                return await operations.audit_namespace(ends, request, observer=event_log(options))
+
+        return await run_until(stop, gather_each(chosen, audited))
+
+    found = list(zip(chosen, run_async(options, work), strict=True))
+    errors = (FailedPair(access.label, error) for access, error in found if isinstance(error, SbpairError))
+    return AuditResult(tuple(one for _, one in found if isinstance(one, AuditedPair)), tuple(errors))
+
+
 def _announcement(pairs: Sequence[Pair]) -> str:
     """What the audit is going to use, as far as that is known before the queues are counted."""
     from sbpair.core.inspection.audit.result import of_audit
@@ -155,7 +203,12 @@ def _shown(result: "AuditResult", notes: Sequence[str], fail_on: Severity, *, ea
         exit=result.exit(fail_on),
         checks=tuple(_checks(result)),
         metrics=tuple(
-            sample for pair in result.pairs for sample in metrics_of(figures(pair), ("pair", pair.report.pair))
+            sample
+            for number, pair in enumerate(result.pairs)
+            for sample in metrics_of(
+                figures(pair, result.pairs[:number]),
+                ("namespace" if pair.snapshot.alone else "pair", pair.report.pair),
+            )
         ),
         page=audit_page(result, notes),
     )
@@ -193,7 +246,7 @@ def _listed() -> CommandResult:
     return CommandResult(
         "audit",
         AllChecks(checks.CHECKS),
-        (table_of(checks.Check, checks.CHECKS, show=("code", "severity", "title")),),
+        (table_of(checks.Check, checks.CHECKS, show=("code", "severity", "scope", "title")),),
         summary="Explain one with: sbpair audit --explain CODE",
     )
 

@@ -132,7 +132,8 @@ def _tone(pairs: Sequence[audited.AuditedPair], errors: Sequence[audited.FailedP
 def _figures(pairs: Sequence[audited.AuditedPair], errors: Sequence[audited.FailedPair]) -> Iterator[Card]:
     good = sum(pair.verdict in ("ok", "info") for pair in pairs)
     total = len(pairs) + len(errors)
-    yield Card("Pairs", f"{total}", f"{good} without warnings", Tone.GOOD if good == total else Tone.PLAIN)
+    what = "Namespaces" if any(pair.snapshot.alone for pair in pairs) else "Pairs"
+    yield Card(what, f"{total}", f"{good} without warnings", Tone.GOOD if good == total else Tone.PLAIN)
     counts = Counter(finding.severity for pair in pairs for finding in pair.report.findings)
     grave = counts[Severity.ERROR] + counts[Severity.CRITICAL]
     yield Card("Errors", f"{grave:,}", f"{counts[Severity.CRITICAL]} critical", Tone.BAD if grave else Tone.GOOD)
@@ -140,10 +141,11 @@ def _figures(pairs: Sequence[audited.AuditedPair], errors: Sequence[audited.Fail
     notes = counted(counts[Severity.INFO], "note")
     yield Card("Warnings", f"{warnings:,}", notes, Tone.WARN if warnings else Tone.GOOD)
     blind = len(errors) + sum(not pair.known for pair in pairs)
-    messages = sum(pair.waiting for pair in pairs)
+    queues = audited.distinct_queues(pairs)
+    messages = sum(map(audited.waiting_in, queues))
     oldest = "in backlog queues" if (age := audited.oldest_seconds(pairs)) is None else f"oldest {format_duration(age)}"
     yield _amount("Messages waiting", messages, oldest, blind, total)
-    dead = sum(pair.dead_letter for pair in pairs)
+    dead = sum(queue.facts.counts.dead_letter for queue in queues)
     yield _amount("Dead letters", dead, "of backlog queues", blind, total)
 
 
@@ -165,8 +167,8 @@ def _row(pair: audited.AuditedPair) -> _FleetRow:
         pair.verdict,
         f"{fields.name} ({fields.environment})" if fields.environment else fields.name,
         _named(pair.snapshot.primary, fields.primary_label),
-        _named(pair.snapshot.secondary, fields.secondary_label),
-        f"{there} of {fields.backlog_queue_count}" if known else "not read",
+        "" if pair.snapshot.alone else _named(pair.snapshot.secondary, fields.secondary_label),
+        "" if pair.snapshot.alone else f"{there} of {fields.backlog_queue_count}" if known else "not read",
         pair.waiting if known else "unknown",
         pair.dead_letter if known else "unknown",
         None if pair.oldest_seconds is None else format_duration(pair.oldest_seconds),

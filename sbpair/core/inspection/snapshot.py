@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from sbpair.core.access import NamespaceAccess, spoken_name
-from sbpair.core.entities import Counts, NamespaceFacts, QueueFacts, TopicFacts
+from sbpair.core.entities import Counts, EntityFacts, NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import UsageError
 from sbpair.core.names import BacklogName, parse_backlog_queue_path
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
@@ -21,7 +21,7 @@ from sbpair.core.serialization import Document, from_plain
 from sbpair.service import CREDITS_PER_MANAGEMENT_CALL
 
 FORMAT_VERSION = 1
-ESSENTIAL_SUBJECTS = ("namespace", "queues", "topics")
+ESSENTIAL_SUBJECTS = ("namespace", "queues", "topics", "entities")
 """What has to be readable of a namespace; the rest only leaves single checks out."""
 NOT_ASKED = "not-asked"
 """Error code of a fact that nobody wanted to know."""
@@ -46,6 +46,10 @@ class Peeked:
     dead_letter: bool
     oldest_enqueued_at: float | None = None
     """When the oldest browsed message was put into the queue, UTC epoch seconds."""
+    destinations: tuple[str, ...] = ()
+    """Where those that were browsed are to go."""
+    messages: int = 0
+    """How many were browsed."""
 
     @property
     def empty(self) -> bool:
@@ -79,6 +83,15 @@ class QueueSeen:
         if self.facts.counts.total == 0 and self.peeked is not None and not self.peeked.empty:
             return "messages that the counts do not show"
         return describe_counts(self.facts.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class EntitySeen:
+    """A queue, topic or subscription of a namespace that is looked at alone."""
+
+    facts: EntityFacts
+    oldest_enqueued_at: float | None = None
+    """When its first message was put there, UTC epoch seconds; None: it has none, or was not browsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +239,11 @@ class Snapshot(Document):
             if entry.subject in ("namespace", "queues") and entry.error_code != NOT_ASKED
         ]
         return min(hindrances, key=lambda entry: order.get(entry.exit_name, 2), default=None)
+
+    @property
+    def alone(self) -> bool:
+        """It is of one namespace, which stands as its primary, and of no pair."""
+        return not self.pair.secondary_host
 
     def essential_unread(self) -> list[tuple[str, Unread]]:
         """(namespace, what) of whole parts of a namespace that could not be read."""

@@ -5,6 +5,7 @@ because a listed absence is not an absence and a listed presence may be old. Zer
 a `Peek` is given. What cannot be read is recorded with the reason, never taken for "not there".
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -12,7 +13,7 @@ from typing import TypeVar
 
 from sbpair.concurrency import retried, side_by_side
 from sbpair.core.access import AuthMethod, NamespaceAccess, parse_connection_string
-from sbpair.core.entities import NamespaceFacts, QueueFacts, TopicFacts
+from sbpair.core.entities import EntityKind, NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import (
     AuthenticationFailedError,
     ConflictError,
@@ -28,6 +29,7 @@ from sbpair.core.inspection.snapshot import (
     FORMAT_VERSION,
     NOT_ASKED,
     Calls,
+    EntitySeen,
     How,
     NamespaceSnapshot,
     PairFields,
@@ -39,7 +41,7 @@ from sbpair.core.inspection.snapshot import (
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair
 from sbpair.core.retry import TokenBucket
-from sbpair.ports import Clock, NamespaceAdmin, Observer
+from sbpair.ports import Clock, NamespaceAdmin, Observer, Topology
 from sbpair.runtime.browse import PEEKS_PER_QUEUE, Peek
 from sbpair.service import CREDITS_PER_MANAGEMENT_CALL, EntityStatus, Tier
 
@@ -49,6 +51,7 @@ from sbpair.service import CREDITS_PER_MANAGEMENT_CALL, EntityStatus, Tier
 # unpaced audit slows the application down (Service Bus throttling).
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 DEFAULT_CREDITS_PER_SECOND = 200.0
 """A fifth of a namespace: 20 management calls a second."""
@@ -258,10 +261,40 @@ class _Side:
                 return await peek(path)
 
             seen = await self.attempt(f"messages of {path}", read)
+            if seen is not None and seen.messages > PEEKS_PER_QUEUE:
+                await self._spend(Calls(peeks=seen.messages - PEEKS_PER_QUEUE))
             if seen is not None and self.queues is not None:
                 self.queues[path.lower()] = replace(self.queues[path.lower()], peeked=seen)
 
         await self._each("peeking", sorted(paths), one)
+
+    async def read_entities(self, topology: Topology, peek: Peek) -> tuple[EntitySeen, ...] | None:
+        """Queues, topics, subscriptions with rules, and the age of the first message of each that holds some."""
+        if self._skip("entities"):
+            return None
+        found = await self.attempt("entities", lambda: topology.entities(rules=False))
+        if found is None:
+            return None
+        kinds = Counter(one.kind for one in found)
+        topics = kinds[EntityKind.TOPIC]
+        pages = (kinds[EntityKind.QUEUE] + topics + kinds[EntityKind.SUBSCRIPTION]) // PAGE_SIZE + 2 + topics
+        await self._spend(Calls(list_pages=pages))
+        by_path = {one.path: EntitySeen(one) for one in found}
+
+        async def one(path: str) -> None:
+            facts = by_path[path].facts
+            if facts.kind is EntityKind.SUBSCRIPTION:
+                await self._spend(Calls(gets=1))
+                facts = await self.attempt(f"rules of {path}", lambda: topology.rules(facts)) or facts
+            oldest = None
+            if facts.kind is not EntityKind.TOPIC and facts.counts.active and facts.settings.status.may_receive:
+                await self._spend(Calls(peeks=1))
+                seen = await self.attempt(f"messages of {path}", lambda: peek(path))
+                oldest = None if seen is None else seen.oldest_enqueued_at
+            by_path[path] = EntitySeen(facts, oldest)
+
+        await self._each("reading entities", list(by_path), one)
+        return tuple(by_path.values())
 
     async def _each(self, stage: str, items: Sequence[str], work: Callable[[str], Awaitable[None]]) -> None:
         done = 0
@@ -321,10 +354,43 @@ async def gather(
     if scope is Scope.FULL:
         reads = [lambda: _read_primary(first, pair), lambda: _read_secondary(second, pair, peek, scope)]
         await side_by_side(lambda read: read(), reads, at_once=len(reads))
+        await _read_destinations(first, second)
     else:
         first.unread.append(Unread("namespace", NOT_ASKED, "only the secondary's queues were asked for"))
         await _read_secondary(second, pair, peek, scope)
     return Snapshot(FORMAT_VERSION, taken_at, PairFields.of(pair), first.snapshot(), second.snapshot())
+
+
+async def gather_namespace(
+    access: NamespaceAccess,
+    *,
+    admin: NamespaceAdmin,
+    topology: Topology,
+    peek: Peek,
+    clock: Clock,
+    observer: Observer | None = None,
+) -> tuple[Snapshot, tuple[EntitySeen, ...] | None]:
+    """Read one namespace: itself, and all its entities with their rules and the age of their first message. None for
+    entities that could not be listed; what else could not be read is recorded in the snapshot."""
+    taken_at = clock.now().timestamp()
+    side = _Side(access, admin, clock, observer, CreditPacer(clock), DEFAULT_CONCURRENCY, tolerant=True)
+    await side.read_namespace()
+    found = await side.read_entities(topology, peek)
+    nobody = NamespaceSnapshot(label="", host="", auth="")
+    pair = PairFields(access.label, access.host, "", access.label, "", 1)
+    return Snapshot(FORMAT_VERSION, taken_at, pair, side.snapshot(), nobody), found
+
+
+async def _read_destinations(primary: _Side, secondary: _Side) -> None:
+    """Look again for destinations of waiting messages that the primary's lists do not have."""
+    if primary.queues is None or primary.topics is None:
+        return
+    seen = [queue.peeked for queue in (secondary.queues or {}).values() if queue.peeked is not None]
+    wanted = {path for one in seen for path in one.destinations}
+    known = {*primary.queues, *primary.topics, *(path.lower() for path in primary.absent)}
+    unlisted = [path for path in wanted if path.lower() not in known]
+    await primary.confirm_queues(unlisted)
+    await primary.confirm_topics(path for path in unlisted if path.lower() not in primary.queues)
 
 
 async def _read_primary(side: _Side, pair: Pair) -> None:
@@ -384,11 +450,11 @@ def _key_name(access: NamespaceAccess) -> str | None:
 
 
 async def gather_each(
-    pairs: Sequence[Pair], read: Callable[[Pair], Awaitable[T]], *, concurrency: int = 8
+    pairs: Sequence[P], read: Callable[[P], Awaitable[T]], *, concurrency: int = 8
 ) -> list[T | SbpairError]:
-    """Read many pairs, `concurrency` at a time, in the order given; a pair that fails gives its error instead."""
+    """Read many pairs or namespaces, `concurrency` at a time, in the order given; one that fails gives its error."""
 
-    async def guarded(pair: Pair) -> T | SbpairError:
+    async def guarded(pair: P) -> T | SbpairError:
         try:
             return await read(pair)
         except SbpairError as error:

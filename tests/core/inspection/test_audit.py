@@ -9,7 +9,8 @@ import pytest
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.entities import Counts, EntityStatus, QueueFacts, QueueSettings, Tier, TopicFacts
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.audit import CHECKS, AuditReport, Finding, Severity, alike, explain, in_one_line, run
+from sbpair.core.inspection.audit import CHECKS, AuditReport, Finding, Scope, Severity, alike, explain, in_one_line, run
+from sbpair.core.inspection.audit.result import AuditedPair, AuditResult, figures
 from sbpair.core.inspection.drilled import label_of, mark
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
 from sbpair.core.pairing import Pair
@@ -315,13 +316,13 @@ class TestSkipped:
         report = run(snapshot, a_pair())
         assert report.findings == ()
         expected = {"SBP001", "SBP002", "SBP003", "SBP004", "SBP006", "SBP007", "SBP008", "SBP009", "SBP010"}
-        assert {one.code for one in report.skipped} == expected | {"SBP011", "SBP012", "SBP013", "SBP014"}
+        assert {one.code for one in report.skipped} == expected | {"SBP011", "SBP012", "SBP013", "SBP014", "SBP040"}
         assert all("no answer" in one.reason for one in report.skipped)
 
     def test_without_the_primary_its_checks_are_skipped(self) -> None:
         snapshot = with_primary(healthy(), facts=None, queues=None, topics=None, observed_at=None)
         expected = {"SBP005", "SBP014", "SBP015", "SBP016", "SBP017", "SBP018", "SBP019", "SBP020", "SBP021"}
-        assert self.codes(snapshot) == expected | {"SBP022", "SBP026", "SBP027", "SBP028"}
+        assert self.codes(snapshot) == expected | {"SBP022", "SBP026", "SBP027", "SBP028", "SBP040"}
 
     def test_one_side_untold_does_not_hide_the_other(self) -> None:
         snapshot = with_primary(of_secondary(alias="dr"), facts=None)
@@ -448,6 +449,10 @@ _UNREAD = tuple(Unread(what, "unauthorized", "lacks Manage", "denied") for what 
 _ROOT_KEY = {"auth": AuthMethod.CONNECTION_STRING.value, "key_name": "RootManageSharedAccessKey"}
 _MANY = tuple(a_queue(f"p{number}", enable_partitioning=True) for number in range(100))
 _CHINA = NamespaceAccess("contoso", "contoso.servicebus.chinacloudapi.cn")
+_GONE = with_primary(
+    healthy(more=(a_queue(path(1), counts=Counts(1), peeked=Peeked(True, False, NOW, ("Gone", "orders"), 1)),)),
+    absent=("gone",),
+)
 WORLDS: dict[str, tuple[Snapshot, list[Pair]]] = {
     **{code: (healthy(more=(a_queue(path(1), **changes),)), []) for code, changes, _, _ in BACKLOG_CASES},
     **{code: (snapshot, []) for code, snapshot, _ in NAMESPACE_CASES},
@@ -466,12 +471,35 @@ WORLDS: dict[str, tuple[Snapshot, list[Pair]]] = {
     "SBP024": (with_secondary(healthy(), queues=None, topics=None, unread=_UNREAD), []),
     "SBP025": (with_secondary(healthy(), **_ROOT_KEY), []),
     "SBP027": (on_both_sides(requires_session=False), []),
+    "SBP040": (_GONE, []),
 }
-"""What each check is for. A new check needs its own."""
+"""What each check of a pair is for. A new check needs its own; `test_audit_namespace.py` has those of a namespace."""
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
+@pytest.mark.parametrize(
+    "check", [check for check in CHECKS if check.scope is not Scope.NAMESPACE], ids=lambda check: check.code
+)
 def test_every_check_has_a_world_that_raises_it(check: Any) -> None:
     assert check.code in WORLDS, "add what this check finds"
     snapshot, others = WORLDS[check.code]
     assert found(run(snapshot, snapshot.pair.to_pair(), others=others), check.code) != []
+
+
+def test_destinations_of_waiting_messages_are_looked_for_without_entities() -> None:
+    pair = a_pair(entities=())
+    (one,) = [one for one in run(_GONE, pair).findings if one.code == "SBP040"]
+    assert (one.subject, one.severity) == ("Gone", Severity.ERROR)
+    assert "wait in 1 backlog queue, and" in one.message
+    unsure = run(with_primary(_GONE, absent=()), pair)
+    assert found(unsure, "SBP040") == [], "only what a get has confirmed is gone"
+
+
+def test_two_pairs_that_share_queues_count_a_message_once() -> None:
+    snapshot = healthy(more=(a_queue(path(1), counts=Counts(active=4, dead_letter=1), size_in_bytes=10),))
+    twin = replace(snapshot, pair=replace(snapshot.pair, name="twin"))
+    pairs = tuple(AuditedPair(run(one, one.pair.to_pair()), one) for one in (snapshot, twin))
+    assert AuditResult(pairs).summary().startswith("4 messages and 1 dead letter wait in 1 queue")
+    first, second = figures(pairs[0]), figures(pairs[1], pairs[:1])
+    assert first.backlog_messages == {"active": 4, "dead-letter": 1, "scheduled": 0}
+    assert (sum((second.backlog_messages or {}).values()), second.backlog_size_bytes) == (0, 0)
+    assert figures(pairs[1]).backlog_messages == first.backlog_messages, "alone it is told in full"

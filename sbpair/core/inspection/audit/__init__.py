@@ -6,13 +6,14 @@ Codes are stable: a check may get better, its code never means something else. A
 from collections.abc import Iterable, Sequence
 
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.audit import backlog_queues, entities, namespaces
+from sbpair.core.inspection.audit import anywhere, backlog_queues, entities, namespaces
 from sbpair.core.inspection.audit.findings import (
     AuditReport,
     Check,
     Finding,
     FindingGroup,
     Ignore,
+    Scope,
     Severity,
     Side,
     Skipped,
@@ -21,7 +22,7 @@ from sbpair.core.inspection.audit.findings import (
     alike,
     in_one_line,
 )
-from sbpair.core.inspection.snapshot import Snapshot
+from sbpair.core.inspection.snapshot import EntitySeen, Snapshot
 from sbpair.core.pairing import Pair
 
 __all__ = [
@@ -48,6 +49,7 @@ CHECKS: tuple[Check, ...] = tuple(
             *namespaces.CHECKS,
             *entities.CHECKS,
             *namespaces.REPLICATION_CHECKS,
+            *anywhere.CHECKS,
         ),
         key=lambda check: check.code,
     )
@@ -74,33 +76,44 @@ def run(
     checks: Iterable[str] | None = None,
     ignore: Iterable[str] = (),
     others: Sequence[Pair] = (),
+    found: tuple[EntitySeen, ...] | None = None,
 ) -> AuditReport:
     """Run the checks (all, or those of the codes given) on one snapshot.
 
     `ignore`: `CODE` or `CODE:PATTERN` of subjects. `others`: the other pairs of the configuration, for checks that look
-    across pairs.
+    across pairs. `found`: the entities of a namespace that is looked at alone; None: they could not be read.
 
     Raises:
-        UsageError: an unknown code.
+        UsageError: an unknown code, or the code of a check of something else.
     """
-    chosen = CHECKS if checks is None else tuple(explain(code) for code in checks)
+    scopes = (Scope.NAMESPACE if snapshot.alone else Scope.PAIR, Scope.BOTH)
+    chosen = tuple(check for check in CHECKS if check.scope in scopes)
+    if checks is not None:
+        chosen = tuple(explain(code) for code in checks)
+        for check in chosen:
+            if check.scope not in scopes:
+                raise UsageError(
+                    f"{check.code} is a check of a {check.scope}, and this is a {scopes[0]}.",
+                    hint="A namespace alone is checked with: sbpair audit --namespace NAME",
+                )
     ignored = [Ignore.parse(text, _BY_CODE) for text in ignore]
     view = View(
         snapshot,
         pair,
-        Side.of("primary", snapshot.primary, snapshot.pair.primary_label),
+        Side.of("namespace" if snapshot.alone else "primary", snapshot.primary, snapshot.pair.primary_label),
         Side.of("secondary", snapshot.secondary, snapshot.pair.secondary_label),
         others,
         Thresholds(),
+        found,
     )
-    found: list[Finding] = []
+    findings: list[Finding] = []
     skipped: list[Skipped] = []
     for check in chosen:
-        findings, reason = check.run(view)
-        found.extend(findings)
+        of_check, reason = check.run(view)
+        findings.extend(of_check)
         if reason is not None:
             skipped.append(reason)
-    kept = [finding for finding in found if not any(entry.covers(finding) for entry in ignored)]
+    kept = [finding for finding in findings if not any(entry.covers(finding) for entry in ignored)]
     kept.sort(key=lambda finding: (-finding.severity.rank, finding.code))
     return AuditReport(
         pair=pair.name,
@@ -108,5 +121,5 @@ def run(
         findings=tuple(kept),
         skipped=tuple(skipped),
         checks=tuple(check.code for check in chosen),
-        ignored=len(found) - len(kept),
+        ignored=len(findings) - len(kept),
     )

@@ -1,13 +1,15 @@
 """What an audit says: findings with a severity, checks that could not run, and how a check is described."""
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from sbpair.core.access import spoken_name
 from sbpair.core.entities import NamespaceFacts, TopicFacts
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.snapshot import NamespaceSnapshot, QueueSeen, Snapshot
+from sbpair.core.inspection.snapshot import EntitySeen, NamespaceSnapshot, QueueSeen, Snapshot
 from sbpair.core.names import BacklogName, parse_backlog_queue_path
 from sbpair.core.outcome import Severity as Severity
 from sbpair.core.pairing import Pair
@@ -130,6 +132,11 @@ class Thresholds:
     partitioned_entities: int = 90
     clock_skew_warning_seconds: float = 5.0
     clock_skew_error_seconds: float = 60.0
+    near_quota_share: float = 0.9
+    near_time_to_live_share: float = 0.8
+    short_duplicate_window_seconds: float = 60.0
+    """A sender's own retries take so long: `azure-servicebus` waits up to a minute for one answer."""
+    unused_key_seconds: float = 90 * 86_400.0
 
 
 class CannotRun(Exception):
@@ -156,9 +163,9 @@ class Side:
             role, seen, spoken_name(label, seen.host), {queue.path.lower(): queue for queue in seen.queues or ()}
         )
 
-    def _unread(self, subject: str) -> CannotRun:
-        """Why; in the same words for every subject of a namespace that does not answer at all."""
-        parts = ("namespace", "queues", "topics")
+    def unread(self, subject: str) -> CannotRun:
+        """Why something was not read; in the same words for all of a namespace that does not answer."""
+        parts = ("namespace", "queues", "topics", "entities")
         silent = (entry for entry in self.seen.unread if entry.exit_name == "unreachable" and entry.subject in parts)
         whole = next(silent, None)
         if whole is not None:
@@ -168,7 +175,7 @@ class Side:
 
     def facts(self) -> NamespaceFacts:
         if self.seen.facts is None:
-            raise self._unread("namespace")
+            raise self.unread("namespace")
         return self.seen.facts
 
     def tier(self) -> Tier:
@@ -182,12 +189,12 @@ class Side:
 
     def queues(self) -> tuple[QueueSeen, ...]:
         if self.seen.queues is None:
-            raise self._unread("queues")
+            raise self.unread("queues")
         return self.seen.queues
 
     def topics(self) -> tuple[TopicFacts, ...]:
         if self.seen.topics is None:
-            raise self._unread("topics")
+            raise self.unread("topics")
         return self.seen.topics
 
     def queue(self, path: str) -> QueueSeen | None:
@@ -215,6 +222,13 @@ class View:
     others: Sequence[Pair]
     """The other pairs of the configuration."""
     thresholds: Thresholds
+    found: tuple[EntitySeen, ...] | None = None
+    """All entities, of a namespace that is looked at alone; there is no secondary then."""
+
+    def entities(self) -> tuple[EntitySeen, ...]:
+        if self.found is None:
+            raise self.primary.unread("entities")
+        return self.found
 
     def expected(self) -> list[QueueSeen]:
         """The pair's backlog queues that exist, index 0 first."""
@@ -236,6 +250,14 @@ class Found:
     remedy: str | None = None
 
 
+class Scope(StrEnum):
+    """What a check is of."""
+
+    PAIR = "pair"
+    NAMESPACE = "namespace"
+    BOTH = "both"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A check as data. `remedy` may use `{pair}` and `{subject}`; its first line is the command to run, if any."""
@@ -246,19 +268,23 @@ class Check:
     explanation: str
     remedy: str
     look: Callable[[View], Iterator[Found]] = field(repr=False, metadata=HIDDEN)
+    scope: Scope = field(default=Scope.PAIR, metadata=column("Of"))
 
     def run(self, view: View) -> tuple[list[Finding], Skipped | None]:
         """Findings, and the reason if it had to stop for want of a fact."""
         findings: list[Finding] = []
         try:
             for found in self.look(view):
-                findings.append(self._finding(found, view.pair.name))
+                findings.append(self._finding(found, view))
         except CannotRun as stop:
             return findings, Skipped(self.code, str(stop), isinstance(stop, OnlyArmTells))
         return findings, None
 
-    def _finding(self, found: Found, pair: str) -> Finding:
-        remedy = (found.remedy or self.remedy).format(pair=pair, subject=found.subject)
+    def _finding(self, found: Found, view: View) -> Finding:
+        remedy = found.remedy or self.remedy
+        if view.snapshot.alone:  # these commands look at pairs
+            remedy = re.sub(r"sbpair (doctor|config show) \{pair\}", r"sbpair \1", remedy)
+        remedy = remedy.format(pair=view.pair.name, subject=found.subject)
         return Finding(self.code, found.severity or self.severity, found.subject, found.message, remedy)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from sbpair.core.access import AuthMethod, ControlPlane
 from sbpair.core.durations import format_duration
-from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, OnlyArmTells, Severity, Side, View
+from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, OnlyArmTells, Scope, Severity, Side, View
 from sbpair.core.names import BACKLOG_INFIX
 from sbpair.core.replication.settings import problems
 from sbpair.core.words import counted
@@ -17,8 +17,8 @@ _READ_ONLY_ROLE = "secondary"
 _GOOD_STATES = {"active", "created", "succeeded", "enabled"}
 
 
-def _sides(view: View) -> tuple[Side, Side]:
-    return view.primary, view.secondary
+def _sides(view: View) -> tuple[Side, ...]:
+    return (view.primary,) if view.snapshot.alone else (view.primary, view.secondary)
 
 
 def _on_each_side(look: Callable[[View, Side], Iterator[Found]]) -> Callable[[View], Iterator[Found]]:
@@ -239,6 +239,7 @@ CHECKS = (
         "tokens invalid or ages nonsense.",
         "sbpair doctor {pair}\nSynchronise the clock (chrony, systemd-timesyncd, w32tm).",
         _clock_skew,
+        Scope.BOTH,
     ),
     Check(
         "SBP022",
@@ -266,6 +267,7 @@ CHECKS = (
         "(shared access rule) or Azure Service Bus Data Owner; reading the namespace through ARM needs Reader.",
         "sbpair doctor {pair}",
         _rights,
+        Scope.BOTH,
     ),
     Check(
         "SBP025",
@@ -275,6 +277,7 @@ CHECKS = (
         "provisioning and cleanup need Manage.",
         "sbpair config show\nUse Entra ID (auth: azure-cli) or a rule with the rights needed.",
         _more_rights,
+        Scope.BOTH,
     ),
     Check(
         "SBP026",
@@ -283,6 +286,7 @@ CHECKS = (
         "A namespace that is being created, removed or is disabled does not serve messages.",
         "az servicebus namespace show --name ... --resource-group ...",
         _state,
+        Scope.BOTH,
     ),
     Check(
         "SBP028",

@@ -56,7 +56,7 @@ class AuditedPair:
     @property
     def known(self) -> bool:
         """Whether its backlog queues could be read; otherwise nothing is known of their messages."""
-        return self.snapshot.secondary.queues is not None
+        return self.snapshot.alone or self.snapshot.secondary.queues is not None
 
     @property
     def waiting(self) -> int:
@@ -146,13 +146,17 @@ class AuditResult:
         credits = counted(sum(pair.throttling_credits for pair in self.pairs), "throttling credit")
         return f"{management}, {credits}."
 
+    def _what(self) -> str:
+        alone = sum(pair.snapshot.alone for pair in self.pairs)
+        return counted(alone, "namespace") if alone else counted(len(self.pairs), "pair")
+
     def summary(self) -> str:
         """`497 messages wait in 8 queues, the oldest for 10s. 2 errors, 1 warning in 3 pairs; 4 checks skipped.` What
         waits comes first: a check that calls young messages no more than a note must not hide them behind an "OK"."""
         skipped = sum(len(report.skipped) for report in self.reports)
         ignored = sum(report.ignored for report in self.reports)
         parts = [
-            f"{', '.join(severities(self.reports)) or 'No findings'} in {counted(len(self.pairs), 'pair')}",
+            f"{', '.join(severities(self.reports)) or 'No findings'} in {self._what()}",
             f"{counted(skipped, 'check')} skipped" if skipped else "",
             f"{counted(ignored, 'finding')} ignored" if ignored else "",
         ]
@@ -176,12 +180,22 @@ def oldest_seconds(pairs: Sequence[AuditedPair]) -> float | None:
     return max((age for pair in pairs if (age := pair.oldest_seconds) is not None), default=None)
 
 
+def distinct_queues(pairs: Sequence[AuditedPair]) -> list[QueueSeen]:
+    """The backlog queues of all pairs, those that two of them share once."""
+    found: dict[tuple[str, str], QueueSeen] = {}
+    for pair in pairs:
+        for queue in pair.queues:
+            found.setdefault((pair.snapshot.secondary.host.lower(), queue.path.lower()), queue)
+    return list(found.values())
+
+
 def waiting_sentence(pairs: Sequence[AuditedPair]) -> str:
     """`497 messages and 3 dead letters wait in 8 queues, the oldest for 10s.`; empty if none are known to wait."""
-    waiting, dead = sum(pair.waiting for pair in pairs), sum(pair.dead_letter for pair in pairs)
+    found = distinct_queues(pairs)
+    waiting, dead = sum(map(waiting_in, found)), sum(queue.facts.counts.dead_letter for queue in found)
     if not (waiting or dead):
         return ""
-    queues = sum(bool(queue.facts.counts.total) for pair in pairs for queue in pair.queues)
+    queues = sum(bool(queue.facts.counts.total) for queue in found)
     amounts = [counted(waiting, "message")] if waiting else []
     amounts += [counted(dead, "dead letter")] if dead else []
     oldest = "" if (age := oldest_seconds(pairs)) is None else f", the oldest for {format_duration(age)}"
@@ -260,8 +274,11 @@ class AuditFigures:
     backlog_size_bytes: int | None = field(metadata=metric("sbpair_backlog_size_bytes"))
 
 
-def figures(pair: AuditedPair) -> AuditFigures:
+def figures(pair: AuditedPair, before: Sequence[AuditedPair] = ()) -> AuditFigures:
+    """`before`: pairs whose samples stand beside it. What it shares with them counts there, so that sums are right."""
     report, queues = pair.report, pair.snapshot.own_backlog()
+    if queues is not None and before:
+        queues = distinct_queues([*before, pair])[len(distinct_queues(before)) :]
     by_severity = Counter(finding.severity for finding in report.findings)
     by_code = Counter(finding.code for finding in report.findings)
     return AuditFigures(
