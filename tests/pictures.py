@@ -11,6 +11,8 @@ import math
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -18,12 +20,17 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from sbpair.cli.inspection.sources import Source, Watched
 from sbpair.cli.inspection.status import result
+from sbpair.cli.inspection.top_view import TopApp
 from sbpair.cli.pipeline.analyze_shown import result_of
+from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.backlog import Backlog, QueueContents
-from sbpair.core.entities import Tier
+from sbpair.core.entities import EntityKind, Tier
+from sbpair.core.errors import OperationTimeoutError
+from sbpair.core.inspection.entity import Listed, ListedEntities, ScrapedNamespace
 from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus, report
-from sbpair.core.prices import built_in
+from sbpair.core.prices import Forecast, built_in
 from sbpair.pipeline.analysis.analyze import Analysis, forecast
 from sbpair.pipeline.analysis.partials import Question
 from sbpair.pipeline.analysis.results import Destination, Minute, Outage, Queue, Rows, SizeRange, Total
@@ -93,6 +100,49 @@ def demo() -> Text:
     return text
 
 
+def top() -> str:
+    """Entities of a namespace that applications use, and of one that cannot be read now, as `sbpair top` lists them."""
+
+    def entity(path: str, active: int, dead: int, scheduled: int, kind: EntityKind = EntityKind.QUEUE) -> Listed:
+        return Listed(kind, path, "Active", active, dead, scheduled, 0, 0, 0)
+
+    async def unread(before: ScrapedNamespace | None) -> ScrapedNamespace:
+        raise OperationTimeoutError("No answer from contoso-neu in 10 s.")
+
+    def source(name: str, *reads: tuple[Listed, ...], ages: Mapping[str, float]) -> Source[ScrapedNamespace]:
+        access = NamespaceAccess(name, f"{name}.servicebus.windows.net", AuthMethod.AZURE_CLI)
+        found = [
+            ScrapedNamespace(ListedEntities(name, read), 0, NOW + 10 * at, ages, {}, {}, Forecast())
+            for at, read in enumerate(reads)
+        ]
+        return Source(ScrapedNamespace, access, unread, 10.0, found[-1], found[0], NOW)
+
+    async def drawn_app() -> str:
+        stop = asyncio.Event()
+        audit = "events/Subscriptions/audit"
+        subscription = entity(audit, 12_880, 0, 0, EntityKind.SUBSCRIPTION)
+        weu = source(
+            "contoso-weu",
+            (
+                entity("orders", 1_210, 3, 40),
+                replace(subscription, active=12_010),
+                entity("invoices/incoming", 0, 41, 0),
+            ),
+            (entity("orders", 1_204, 3, 40), subscription, entity("invoices/incoming", 0, 58, 0)),
+            ages={"orders": 4.0, audit: 5_400.0},
+        )
+        neu = source("contoso-neu", (entity("contoso-weu/x-servicebus-transfer/0", 31, 0, 0),), ages={})
+        neu.trouble = "No answer in 10 s."
+        app = TopApp(Watched(), stop, 10.0, now=lambda: NOW + 45)
+        async with app.run_test(size=(80, 14)) as pilot:
+            app._watched.sources += [weu, neu]  # nothing reads them: the picture is of what was read
+            await pilot.press("e")
+            await pilot.pause()
+            return app.export_screenshot(title="sbpair top")
+
+    return without_fonts(asyncio.run(drawn_app()))
+
+
 def drawn(shown: RenderableType, command: str, *, columns: int = 80) -> str:
     """The picture of what a command shows on a terminal, as SVG."""
     console = Console(
@@ -100,8 +150,12 @@ def drawn(shown: RenderableType, command: str, *, columns: int = 80) -> str:
     )
     console.print(shown)
     svg = console.export_svg(title=command, unique_id="sbpair")
-    without_fonts = re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
-    return "\n".join(line.rstrip() for line in without_fonts.splitlines()) + "\n"
+    return without_fonts(svg)
+
+
+def without_fonts(svg: str) -> str:
+    alone = re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
+    return "\n".join(line.rstrip() for line in alone.splitlines()) + "\n"
 
 
 # The page of an analysis
@@ -235,6 +289,7 @@ def pictures() -> dict[str, str]:
     """File name -> drawing."""
     return {
         "demo.svg": drawn(demo(), "sbpair demo", columns=100),
+        "top.svg": top(),
         "status.svg": drawn(as_renderable(status()), "sbpair status orders"),
     }
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -116,9 +116,17 @@ class TopApp(App[None]):
         )
     ]
 
-    def __init__(self, watched: Watched, stop: asyncio.Event, interval_seconds: float) -> None:
+    def __init__(
+        self,
+        watched: Watched,
+        stop: asyncio.Event,
+        interval_seconds: float,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         super().__init__(ansi_color=True)
         self._watched, self._stop, self._interval_seconds = watched, stop, interval_seconds
+        self._now = now
         self._first = PAIRS if any(source.pair for source in watched.sources) else ENTITIES
         self._trail = [_opened(Place(self._first))]
         self._rows: list[Row] = []
@@ -174,7 +182,7 @@ class TopApp(App[None]):
         rows = (
             rows_of(self._watched, at.place)
             if at.place.kind != MESSAGES
-            else [*message_rows(at.place, at.messages, time.time())]
+            else [*message_rows(at.place, at.messages, self._now())]
         )
         headings = COLUMNS[at.place.kind]
         cells = {
@@ -210,7 +218,7 @@ class TopApp(App[None]):
         only = f"  with {printable(self._only)}_" if self._typing else only
         every = f"every {format_duration(self._interval_seconds)}"
         self.query_one("#head", Static).update(
-            f"sbpair top  {_title(at.place)}{count}{only}  {every}  {spoken_clock(time.time())}"
+            f"sbpair top  {_title(at.place)}{count}{only}  {every}  {spoken_clock(self._now())}"
         )
         told = [*self._troubles(), *filter(None, (at.trouble, self._said))]
         trouble = self.query_one("#trouble", Static)
@@ -219,7 +227,7 @@ class TopApp(App[None]):
         self.query_one("#command", Static).update(f"$ {self._command}" if self._command else "")
 
     def _troubles(self) -> Iterable[str]:
-        now = time.time()
+        now = self._now()
         for source in self._watched.sources:
             if source.trouble:
                 read = (
