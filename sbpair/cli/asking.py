@@ -46,7 +46,13 @@ def _confirmed(question: str) -> bool:
     *before, last = laid_out(printable(question), terminal_columns(sys.stderr) - len(_ANSWERS))
     for line in before:
         say(line)
-    return typer.confirm(last, default=False, err=True)
+    while True:
+        answer = typer.prompt(f"{last} [y/N]", default="", show_default=False, err=True).strip().lower()
+        if answer in ("y", "yes"):
+            return True
+        if answer in ("", "n", "no"):
+            return False
+        last = "Answer y or n."
 
 
 _ANSWERS = " [y/N]: "

@@ -1,5 +1,6 @@
 """`sbpair discover`: find backlog queues of any pair, and write the configuration for them."""
 
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -149,7 +150,8 @@ def _keys(settings: "Settings", access: NamespaceAccess) -> dict[str, Any]:
 def _block(document: Any) -> str:
     import yaml
 
-    return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+    # What two pairs have in common is written twice: an anchor is no help to who edits the file.
+    return str(yaml.safe_dump(json.loads(json.dumps(document)), sort_keys=False, allow_unicode=True))
 
 
 def _result(discovery: "Discovery", pairs_out: Path | None) -> CommandResult:

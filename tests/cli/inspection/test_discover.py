@@ -68,6 +68,7 @@ def test_the_configuration_it_writes_is_one_that_finds_the_messages(home: Sbpair
     assert ran.code == 0, ran
     advised = ran.stderr.rpartition("check it. Run: sbpair ")[2].split("\n")[0].split()
     assert advised == ["--config", str(written), "status", "legacy-eu"]
+    assert "&" not in written.read_text("utf-8"), "no anchors"
     ran = home("--config", str(written), "peek", "legacy-eu", "-o", "json")
     assert (ran.code, len(ran.data["messages"])) == (0, 7)
     again = home("discover", "local-secondary", "--pairs-out", str(written))

@@ -87,6 +87,12 @@ def test_it_says_where_it_writes_and_a_no_changes_nothing(
     assert f"Cancelled. {state}" in shown
 
 
+def test_another_answer_is_asked_again(home: Sbpair) -> None:
+    screen = answer(home, *WRITING[0][0], question="[y/N]", typed="maybe\rn", environ=configured(home))
+    assert "Answer y or n. [y/N]" in screen.shown
+    assert screen.code == 2, screen
+
+
 UNNAMED = [
     [word for word in arguments if word not in ("mine", "--pair")]
     for arguments, _, _ in WRITING
