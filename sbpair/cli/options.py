@@ -136,6 +136,11 @@ class Options:
         """The command line that goes on with what is left."""
         return shlex.join(["sbpair", *self.line])
 
+    def go_on_with(self, other: "OptionSet", *words: str) -> str:
+        """The same, with these words instead of the options of a set."""
+        given = "".join(f" {shlex.quote(word)}" for word in other.words())
+        return f"{self.go_on.replace(given, '', 1)} {shlex.join(words)}"
+
     def over(self, outer: "Options | None") -> "Options":
         """These options, completed by the ones given before the command's name."""
         if outer is None:

@@ -19,9 +19,8 @@ from sbpair.core.inspection.evacuated import (
     EvacuateResult,
     EvacuationPlan,
     EvacuationScope,
-    Moved,
     WrittenPlan,
-    steps_of,
+    is_closed,
 )
 from sbpair.core.inspection.evacuation import (
     DEFAULT_RULE,
@@ -313,7 +312,8 @@ class _Evacuation:
                 async with following.running():  # all links end when an entity is closed
                     await following.until_quiet()
             if self.stop.is_set():
-                return EvacuateResult.interrupted(plan, self.request.ledger, await following.lags_at_once())
+                lags, path = await following.lags_at_once(), self.request.ledger
+                return EvacuateResult(plan, ledger=path, stopped=True, closed=is_closed(lags), lag=lags)
             if result is not None:
                 came = await following.counted()
                 if not came or not (result.source_empty or result.only_left_out) or rounds == MOST_ROUNDS:
@@ -364,28 +364,21 @@ class _Evacuation:
             facts.path for facts in seen.target if is_holding(facts.path, self.scope.source) and facts.counts.total
         }
         return EvacuateResult(
-            self.scope.source,
-            self.scope.target,
-            False,
-            steps_of(steps),
-            tuple(
-                Moved(
-                    move.entity,
-                    move.dead_letter,
-                    move.to,
-                    move.counted,
-                    moved[mailbox],
-                    accepted[mailbox.lower()],
-                    there.get(move.to.lower()),
+            plan,
+            moves=tuple(
+                replace(
+                    move,
+                    moved=moved[mailbox],
+                    accepted=accepted[mailbox.lower()],
+                    there_now=there.get(move.to.lower()),
                 )
                 for mailbox, move in began.items()
             ),
-            tuple(left),
-            tuple(sorted(held)),
-            not stopped and seen.source_empty,
-            self.request.ledger,
-            plan,
-            stopped,
+            left=tuple(left),
+            held=tuple(sorted(held)),
+            source_empty=not stopped and seen.source_empty,
+            ledger=self.request.ledger,
+            stopped=stopped,
         )
 
     def _still_there(

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -101,12 +101,7 @@ class Following:
         )
         job = MoveJob(
             request,
-            Ends(
-                self.ends.source,
-                self.ends.target,
-                source_access=self.ends.source_access,
-                target_access=self.ends.target_access,
-            ),
+            replace(self.ends, admin=None, target_admin=None, transactions=None, topology=None, target_topology=None),
             follower,
             seen=DestinationSeen(queue.path),
             facts={queue.path: QueueFacts(queue.path, queue.settings)},

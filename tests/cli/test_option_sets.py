@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 from sbpair.cli.options import ONCE, Options, OptionSet, command
 from sbpair.cli.replication import options as of_replication
 from sbpair.cli.transfer import entity_ref
+from sbpair.cli.transfer import evacuate as of_evacuation
 from sbpair.cli.transfer import options as of_transfer
 from sbpair.render.result import CommandResult
 
 SETS = [
     kind
-    for module in (of_transfer, entity_ref, of_replication)
+    for module in (of_transfer, of_evacuation, entity_ref, of_replication)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, OptionSet) and kind is not OptionSet
 ]
@@ -146,3 +147,13 @@ def test_a_command_goes_on_with_all_that_it_was_given_but_what_was_for_once() ->
     assert CliRunner().invoke(app, [*given, "-o", "json"]).exit_code == 0
     assert CliRunner().invoke(app, ["probe", "orders"]).exit_code == 0
     assert lines == ["sbpair probe 'a queue' --dlq --no-compact --rate 2.5 --ledger l.jsonl", "sbpair probe orders"]
+
+
+def test_other_words_take_the_place_of_a_set_in_the_command_to_continue_with() -> None:
+    line = ("evacuate", "a", "b", "--except", "x", "--follow", "--when-lag", "2s", "--reason", "move it")
+    options = Options(line=line)
+    following = of_evacuation.FollowOptions(follow=True, when_lag="2s")
+    assert options.go_on_with(following, "--cut-over") == (
+        "sbpair evacuate a b --except x --reason 'move it' --cut-over"
+    )
+    assert options.go_on_with(of_evacuation.FollowOptions(), "--x") == f"{options.go_on} --x"

@@ -99,7 +99,7 @@ async def test_what_comes_is_moved_on_and_the_end_says_what_waits(
     assert [(move.mailbox, move.moved, move.accepted) for move in done.moves] == [("orders", 5, 5)]
     assert world.waiting("orders", dead_letter=True) == 1, "dead letters wait for the cut-over"
     assert "contoso still takes messages" in done.closing("the same")
-    assert any("The way back is open" in note for note in done.notes)
+    assert any("The way back is open" in note for note in done.notes())
     assert (lag.exit, lag.only_lag) == (Exit.OK, True)
     orders = next(one for one in lag.lag if one.entity == "orders")
     assert (orders.messages, orders.age_seconds, orders.there_now) == (0, 0.0, 5)

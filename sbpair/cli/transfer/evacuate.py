@@ -1,7 +1,6 @@
 """`sbpair evacuate`: all entities and messages of a namespace, moved to another one, and the proof that it is empty."""
 
 import math
-import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,8 +31,6 @@ from sbpair.core.inspection.evacuated import (
     EvacuationPlan,
     Lag,
     LineRow,
-    MoveRow,
-    StepRow,
     WrittenPlan,
 )
 from sbpair.core.inspection.evacuation import DeadLettersTo, LeftThere
@@ -45,6 +42,22 @@ from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     from sbpair.settings import Settings
+
+
+@dataclass(frozen=True)
+class ScopeOptions(OptionSet):
+    """What is evacuated; a plan says it as well."""
+
+    dead_letters: Annotated[
+        DeadLettersTo,
+        typer.Option(help="Dead letters: into queues that hold them, to their queue again, or leave them."),
+    ] = DeadLettersTo.HOLD
+    without: Annotated[
+        list[str] | None, typer.Option("--except", metavar="PATTERN", help="Leave these entities out; repeatable.")
+    ] = None
+    despite_duplicate_detection: Annotated[
+        bool, typer.Option(DESPITE, help="Send although a queue there may drop a MessageId that it got from elsewhere.")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -106,16 +119,7 @@ def evacuate(
         AuthMethod | None,
         typer.Option(help="Credential for namespaces that are not configured.", show_default="configured"),
     ] = None,
-    dead_letters: Annotated[
-        DeadLettersTo,
-        typer.Option(help="Dead letters: into queues that hold them, to their queue again, or leave them."),
-    ] = DeadLettersTo.HOLD,
-    without: Annotated[
-        list[str] | None, typer.Option("--except", metavar="PATTERN", help="Leave these entities out; repeatable.")
-    ] = None,
-    despite_duplicate_detection: Annotated[
-        bool, typer.Option(DESPITE, help="Send although a queue there may drop a MessageId that it got from elsewhere.")
-    ] = False,
+    scope: ScopeOptions,
     rate: RateOption = None,
     reserve: ReserveOption = None,
     concurrency: ConcurrencyOption = 8,
@@ -127,14 +131,14 @@ def evacuate(
         ),
     ] = None,
     plan_out: Annotated[
-        Path | None, typer.Option(help="Save the plan for the entities to this file; change nothing.")
+        Path | None, typer.Option(help="Save the plan for the entities to this file; change nothing."), ONCE
     ] = None,
     plan: Annotated[
         Path | None, typer.Option(help="Do what this plan says; refused if an entity has changed since it was made.")
     ] = None,
     following: FollowOptions,
     stated_reason: StatedReasonOption = None,
-    dry_run: Annotated[bool, typer.Option(help="Compare, count, and say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Compare, count, and say what would be done."), ONCE] = False,
     yes: YesOption = False,
 ) -> CommandResult:
     """Move everything from one namespace to another: entities and rules, then all messages; prove that FROM is empty.
@@ -202,7 +206,7 @@ def evacuate(
         raise UsageError(f"FROM and TO are both {shown_name(here)}. {NOTHING_CHANGED}")
     written = None
     if plan is not None:
-        if plan_out is not None or without or despite_duplicate_detection or dead_letters is not DeadLettersTo.HOLD:
+        if plan_out is not None or scope.words():
             raise UsageError(
                 f"--plan does what a plan says: no --plan-out, --except, --dead-letters or {DESPITE}. {NOTHING_CHANGED}"
             )
@@ -211,9 +215,9 @@ def evacuate(
         check_writable(plan_out)
     request = operations.EvacuateRequest(
         ledger or Path(f"evacuate-{here.label}-{there.label}.jsonl"),
-        without=tuple(without or ()),
-        dead_letters=dead_letters,
-        despite_duplicate_detection=despite_duplicate_detection,
+        without=tuple(scope.without or ()),
+        dead_letters=scope.dead_letters,
+        despite_duplicate_detection=scope.despite_duplicate_detection,
         rate_per_second=rate,
         budget_per_second=budget_of(reserve),
         concurrency=concurrency,
@@ -223,14 +227,7 @@ def evacuate(
         dry_run=dry_run or plan_out is not None or following.status,
         **following.request(paced=rate is not None or reserve is not None),
     )
-    given = ["--plan", str(plan or plan_out)] if plan or plan_out else _scope_words(request)
-    given += following.words()
-    given += [] if rate is None else ["--rate", f"{rate:g}"]
-    given += [] if reserve is None else ["--reserve", str(reserve)]
-    given += [] if ledger is None else ["--ledger", str(ledger)]
-    given += [] if stated_reason is None else ["--reason", stated_reason]
-    words = ["sbpair", "evacuate", source, to, *(["--auth", auth.value] if auth else [])]
-    go_on = shlex.join([*words, *given])
+    go_on = options.go_on if plan_out is None else options.go_on_with(scope, "--plan", str(plan_out))
 
     def agree(planned: EvacuateResult) -> None:
         planned.plan.refuse_conflicts()
@@ -238,9 +235,7 @@ def evacuate(
         go_ahead(options, question, yes=yes, state=NOTHING_CHANGED)
 
     def shown(done: EvacuateResult) -> CommandResult:
-        result = _result(
-            done, go_on, shlex.join([*words, *(word for word in given if word != "--follow"), "--cut-over"])
-        )
+        result = _result(done, go_on, options.go_on_with(following, "--cut-over"))
         if plan_out is None:
             return result
         if done.conflicts:
@@ -250,13 +245,6 @@ def evacuate(
 
     run = PlannedRun(options, operations.evacuate, (here, there), request, agree, shown, "evacuate", "")
     return run.carry_out(yes=yes)
-
-
-def _scope_words(request: "operations.EvacuateRequest") -> list[str]:
-    """What is evacuated, as options of the command line that goes on."""
-    words = [] if request.dead_letters is DeadLettersTo.HOLD else ["--dead-letters", request.dead_letters.value]
-    words += [word for pattern in request.without for word in ("--except", pattern)]
-    return words + ([DESPITE] if request.despite_duplicate_detection else [])
 
 
 def _named(settings: "Settings", access: NamespaceAccess) -> str:
@@ -275,23 +263,25 @@ def _question(plan: EvacuationPlan, source: str, target: str) -> str:
     return f"{created} and move {counted(plan.messages, 'message')} there from {source}"
 
 
+_MESSAGES = {"entity": "From"} | dict.fromkeys(("to", "counted", "moved", "there_now"), "")
+"""Columns of the table of messages on a screen, with the titles that are others."""
+
+
 def _result(done: EvacuateResult, go_on: str, cut_over: str) -> CommandResult:
-    left = [table_of(LeftThere, done.left, "Left")] if done.left else []
-    lag = [table_of(Lag, done.lag, "Lag")] if done.lag or done.only_lag else []
+    lines = list(done.line_rows)
+    screen = [
+        table_of(LineRow, done.step_rows, "Entities", show=("entity", "action", "note")),
+        table_of(LineRow, [line for line in lines if line.to], "Messages", show=_MESSAGES),
+        *([table_of(Lag, done.lag, "Lag")] if done.lag else []),
+        *([table_of(LeftThere, done.left, "Left")] if done.left else []),
+    ]
     ahead = done.stopped and done.plan.scope.follows and not done.closed
     return CommandResult(
         "evacuate",
         done,
-        (table_of(Lag, done.lag) if done.only_lag else table_of(LineRow, done.line_rows),),
-        screen=(*lag,)
-        if done.only_lag
-        else (
-            table_of(StepRow, done.step_rows, "Entities"),
-            table_of(MoveRow, done.move_rows, "Messages"),
-            *lag,
-            *left,
-        ),
-        notes=(*done.notes, *((f"Or cut over: {cut_over}",) * ahead)),
+        (table_of(Lag, done.lag) if done.only_lag else table_of(LineRow, lines),),
+        screen=(table_of(Lag, done.lag, "Lag"),) if done.only_lag else tuple(screen),
+        notes=(*done.notes(), *((f"Or cut over: {cut_over}",) * ahead)),
         summary=done.closing(go_on),
         exit=done.exit,
         closing=True,

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from sbpair.core.entities import EntityFacts, EntityKind
+from sbpair.core.entities import EntityFacts
 from sbpair.core.errors import StalePlanError, UsageError
 from sbpair.core.inspection.evacuation import (
     NOT_ASKED_FOR,
@@ -25,9 +25,9 @@ from sbpair.core.inspection.evacuation import (
     plan_moves,
 )
 from sbpair.core.inspection.snapshot import Peeked
-from sbpair.core.names import DEAD_LETTER_SUFFIX, dead_letter_path
+from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.core.outcome import Exit
-from sbpair.core.serialization import HIDDEN, column
+from sbpair.core.serialization import HIDDEN, column, published
 from sbpair.core.words import counted, listed
 from sbpair.service import EntityStatus, Tier
 
@@ -73,18 +73,6 @@ class BothNamespaces:
         counts = all(facts.counts.total == 0 for facts in self.source)
         return counts and not self.unread and all(peeked.empty for peeked in self.browsed.values())
 
-    def steps(self, scope: EvacuationScope) -> tuple[EntityStep, ...]:
-        """What becomes of each entity on the second namespace."""
-        included = [facts for facts in self.source if scope.includes(facts.path)]
-        despite = scope.despite_duplicate_detection
-        return plan_entities(
-            included,
-            self.target,
-            self.target_tier,
-            despite_duplicate_detection=despite,
-            follows=scope.follows,
-        )
-
     def moves(
         self, scope: EvacuationScope, steps: Sequence[EntityStep]
     ) -> tuple[tuple[MailboxMove, ...], tuple[LeftThere, ...]]:
@@ -107,12 +95,9 @@ def _as_browsed(facts: EntityFacts, seen: Peeked | None) -> EntityFacts:
     if seen is None:
         return facts
     counts = facts.counts
-    nothing = counts.active + counts.scheduled == 0
-    active = 1 if seen.active and nothing else counts.active
-    return replace(
-        facts,
-        counts=replace(counts, active=active, dead_letter=max(counts.dead_letter, int(seen.dead_letter))),
-    )
+    active = counts.active or int(seen.active and not counts.scheduled)
+    dead_letter = max(counts.dead_letter, int(seen.dead_letter))
+    return replace(facts, counts=replace(counts, active=active, dead_letter=dead_letter))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +112,13 @@ class EvacuationPlan:
 
     @classmethod
     def of(cls, scope: EvacuationScope, seen: BothNamespaces) -> "EvacuationPlan":
-        steps = seen.steps(scope)
+        steps = plan_entities(
+            [facts for facts in seen.source if scope.includes(facts.path)],
+            seen.target,
+            seen.target_tier,
+            despite_duplicate_detection=scope.despite_duplicate_detection,
+            follows=scope.follows,
+        )
         return cls(scope, seen, steps, *seen.moves(scope, steps))
 
     def refuse_conflicts(self) -> None:
@@ -223,39 +214,6 @@ class WrittenPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What becomes, or became, of an entity on the second namespace."""
-
-    action: Action
-    kind: EntityKind
-    path: str
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The messages of a queue or subscription, or its dead letters."""
-
-    entity: str
-    dead_letter: bool
-    to: str
-    counted: int
-    """How many the service counted when this run began."""
-    moved: int
-    """In this run."""
-    accepted: int
-    """In all runs of this ledger."""
-    there_now: int | None
-    """What `to` counts at the end, from wherever; fewer than were accepted if consumers take them. None: not
-    counted."""
-
-    @property
-    def mailbox(self) -> str:
-        """Path of the queue or subscription, or of its dead letters."""
-        return dead_letter_path(self.entity) if self.dead_letter else self.entity
-
-
-@dataclass(frozen=True, slots=True)
 class Lag:
     """How far the second namespace lags behind in one queue or subscription."""
 
@@ -273,28 +231,8 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class StepRow:
-    """An entity in a table for a screen, with one of its notes."""
-
-    path: str = field(metadata=column("Entity"))
-    action: str = field(metadata=column("There"))
-    note: str = field(metadata=column("Note"))
-
-
-@dataclass(frozen=True, slots=True)
-class MoveRow:
-    """Messages in a table for a screen."""
-
-    entity: str = field(metadata=column("From"))
-    to: str = field(metadata=column("To"))
-    counted: int = field(metadata=column("Counted", counts=True))
-    moved: int = field(metadata=column("Moved", counts=True))
-    there_now: int | None = field(metadata=column("There now", counts=True))
-
-
-@dataclass(frozen=True, slots=True)
 class LineRow:
-    """All of an entity, or of its dead letters, in one line for a script."""
+    """All of an entity, or of its dead letters, in one line for a script; a screen shows some of its columns."""
 
     entity: str = field(metadata=column("Entity"))
     kind: str | None = field(default=None, metadata=column("Kind"))
@@ -312,19 +250,16 @@ class LineRow:
 class EvacuateResult:
     """What was created and moved, or would be in a dry run, as `evacuate -o json` prints it."""
 
-    from_namespace: str
-    to_namespace: str
-    dry_run: bool
-    entities: tuple[Step, ...]
-    moves: tuple[Moved, ...]
-    left: tuple[LeftThere, ...]
-    """Messages that are, or would be, still there, and why."""
-    held: tuple[str, ...]
-    """Queues on the second namespace that hold messages for somebody to look into, of earlier runs too."""
-    source_empty: bool
-    """Every queue, topic and subscription was counted and browsed after the last message, and nothing was found."""
-    ledger: Path | None
     plan: EvacuationPlan = field(metadata=HIDDEN)
+    dry_run: bool = False
+    moves: tuple[MailboxMove, ...] = ()
+    left: tuple[LeftThere, ...] = ()
+    """Messages that are, or would be, still there, and why."""
+    held: tuple[str, ...] = ()
+    """Queues on the second namespace that hold messages for somebody to look into, of earlier runs too."""
+    source_empty: bool = False
+    """Every queue, topic and subscription was counted and browsed after the last message, and nothing was found."""
+    ledger: Path | None = None
     stopped: bool = field(default=False, metadata=HIDDEN)
     """The run was ended before it was through."""
     closed: bool = False
@@ -333,44 +268,32 @@ class EvacuateResult:
     """How far the second namespace lags behind, where that was asked for or a run that follows was ended."""
     only_lag: bool = field(default=False, metadata=HIDDEN)
 
+    @published
+    def from_namespace(self) -> str:
+        return self.plan.scope.source
+
+    @published
+    def to_namespace(self) -> str:
+        return self.plan.scope.target
+
+    @published
+    def entities(self) -> tuple[EntityStep, ...]:
+        return self.plan.steps
+
     @classmethod
     def planned(cls, plan: EvacuationPlan, lag: tuple[Lag, ...] | None = None) -> "EvacuateResult":
         """The result of a dry run; with `lag`, nothing else was asked for."""
-        moves = [move for move in plan.moves if move.counted]
+        moves = tuple(move for move in plan.moves if move.counted)
         return cls(
-            plan.scope.source,
-            plan.scope.target,
-            True,
-            steps_of(plan.steps),
-            tuple(Moved(move.entity, move.dead_letter, move.to, move.counted, 0, 0, None) for move in moves),
-            plan.left,
-            tuple(sorted({move.to for move in moves if move.held})),
-            lag is None and plan.seen.source_empty,
-            None,
             plan,
-            closed=_closed(lag or ()),
+            dry_run=True,
+            moves=moves,
+            left=plan.left,
+            held=tuple(sorted({move.to for move in moves if move.held})),
+            source_empty=lag is None and plan.seen.source_empty,
+            closed=is_closed(lag or ()),
             lag=lag or (),
             only_lag=lag is not None,
-        )
-
-    @classmethod
-    def interrupted(cls, plan: EvacuationPlan, ledger: Path, lag: tuple[Lag, ...]) -> "EvacuateResult":
-        """The result of a run that followed until it was stopped."""
-        scope, steps = plan.scope, steps_of(plan.steps)
-        return cls(
-            scope.source,
-            scope.target,
-            False,
-            steps,
-            (),
-            (),
-            (),
-            False,
-            ledger,
-            plan,
-            stopped=True,
-            closed=_closed(lag),
-            lag=lag,
         )
 
     def with_followed(self, before: Mapping[str, int], accepted: Mapping[str, int]) -> "EvacuateResult":
@@ -380,20 +303,10 @@ class EvacuateResult:
         moves = []
         for planned in self.plan.moves:
             mailbox = planned.mailbox.lower()
-            move = known.pop(mailbox, None)
             total = accepted.get(mailbox, 0)
-            if move is None and not total:
+            if mailbox not in known and not total:
                 continue
-            if move is None:
-                move = Moved(
-                    planned.entity,
-                    planned.dead_letter,
-                    planned.to,
-                    planned.counted,
-                    0,
-                    0,
-                    there.get(planned.to.lower()),
-                )
+            move = known.pop(mailbox, None) or replace(planned, there_now=there.get(planned.to.lower()))
             moves.append(replace(move, moved=total - before.get(mailbox, 0), accepted=total))
         return replace(self, moves=(*moves, *known.values()))
 
@@ -403,7 +316,7 @@ class EvacuateResult:
         return bool(self.left) and all(there.reason == NOT_ASKED_FOR for there in self.left)
 
     @property
-    def conflicts(self) -> tuple[Step, ...]:
+    def conflicts(self) -> tuple[EntityStep, ...]:
         """Entities that cannot take the messages of their name: while there are any, nothing is moved."""
         return tuple(step for step in self.entities if step.action is Action.CONFLICT)
 
@@ -417,12 +330,8 @@ class EvacuateResult:
             return Exit.OK if nothing else Exit.FINDINGS
         return Exit.OK if self.source_empty or self.only_left_out else Exit.PARTIAL
 
-    @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> Iterator[str]:
         """What is in the way, why messages are left, and what a person has to see to."""
-        return tuple(self._notes())
-
-    def _notes(self) -> Iterator[str]:
         target = self.plan.scope.target_shown
         if self.only_lag:
             return
@@ -471,8 +380,7 @@ class EvacuateResult:
     def closing(self, go_on: str) -> str:
         """The last sentence. `go_on`: the command that goes on with what is left."""
         source, target = self.plan.scope.source_shown, self.plan.scope.target_shown
-        new = sum(step.action in (Action.CREATE, Action.FINISH) for step in self.entities)
-        made = counted(new, "entity", "entities")
+        made = counted(self.plan.creates, "entity", "entities")
         waiting = counted(sum(one.messages for one in self.lag), "message")
         if self.only_lag:
             ages = [one.age_seconds for one in self.lag if one.followed and one.age_seconds is not None]
@@ -502,17 +410,11 @@ class EvacuateResult:
         return f"{what} {source} is not empty. Go on with: {go_on}"
 
     @property
-    def step_rows(self) -> Iterator[StepRow]:
+    def step_rows(self) -> Iterator[LineRow]:
         """Entities for a screen, a row for each note."""
         for step in self.entities:
             for note in step.notes or ("",):
-                yield StepRow(step.path, step.action.value, note)
-
-    @property
-    def move_rows(self) -> Iterator[MoveRow]:
-        """Messages for a screen."""
-        for move in self.moves:
-            yield MoveRow(move.mailbox, move.to, move.counted, move.moved, move.there_now)
+                yield LineRow(step.path, action=step.action.value, note=note)
 
     @property
     def line_rows(self) -> Iterator[LineRow]:
@@ -521,14 +423,7 @@ class EvacuateResult:
         notes = {step.path: list(step.notes) for step in self.entities}
         for move in self.moves:
             line = lines.get(move.mailbox) or LineRow(move.mailbox, "dead letters")
-            lines[move.mailbox] = replace(
-                line,
-                to=move.to,
-                counted=move.counted,
-                moved=move.moved,
-                accepted=move.accepted,
-                there_now=move.there_now,
-            )
+            lines[move.mailbox] = replace(line, **{name: getattr(move, name) for name in _OF_MOVES})
         for there in self.left:
             line = lines.get(there.entity) or LineRow(there.entity)
             # Of what could not be browsed nobody knows how many are left.
@@ -538,10 +433,9 @@ class EvacuateResult:
             yield replace(line, note="; ".join(notes.get(path, ())))
 
 
-def _closed(lag: Iterable[Lag]) -> bool:
+_OF_MOVES = ("to", "counted", "moved", "accepted", "there_now")
+
+
+def is_closed(lag: Iterable[Lag]) -> bool:
+    """Whether these entities take nothing from senders any more."""
     return any(one.status is EntityStatus.SEND_DISABLED for one in lag)
-
-
-def steps_of(steps: Iterable[EntityStep]) -> tuple[Step, ...]:
-    """The steps as a result has them."""
-    return tuple(Step(step.action, step.kind, step.path, step.notes) for step in steps)

@@ -14,7 +14,7 @@ from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFa
 from sbpair.core.inspection.contents import comparable, rule_differences, setting_differences
 from sbpair.core.inspection.entity import setting_name, setting_text
 from sbpair.core.names import dead_letter_path, subscription_of, subscription_path
-from sbpair.core.serialization import column, to_plain
+from sbpair.core.serialization import HIDDEN, column, to_plain
 from sbpair.service import ENTITY_SIZES_MEGABYTES, PARTITION_COUNT, EntityStatus, Tier
 
 PLAN_VERSION = 1
@@ -51,9 +51,9 @@ class EntityStep:
     action: Action
     kind: EntityKind
     path: str
-    settings: EntitySettings
+    settings: EntitySettings = field(metadata=HIDDEN)
     """What it is created with; otherwise what it should be."""
-    rules: tuple[RuleFacts, ...] = ()
+    rules: tuple[RuleFacts, ...] = field(default=(), metadata=HIDDEN)
     notes: tuple[str, ...] = ()
 
 
@@ -81,24 +81,22 @@ def plan_entities(
 def _step(
     one: EntityFacts, there: EntityFacts | None, target_tier: Tier | None, despite: bool, follows: bool
 ) -> EntityStep:
-    settings, notes, obstacles = _fitted(one, target_tier)
+    action, (settings, notes, obstacles) = Action.CREATE, _fitted(one, target_tier)
     if one.access_rules:
         notes.append(f"its own access rules are not copied, nor their keys: {', '.join(map(str, one.access_rules))}")
     if there is None:
         if settings.status is not EntityStatus.ACTIVE:
             notes.append(f"created active; it is {settings.status.value} at the source")
         settings = replace(settings, status=EntityStatus.ACTIVE)
-        action = Action.CONFLICT if obstacles else Action.CREATE
-        return EntityStep(action, one.kind, one.path, settings, one.rules, (*obstacles, *notes))
-    if there.kind is not one.kind:
-        obstacles = [f"it is a {there.kind.value} there, and a {one.kind.value} here"]
-        return EntityStep(Action.CONFLICT, one.kind, one.path, settings, one.rules, tuple(obstacles))
-    if there.settings.user_metadata == UNFINISHED:
-        return EntityStep(Action.FINISH, one.kind, one.path, settings, one.rules, tuple(notes))
-    obstacles = list(_obstacles(one, there, despite, follows))
-    differences = [*_differences(one.kind, settings, there.settings), *_rule_differences(one, there)]
-    action = Action.CONFLICT if obstacles else Action.KEEP
-    return EntityStep(action, one.kind, one.path, settings, one.rules, (*obstacles, *differences))
+    elif there.kind is not one.kind:
+        obstacles, notes = [f"it is a {there.kind.value} there, and a {one.kind.value} here"], []
+    elif there.settings.user_metadata == UNFINISHED:
+        action, obstacles = Action.FINISH, []
+    else:
+        action, obstacles = Action.KEEP, list(_obstacles(one, there, despite, follows))
+        notes = [*_differences(one.kind, settings, there.settings), *_rule_differences(one, there)]
+    action = Action.CONFLICT if obstacles else action
+    return EntityStep(action, one.kind, one.path, settings, one.rules, (*obstacles, *notes))
 
 
 def as_planned(steps: Iterable[EntityStep]) -> list[dict[str, Any]]:
@@ -111,7 +109,8 @@ def _planned(step: EntityStep, *, created: bool = False) -> dict[str, Any]:
     if step.action in (Action.CREATE, Action.FINISH) or created:
         settings = replace(step.settings, status=EntityStatus.ACTIVE)
         step = EntityStep(Action.CREATE, step.kind, step.path, settings, step.rules)
-    plain: dict[str, Any] = json.loads(json.dumps(to_plain(step), default=str))
+    whole = to_plain(step) | {"settings": to_plain(step.settings), "rules": to_plain(step.rules)}
+    plain: dict[str, Any] = json.loads(json.dumps(whole, default=str))
     return plain
 
 
@@ -171,8 +170,7 @@ def _fitted(one: EntityFacts, target_tier: Tier | None) -> tuple[EntitySettings,
     size = settings.max_size_in_megabytes
     if target_tier is Tier.PREMIUM and settings.enable_partitioning:
         change["enable_partitioning"] = False
-        size *= PARTITION_COUNT
-        size = _size_for(Tier.PREMIUM, size)
+        size = _size_for(Tier.PREMIUM, size * PARTITION_COUNT)
         notes.append(f"not partitioned: Premium has no partitioned entities; one of {size:,} MB instead")
     if target_tier is Tier.PREMIUM and settings.enable_express:
         change["enable_express"] = False
@@ -242,17 +240,24 @@ class DeadLettersTo(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MailboxMove:
-    """The messages of a queue or subscription, or its dead letters, and where they go."""
+    """The messages of a queue or subscription, or its dead letters, where they go, and how many went."""
 
     entity: str
     dead_letter: bool
     to: str
-    held: bool
+    held: bool = field(metadata=HIDDEN)
     """`to` is a queue that is there for them only."""
     counted: int
-    """How many the service counts, scheduled ones too."""
-    by_session: bool = False
+    """How many the service counted when this run began, scheduled ones too."""
+    by_session: bool = field(default=False, metadata=HIDDEN)
     """They are handed out by session, so a queue that holds them has to do that as well."""
+    moved: int = 0
+    """In this run."""
+    accepted: int = 0
+    """In all runs of this ledger."""
+    there_now: int | None = None
+    """What `to` counts at the end, from wherever; fewer than were accepted if consumers take them. None: not
+    counted."""
 
     @property
     def mailbox(self) -> str:
@@ -288,11 +293,9 @@ def plan_moves(
             why = _why_left(mailbox, step, dead_letter, dead_letters)
             if why is None:
                 to = _destination(mailbox, label, dead_letter, dead_letters)
-                held, sessions = (
-                    to.lower() != mailbox.path.lower(),
-                    mailbox.settings.requires_session and not dead_letter,
-                )
-                moves.append(MailboxMove(mailbox.path, dead_letter, to, held, number, sessions))
+                held = to.lower() != mailbox.path.lower()
+                by_session = mailbox.settings.requires_session and not dead_letter
+                moves.append(MailboxMove(mailbox.path, dead_letter, to, held, number, by_session))
             elif number:
                 left.append(LeftThere(dead_letter_path(mailbox.path) if dead_letter else mailbox.path, number, why))
     return tuple(moves), tuple(left)
