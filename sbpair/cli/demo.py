@@ -3,9 +3,9 @@
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -22,6 +22,7 @@ from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     from sbpair.cli.demo_story import Story
+    from sbpair.core.failover.proof import Proof
     from sbpair.emulator import EmulatorThread
 
 PRIMARY, SECONDARY = "local-primary", "local-secondary"
@@ -117,6 +118,13 @@ class Place:
     out_of_order: int = field(metadata=column("Out of order", right=True))
     verdict: str = field(metadata=column("Verdict", colours=True))
 
+    @classmethod
+    def of(cls, proof: "Proof") -> Self:
+        """The figures of a proof, which names each message that is wrong."""
+        found: dict[str, Any] = asdict(proof)
+        found |= {name: len(value) for name, value in found.items() if isinstance(value, tuple)}
+        return cls(**found, verdict="ok" if proof.holds else "failed")
+
 
 @dataclass(frozen=True, slots=True)
 class Bill:
@@ -154,19 +162,7 @@ def _result(story: "Story") -> CommandResult:
         forwarded=story.drained.forwarded if story.drained else 0,
         findings=tuple(f"{one.code} {one.subject}: {one.message}" for one in story.findings),
         bill=bill,
-        places=tuple(
-            Place(
-                place=proof.place,
-                expected=proof.expected,
-                arrived=proof.arrived,
-                missing=len(proof.missing),
-                doubled=len(proof.doubled),
-                altered=len(proof.altered),
-                out_of_order=len(proof.out_of_order),
-                verdict="ok" if proof.holds else "failed",
-            )
-            for proof in story.proofs
-        ),
+        places=tuple(map(Place.of, story.proofs)),
         seconds=story.seconds,
     )
     notes = (

@@ -14,13 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.context import EventLog, open_sides, system_clock
-from sbpair.concurrency import map_concurrently, run_until
+from sbpair.concurrency import map_concurrently, run_until, side_by_side
 from sbpair.connect import open_pairing
 from sbpair.core.errors import UnknownServiceError
 from sbpair.core.failover.machine import State
 from sbpair.core.failover.proof import Proof, compare, fingerprint, sample
 from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS
-from sbpair.core.outcome import Report, exit_for
+from sbpair.core.names import subscription_path
+from sbpair.core.outcome import exit_for
 from sbpair.core.pairing import Pair, Verify
 from sbpair.core.words import counted
 from sbpair.operations.drill import receive_all
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     from sbpair.runtime.failover.pairing import PairedNamespaces
 
 
-QUEUE = "orders"
-SESSION_QUEUE = "invoices/incoming"
-TOPIC = "events"
+ENTITIES = QUEUE, SESSION_QUEUE, TOPIC = "orders", "invoices/incoming", "events"
 SUBSCRIPTIONS = ("all", "audit")
 SESSIONS = 12
 
@@ -57,7 +56,7 @@ def demo_messages(count: int, *, now: float, schedule_seconds: float) -> Iterato
     `now` is UTC epoch seconds. Messages to one session are numbered in the order they are made.
     """
     for number in range(count):
-        entity = (QUEUE, SESSION_QUEUE, TOPIC)[number % 3]
+        entity = ENTITIES[number % 3]
         session = f"customer-{number // 3 % SESSIONS}" if entity == SESSION_QUEUE else None
         scheduled_at = now + schedule_seconds if number % 25 == 7 and session is None else None
         message_id = f"demo-{number:05d}"
@@ -73,11 +72,6 @@ def goes_to_audit(message_id: str) -> bool:
 # The proof at the end of the demo: everything that was sent arrived, once, byte for byte, sessions in order.
 
 
-def subscription_path(name: str) -> str:
-    """Path of one of the demo topic's subscriptions."""
-    return f"{TOPIC}/Subscriptions/{name}"
-
-
 def expected_places(messages: Iterable[DemoMessage]) -> dict[str, dict[str, str]]:
     """Place -> message id -> fingerprint, for queues and for the copies subscriptions get."""
     places: dict[str, dict[str, str]] = defaultdict(dict)
@@ -86,7 +80,7 @@ def expected_places(messages: Iterable[DemoMessage]) -> dict[str, dict[str, str]
         if message.entity == TOPIC:
             for name in SUBSCRIPTIONS:
                 if name != "audit" or goes_to_audit(message.message_id):
-                    places[subscription_path(name)][message.message_id] = mark
+                    places[subscription_path(TOPIC, name)][message.message_id] = mark
         else:
             places[message.entity][message.message_id] = mark
     return dict(places)
@@ -96,18 +90,20 @@ async def prove(primary: "Messaging", messages: list[DemoMessage], *, patience_s
     """Receive everything at every place and compare. An empty place is believed after `patience_seconds`, which has
     to cover the time until the last scheduled message is due."""
     expected = expected_places(messages)
-    sessions = Counter(message.session_id for message in messages if message.session_id is not None)
-    numbers: dict[str, Mapping[Any, int]] = {SESSION_QUEUE: sessions}
-    for place in (QUEUE, *(subscription_path(name) for name in SUBSCRIPTIONS)):
-        numbers[place] = {None: len(expected.get(place, ()))}
-    receiving = (receive_all(primary, place, number, patience_seconds) for place, number in numbers.items())
-    arrived = await asyncio.gather(*receiving)
-    return [compare(place, expected.get(place, {}), found) for place, found in zip(numbers, arrived, strict=True)]
+
+    async def proved(place: str) -> Proof:
+        numbers: Mapping[str | None, int] = Counter(one.session_id for one in messages if one.entity == place)
+        numbers = numbers or {None: len(expected[place])}  # to a subscription nothing is sent
+        return compare(place, expected[place], await receive_all(primary, place, numbers, patience_seconds))
+
+    return await asyncio.gather(*map(proved, expected))
 
 
 SCHEDULE_SECONDS = 10.0
 DARK_AFTER, BACK_AFTER = 0.35, 0.75
 """Shares of the messages accepted when the primary goes dark, and when it comes back."""
+MOST_BEFORE = 0.55
+"""Share of an entity's messages that is sent before the primary is dark, however fast they go."""
 OVERLAP = 16
 RETRY_SECONDS = 20.0
 RETURN_SECONDS = 15.0
@@ -133,7 +129,6 @@ with its connection: the second copy has the same MessageId."""
 class Story:
     """What the demo saw, chapter by chapter."""
 
-    provisioned: Report = field(default_factory=lambda: Report(()))
     messages: list[DemoMessage] = field(default_factory=list)
     sent: Counter[str] = field(default_factory=Counter)
     """Messages by where they were accepted: primary, backlog."""
@@ -203,7 +198,6 @@ async def _provision(story: Story, stage: Stage) -> None:
 
     async with open_sides(stage.pair) as sides:
         applied = await provision(sides, ProvisionRequest())
-    story.provisioned = Report(applied.outcomes)
     if exit_for(applied.outcomes):
         failed = next(outcome for outcome in applied.outcomes if outcome.error_code is not None)
         raise UnknownServiceError(f"Provisioning failed at {failed.item}: {failed.detail}")
@@ -213,7 +207,6 @@ async def _provision(story: Story, stage: Stage) -> None:
 
 
 async def _send_through_an_outage(story: Story, stage: Stage) -> None:
-
     clock = system_clock()
     story.messages = list(demo_messages(stage.count, now=clock.now().timestamp(), schedule_seconds=SCHEDULE_SECONDS))
     what = f"Sending {stage.count:,} messages to a queue, a queue with sessions and a topic."
@@ -246,7 +239,7 @@ async def _send_by_gateway(story: Story, stage: Stage, what: str) -> None:
         text = gateway.connection_string("app", plain=True)
         access = NamespaceAccess("gateway", gateway.endpoint(), AuthMethod.CONNECTION_STRING, Secret(text))
         clients = make_messaging(access)
-        senders = {entity: clients.sender(entity) for entity in (QUEUE, SESSION_QUEUE, TOPIC)}
+        senders = {entity: clients.sender(entity) for entity in ENTITIES}
         for sender in senders.values():
             await sender.max_message_bytes()  # connected before the outage, as applications are
         house = gateway.house
@@ -270,26 +263,22 @@ async def _send_by_gateway(story: Story, stage: Stage, what: str) -> None:
 
 async def _send_everything(story: Story, stage: Stage, pairing: "PairedNamespaces", send: _Sending) -> None:
     outage = _Outage(stage, pairing, story.sent)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(outage.happen())
-            for entity in (QUEUE, SESSION_QUEUE, TOPIC):
-                tasks.create_task(send(entity, story, outage))
-    except ExceptionGroup as group:
-        raise _first_of(group) from group
+    going = (outage.happen(), *(send(entity, story, outage) for entity in ENTITIES))
+    await side_by_side(lambda each: each, going)
 
 
 class _Outage:
-    """Makes the primary go dark mid-way and come back, and holds the last messages until it is back."""
+    """Makes the primary go dark mid-way and come back; messages are held for both, so that each has its share."""
 
     def __init__(self, stage: Stage, pairing: "PairedNamespaces", sent: Counter[str]) -> None:
         self._stage, self._pairing, self._sent = stage, pairing, sent
-        self.back = asyncio.Event()
+        self.dark, self.back = asyncio.Event(), asyncio.Event()
 
     async def happen(self) -> None:
         stage, label = self._stage, self._stage.pair.primary.label
         await self._until(lambda: self._sent.total() >= DARK_AFTER * stage.count)
         await asyncio.to_thread(stage.emulator.stop, label)
+        self.dark.set()
         stage.say(f"The primary goes dark: {self._sent.total():,} messages were accepted until now.")
         await self._until(lambda: self._sent.total() >= int(BACK_AFTER * stage.count))
         stage.say(f"The primary comes back; {self._sent['backlog']:,} messages wait in the backlog.")
@@ -300,18 +289,21 @@ class _Outage:
         self.back.set()
 
     async def _until(self, condition: Callable[[], bool], within_seconds: float = 60.0) -> None:
-        async with asyncio.timeout(within_seconds):
-            while not condition():  # noqa: ASYNC110 - the conditions are counters of others, which tell nobody
-                await asyncio.sleep(0.01)
+        try:
+            async with asyncio.timeout(within_seconds):
+                while not condition():  # noqa: ASYNC110 - the conditions are counters of others, which tell nobody
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise UnknownServiceError("The demo's outage did not run its course in time.") from None
 
 
 async def _feed(entity: str, story: Story, outage: _Outage) -> AsyncIterator[bytes]:
-    """The messages of an entity, the last of them once the primary is back."""
+    """The messages of an entity, the later half once the primary is dark, and the last of them once it is back."""
     mine = [message.payload for message in story.messages if message.entity == entity]
-    held_from = int(BACK_AFTER * len(mine)) + 1
+    held = {int(MOST_BEFORE * len(mine)): outage.dark, int(BACK_AFTER * len(mine)) + 1: outage.back}
     for index, payload in enumerate(mine):
-        if index >= held_from:
-            await outage.back.wait()
+        if index in held:
+            await held[index].wait()
         yield payload
 
 
@@ -326,15 +318,6 @@ async def _send(pairing: "PairedNamespaces", entity: str, story: Story, outage: 
         if sent.result is None:
             raise sent.error or UnknownServiceError(f"A message to {entity} has no outcome.")
         story.sent[sent.result.where.value] += 1
-
-
-def _first_of(group: ExceptionGroup[Exception]) -> Exception:
-    first = group.exceptions[0]
-    if isinstance(first, ExceptionGroup):
-        return _first_of(first)
-    if isinstance(first, TimeoutError):
-        return UnknownServiceError("The demo's outage did not run its course in time.")
-    return first
 
 
 async def _look_at_the_backlog(story: Story, stage: Stage) -> None:

@@ -17,7 +17,7 @@ from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import EntityFacts, EntityKind
 from sbpair.core.errors import EntityNotFoundError, SbpairError, ServiceError, UsageError, for_pair, unwritable
 from sbpair.core.events import Diverted, Event, FailedBack, Forwarded
-from sbpair.core.failover.proof import compare, fingerprint, message_id_of, sample
+from sbpair.core.failover.proof import compare, fingerprint, sample
 from sbpair.core.inspection.audit import Severity
 from sbpair.core.inspection.audit.findings import in_one_line
 from sbpair.core.inspection.diagnosis import VERSIONS, Diagnosis, Verdict
@@ -428,23 +428,24 @@ class _Sent:
     entity: str
     shadow: Shadow
     mailbox: Shadow
-    payloads: Sequence[bytes]
+    payloads: Mapping[str, bytes]
+    """By MessageId, in the order of sending."""
     sender: FailoverSender
     accepted: dict[str, bytes] = field(default_factory=dict)
-    """By MessageId."""
     diverted: int = 0
     failed: int = 0
     trouble: str = ""
 
-    def part(self, begin: float, end: float) -> Sequence[bytes]:
+    def part(self, begin: float, end: float) -> Sequence[str]:
+        """MessageIds."""
         number = len(self.payloads)
-        return self.payloads[round(begin * number) : round(end * number)]
+        return list(self.payloads)[round(begin * number) : round(end * number)]
 
-    async def send(self, payloads: Sequence[bytes], retry_seconds: float) -> None:
+    async def send(self, part: Sequence[str], retry_seconds: float) -> None:
+        payloads = [self.payloads[name] for name in part]
         async for sent in self.sender.send_all(payloads, timeout_seconds=SEND_SECONDS, retry_seconds=retry_seconds):
-            payload = payloads[sent.position]
             if sent.result is not None:
-                self.accepted[message_id_of(payload)] = payload
+                self.accepted[part[sent.position]] = payloads[sent.position]
                 self.diverted += sent.result.where is Where.BACKLOG
                 continue
             self.failed += 1
@@ -505,16 +506,16 @@ class _Rehearsal:
 
     def _run(self, entity: str, shadow: Shadow, mailbox: Shadow, pairing: PairedNamespaces) -> _Sent:
         label, settings = label_of(self.plan.run), shadow.settings
-        payloads = [
-            sample(
+        payloads = {
+            (name := f"{label}-{number:06d}"): sample(
                 number,
-                f"{label}-{number:06d}",
+                name,
                 f"{label}-{number % SESSIONS}" if mailbox.settings.requires_session else None,
                 more={DRILL: self.plan.run},
                 expires=settings.default_message_time_to_live_seconds is not None,
             )
             for number in range(self.plan.messages)
-        ]
+        }
         sender = pairing.sender(shadow.path, partitioned=settings.enable_partitioning or None)
         return _Sent(entity, shadow, mailbox, payloads, sender)
 
@@ -543,11 +544,11 @@ class _Rehearsal:
         """What came, without what the sender has sent besides: pings, and messages whose failure was uncertain."""
         expected: dict[str | None, int] = {None: len(run.accepted)}
         if run.mailbox.settings.requires_session:
-            every = dict.fromkeys(map(session_of, run.payloads), 0)
+            every = dict.fromkeys(map(session_of, run.payloads.values()), 0)
             expected = {**every, **Counter(map(session_of, run.accepted.values()))}
         found = await receive_all(self.sides.primary, run.mailbox.path, expected, PATIENCE_SECONDS)
-        refused = {message_id_of(payload) for payload in run.payloads} - run.accepted.keys()
-        return [one for one in found if not is_ping(one.payload) and message_id_of(one.payload) not in refused]
+        refused = run.payloads.keys() - run.accepted.keys()
+        return [one for one in found if not is_ping(one.payload) and one.message_id not in refused]
 
     def _judged(
         self, run: _Sent, found: Sequence[Received], outage: str, watch: _Watch, drained: float, left: str
@@ -556,8 +557,8 @@ class _Rehearsal:
         proof, overtaken = compare(path, expected, found), 0
         if proof.out_of_order and not self.sides.pair.options.hold_sessions:
             # Without held sessions those that were sent after the failback overtake the backlog, as documented.
-            later = set(map(message_id_of, run.part(AFTER, 1)))
-            before = [one for one in found if message_id_of(one.payload) not in later]
+            later = set(run.part(AFTER, 1))
+            before = [one for one in found if one.message_id not in later]
             still = compare(path, expected, before).out_of_order
             overtaken = len(proof.out_of_order) - len(still)
             proof = replace(proof, out_of_order=still)

@@ -16,8 +16,9 @@ from sbpair.amqp import sections, types
 from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import Section
 from sbpair.cli.demo_story import SESSION_QUEUE, demo_messages, expected_places
-from sbpair.core.failover.proof import compare, fingerprint, message_id_of
+from sbpair.core.failover.proof import compare, fingerprint
 from sbpair.core.message import Received
+from sbpair.core.summary import describe
 from tests.pictures import DEMO
 from tests.waiting import LIMIT_SECONDS
 
@@ -83,7 +84,7 @@ def with_annotations(payload: bytes, annotations: dict[types.Symbol, object]) ->
 def test_the_messages_are_awkward_and_all_different() -> None:
     marks = {fingerprint(message.payload) for message in MESSAGES}
     assert len(marks) == len(MESSAGES)
-    assert [message_id_of(message.payload) for message in MESSAGES] == [message.message_id for message in MESSAGES]
+    assert all(describe(message.payload).message_id == message.message_id for message in MESSAGES)
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -92,18 +93,18 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def test_the_command_proves_it(tmp_path: Path) -> None:
-    command = [*SBPAIR, "demo", "--messages", "300", "-o", "json"]
+    command = [*SBPAIR, "demo", "--messages", "100", "-o", "json"]
     done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=LIMIT_SECONDS)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)["data"]
     assert data["proved"] is True
-    assert data["accepted_by"]["backlog"] == data["forwarded"] == sum(data["backlog"].values())
+    assert data["accepted_by"]["backlog"] == data["forwarded"] == sum(data["backlog"].values()) > 0
     assert sentences(DEMO) <= sentences(done.stderr), "the README's picture says something else: tests/pictures.py"
     assert not list(tmp_path.rglob("*emulator*"))
 
 
 def test_plain_clients_prove_it_through_a_gateway(tmp_path: Path) -> None:
-    command = [*SBPAIR, "demo", "--gateway", "--messages", "300", "-o", "json"]
+    command = [*SBPAIR, "demo", "--gateway", "--messages", "100", "-o", "json"]
     done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=LIMIT_SECONDS)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)["data"]

@@ -16,17 +16,8 @@ from sbpair.amqp import sections, types
 from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.core.message import Received
+from sbpair.core.rewrite import BROKER_ANNOTATIONS
 
-_BROKER_ANNOTATIONS = frozenset(
-    {
-        "x-opt-sequence-number",
-        "x-opt-enqueued-time",
-        "x-opt-enqueue-sequence-number",
-        "x-opt-locked-until",
-        "x-opt-message-state",
-        "x-opt-partition-id",
-    }
-)
 _APPLICATION_HEADER_FIELDS = (
     HeaderField.DURABLE,
     HeaderField.PRIORITY,
@@ -125,15 +116,9 @@ def fingerprint(payload: bytes) -> str:
     for key, value in sorted(annotations.items()):
         # A message with a session comes back with a partition key that says the same, as from the retired library.
         says_the_session = key == "x-opt-partition-key" and value == session
-        if key not in _BROKER_ANNOTATIONS and not says_the_session:
+        if key not in BROKER_ANNOTATIONS and not says_the_session:
             digest.update(encode([key, value]))
     return digest.hexdigest()
-
-
-def message_id_of(payload: bytes) -> str:
-    """The MessageId of a sample."""
-    properties = sections.read(payload, sections.scan(payload), Section.PROPERTIES)
-    return str(sections.field(properties, PropertyField.MESSAGE_ID))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +139,7 @@ class Proof:
 
 
 def compare(place: str, expected: dict[str, str], arrived: Sequence[Received]) -> Proof:
-    ids = [message_id_of(one.payload) for one in arrived]
+    ids = [str(one.message_id) for one in arrived]
     counted = Counter(ids)
     altered = {name for name, one in zip(ids, arrived, strict=True) if expected.get(name) != fingerprint(one.payload)}
     return Proof(
@@ -174,6 +159,7 @@ def _out_of_order(arrived: Iterable[tuple[str, Received]]) -> Iterable[str]:
     for name, message in arrived:
         if message.session_id is None:
             continue
-        if name < last.get(message.session_id, ""):
+        latest = last.get(message.session_id, "")
+        if name < latest:
             yield name
-        last[message.session_id] = max(name, last.get(message.session_id, ""))
+        last[message.session_id] = max(name, latest)
