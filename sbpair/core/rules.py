@@ -132,7 +132,7 @@ def _not_taking(facts: EntityFacts) -> TestedRule:
 
 def _tested(facts: EntityFacts, rule: RuleFacts, view: MessageView) -> TestedRule:
     try:
-        failing = tuple(map(str, failing_parts(condition_of(rule), view)))
+        failing = tuple(failing_parts(condition_of(rule), view))
         takes = condition_of(rule)(view) is True
         changes = _changes(rule, view) if takes else ()
     except (FilterEvaluationError, FilterSyntaxError) as error:

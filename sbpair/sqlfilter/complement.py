@@ -7,7 +7,7 @@ Filter Syntax"), where IS NULL is of a property, not of a condition. Values of u
 language cannot ask for a kind: those are named as gaps.
 """
 
-import uuid
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +30,7 @@ from sbpair.sqlfilter.expressions import (
     Property,
     everything_in,
 )
-from sbpair.sqlfilter.values import UNKNOWN
+from sbpair.sqlfilter.values import UNKNOWN, FilterEvaluationError
 
 EVERYTHING = Comparison("=", Constant(1), Constant(1))
 NOTHING = Comparison("=", Constant(1), Constant(0))
@@ -60,10 +60,6 @@ class Complement:
     condition: Expression
 
     @property
-    def is_nothing(self) -> bool:
-        return self.condition == NOTHING
-
-    @property
     def sql(self) -> str:
         return str(self.condition)
 
@@ -84,40 +80,21 @@ def complement_of(conditions: Iterable[Expression]) -> Complement:
     Raises:
         NotWritable: it cannot be said in the language.
     """
-    return Complement(_all(_not_true(condition) for condition in conditions))
+    return Complement(_other_than(AnyOf(tuple(conditions)), True))
 
 
-def _not_true(condition: Expression) -> Expression:
-    """True where the condition is false or unknown."""
-    match _taken_apart(condition):
-        case AllOf(parts):
-            return _any(map(_not_true, parts))
-        case AnyOf(parts):
-            return _all(map(_not_true, parts))
+def _other_than(condition: Expression, truth: bool) -> Expression:
+    """True where the condition is anything but `truth`."""
+    match condition:
+        case AllOf(parts) | AnyOf(parts):
+            kind = AllOf if isinstance(condition, AnyOf) is truth else AnyOf
+            return _joined(kind, [_other_than(part, truth) for part in parts])
         case Not(inner):
-            return _not_false(inner)
-    return _or_unknown(condition, turned=True)
-
-
-def _not_false(condition: Expression) -> Expression:
-    """True where the condition is true or unknown."""
-    match _taken_apart(condition):
-        case AllOf(parts):
-            return _all(map(_not_false, parts))
-        case AnyOf(parts):
-            return _any(map(_not_false, parts))
-        case Not(inner):
-            return _not_true(inner)
-    return _or_unknown(condition, turned=False)
-
-
-def _taken_apart(condition: Expression) -> Expression:
-    """IN a list that has NULL or a property is unknown where one of its comparisons is."""
-    if isinstance(condition, In) and not all(
-        isinstance(one, Constant) and one.value is not None for one in condition.choices
-    ):
-        return AnyOf(tuple(Comparison("=", condition.operand, choice) for choice in condition.choices))
-    return condition
+            return _other_than(inner, not truth)
+        case In(operand, choices) if not all(isinstance(one, Constant) and one.value is not None for one in choices):
+            # unknown where one of its comparisons is
+            return _other_than(AnyOf(tuple(Comparison("=", operand, choice) for choice in choices)), truth)
+    return _or_unknown(condition, turned=truth)
 
 
 def _or_unknown(condition: Expression, *, turned: bool) -> Expression:
@@ -134,16 +111,21 @@ def _or_unknown(condition: Expression, *, turned: bool) -> Expression:
         return EVERYTHING  # what is compared with NULL is unknown for every message
     properties = [one for operand in operands for one in everything_in(operand) if isinstance(one, Property)]
     if not properties and isinstance(condition, Comparison | In):
-        return EVERYTHING if (condition(_Nothing()) is True) is not turned else NOTHING
-    return _any([_opposite(condition) if turned else condition, *map(IsNull, properties)])
+        try:
+            return EVERYTHING if (condition(_Nothing()) is True) is not turned else NOTHING
+        except FilterEvaluationError as error:
+            raise NotWritable(f"{condition} fails for every message: {error}") from error
+    return _joined(AnyOf, [_opposite(condition) if turned else condition, *map(IsNull, properties)])
 
 
 def _operands(condition: Comparison | In | Like) -> tuple[Expression, ...]:
-    if isinstance(condition, Comparison):
-        return (condition.left, condition.right)
-    return (condition.operand, *condition.choices) if isinstance(condition, In) else (
-        condition.operand, condition.pattern
-    )  # fmt: skip
+    match condition:
+        case Comparison(_, left, right):
+            return (left, right)
+        case In(operand, choices):
+            return (operand, *choices)
+        case Like(operand, pattern):
+            return (operand, pattern)
 
 
 def _opposite(condition: Comparison | In | Like) -> Expression:
@@ -164,26 +146,17 @@ def _check_writable(condition: Expression) -> None:
             )
 
 
-def _any(parts: Iterable[Expression]) -> Expression:
-    found = _flat(parts, AnyOf)
-    if EVERYTHING in found:
-        return EVERYTHING
-    found = [part for part in found if part != NOTHING]
-    return (AnyOf(tuple(found)) if len(found) > 1 else found[0]) if found else NOTHING
-
-
-def _all(parts: Iterable[Expression]) -> Expression:
-    found = _flat(parts, AllOf)
-    if NOTHING in found:
-        return NOTHING
-    found = _without_implied(_together([part for part in found if part != EVERYTHING]))
-    return (AllOf(tuple(found)) if len(found) > 1 else found[0]) if found else EVERYTHING
-
-
-def _flat(parts: Iterable[Expression], kind: type[AllOf] | type[AnyOf]) -> list[Expression]:
+def _joined(kind: type[AllOf] | type[AnyOf], parts: Iterable[Expression]) -> Expression:
     """The parts, those of the same kind taken apart, each once. By their text: Python's 1 equals its True."""
     single = [one for part in parts for one in (part.parts if isinstance(part, kind) else (part,))]
-    return list({str(one): one for one in single}.values())
+    found = list({str(one): one for one in single}.values())
+    deciding, needless = (EVERYTHING, NOTHING) if kind.decides else (NOTHING, EVERYTHING)
+    if deciding in found:
+        return deciding
+    found = [part for part in found if part != needless]
+    if kind is AllOf:
+        found = _without_implied(_together(found))
+    return (kind(tuple(found)) if len(found) > 1 else found[0]) if found else needless
 
 
 def _together(parts: list[Expression]) -> list[Expression]:
@@ -258,11 +231,12 @@ def never(condition: Expression) -> bool:
             return any(map(never, parts)) or _contradicting(parts)
         case Comparison(_, left, right) if Constant(None) in (left, right):
             return True
-    return _is_fixed(condition) and condition(_Nothing()) is not True
-
-
-def _is_fixed(condition: Expression) -> bool:
-    return not any(isinstance(one, Property | ByName | NewId | Calculated) for one in everything_in(condition))
+    if any(isinstance(one, Property | ByName | NewId | Calculated) for one in everything_in(condition)):
+        return False
+    try:
+        return condition(_Nothing()) is not True
+    except FilterEvaluationError:
+        return True  # nor can it be evaluated for any other message
 
 
 def _contradicting(parts: Sequence[Expression]) -> bool:
@@ -285,8 +259,8 @@ def _possible(conditions: Sequence[Comparison | In]) -> bool:
         return True
     named = [operand.value for one in conditions for operand in _operands(one) if isinstance(operand, Constant)]
     numbers = sorted(one for one in named if isinstance(one, int | float) and not isinstance(one, bool))
-    between = [(low + high) / 2 for low, high in pairwise(numbers)]
-    beside = [numbers[0] - 1, numbers[-1] + 1] if numbers else []
+    between = [low / 2 + high / 2 for low, high in pairwise(numbers)]
+    beside = [-math.inf, math.inf, *(int(one) + 1 for one in numbers if math.isfinite(one))]
     limits = [one for one in conditions if isinstance(one, In) or one.operator in _EQUAL]
     if not limits and len(numbers) < len(named):
         return True  # of texts there is always another one between two, or there may be
@@ -295,7 +269,7 @@ def _possible(conditions: Sequence[Comparison | In]) -> bool:
     )
 
 
-class _Nothing:
+class _Nothing(MessageView):
     """A message whose properties are all alike: not there, or of one value."""
 
     def __init__(self, value: object = UNKNOWN) -> None:
@@ -306,32 +280,12 @@ class _Nothing:
 
     system = user
 
-    def new_id(self) -> uuid.UUID:
-        return uuid.UUID(int=0)
-
-    def spend(self, steps: int) -> None:
-        """A text in a rule is short."""
-
 
 # Which part keeps a condition from being true.
 
 
-@dataclass(frozen=True, slots=True)
-class Failing:
-    """A part of a condition that is not true."""
-
-    condition: str
-    truth: str
-    """`false` or `unknown`."""
-    values: str
-    """What its properties are."""
-
-    def __str__(self) -> str:
-        return f"{self.condition} is {self.truth}" + (f": {self.values}" if self.values else "")
-
-
-def failing_parts(condition: Expression, view: MessageView) -> Iterator[Failing]:
-    """The smallest parts that are not true, where the whole is not.
+def failing_parts(condition: Expression, view: MessageView) -> Iterator[str]:
+    """The smallest parts that are not true, where the whole is not, with what their properties are.
 
     Raises:
         FilterEvaluationError: it cannot be evaluated for the message.
@@ -345,7 +299,7 @@ def failing_parts(condition: Expression, view: MessageView) -> Iterator[Failing]
         return
     properties = {str(one): one for one in everything_in(condition) if isinstance(one, Property)}
     shown = ", ".join(f"{name} is {value_text(one(view))}" for name, one in properties.items())
-    yield Failing(str(condition), "false" if truth is False else "unknown", shown)
+    yield f"{condition} is {'false' if truth is False else 'unknown'}" + (f": {shown}" if shown else "")
 
 
 def value_text(value: object) -> str:

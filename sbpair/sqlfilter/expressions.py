@@ -6,9 +6,8 @@ A condition is True, False or UNKNOWN for a message. All parts are looked at, wh
 import re
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import reduce
-from typing import Protocol, cast
+from dataclasses import dataclass, fields
+from typing import ClassVar, Protocol
 
 from sbpair.sqlfilter import values
 from sbpair.sqlfilter.values import KEYWORDS, UNKNOWN
@@ -24,7 +23,8 @@ class MessageView(Protocol):
         """A property of the message itself, UNKNOWN if not set; FilterEvaluationError if there is no such property."""
 
     def new_id(self) -> uuid.UUID:
-        """What `newid()` gives: another one at each call."""
+        """What `newid()` gives: another one at each call; FilterEvaluationError where that would be of no use."""
+        raise values.FilterEvaluationError("newid() gives another value at each call.")
 
     def spend(self, steps: int) -> None:
         """Told before long work, in characters to be looked at. FilterEvaluationError when it is too much for one
@@ -74,27 +74,28 @@ _REGULAR = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True)
-class AllOf:
+class _Joined:
     parts: tuple["Expression", ...]
+    decides: ClassVar[bool]
+    """The answer of a part that is that of the whole, whatever the others say."""
+    word: ClassVar[str]
 
     def __call__(self, view: MessageView) -> object:
-        answers = [part(view) for part in self.parts]
-        return reduce(values.both, answers, cast(object, True))
+        return values.joined([part(view) for part in self.parts], self.decides)
 
     def __str__(self) -> str:
-        return " AND ".join(f"({part})" if isinstance(part, AllOf | AnyOf) else str(part) for part in self.parts)
+        enclosed = (AnyOf, type(self))
+        return f" {self.word} ".join(f"({part})" if isinstance(part, enclosed) else str(part) for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    parts: tuple["Expression", ...]
+class AllOf(_Joined):
+    __slots__ = ()
+    decides, word = False, "AND"
 
-    def __call__(self, view: MessageView) -> object:
-        answers = [part(view) for part in self.parts]
-        return reduce(values.either, answers, cast(object, False))
 
-    def __str__(self) -> str:
-        return " OR ".join(f"({part})" if isinstance(part, AnyOf) else str(part) for part in self.parts)
+class AnyOf(_Joined):
+    __slots__ = ()
+    decides, word = True, "OR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,8 @@ class Not:
     inner: "Expression"
 
     def __call__(self, view: MessageView) -> object:
-        return values.negate(self.inner(view))
+        answer = self.inner(view)
+        return not answer if isinstance(answer, bool) else UNKNOWN
 
     def __str__(self) -> str:
         if isinstance(self.inner, In | Like):
@@ -154,8 +156,7 @@ class In:
 
     def __call__(self, view: MessageView) -> object:
         value = self.operand(view)
-        answers = [values.compare("=", value, choice(view)) for choice in self.choices]
-        return reduce(values.either, answers, cast(object, False))
+        return values.joined([values.compare("=", value, choice(view)) for choice in self.choices], True)
 
     def __str__(self) -> str:
         return self.written()
@@ -233,23 +234,11 @@ def _operand(value: Expression) -> str:
     return str(value) if isinstance(value, Constant | Property | Calculated | ByName | NewId) else f"({value})"
 
 
-def parts_of(expression: Expression) -> Iterator[Expression]:
-    """What it is directly made of."""
-    match expression:
-        case AllOf(parts) | AnyOf(parts):
-            yield from parts
-        case Not(part) | IsNull(part) | Exists(part) | ByName(part):
-            yield part
-        case Comparison(_, left, right) | Calculated(_, left, right):
-            yield from (left, right)
-        case In(operand, choices):
-            yield from (operand, *choices)
-        case Like(operand, pattern, escape):
-            yield from (operand, pattern, *(() if escape is None else (escape,)))
-
-
 def everything_in(expression: Expression) -> Iterator[Expression]:
     """The expression and all that it is made of."""
     yield expression
-    for part in parts_of(expression):
-        yield from everything_in(part)
+    for one in fields(expression):
+        value = getattr(expression, one.name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, Expression):
+                yield from everything_in(part)

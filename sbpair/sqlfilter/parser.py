@@ -3,7 +3,7 @@
 Precedence, loosest first: OR, AND, NOT, comparisons / IN / LIKE / IS NULL, + -, * / %, sign.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,6 +30,7 @@ __all__ = ["MessageView", "Property", "Statement", "parse_action", "parse_filter
 
 
 _COMPARISONS = frozenset({"=", "<>", "!=", "<", "<=", ">", ">="})
+_WORDS: Mapping[str, bool | None] = {"TRUE": True, "FALSE": False, "NULL": None}
 _MAX_NESTING = 32
 
 
@@ -96,10 +97,13 @@ class _Parser:
 
     def predicate(self) -> Expression:
         with self._one_level_deeper():
-            parts = [self._conjunction()]
-            while self._take("keyword", "OR"):
-                parts.append(self._conjunction())
-            return AnyOf(tuple(parts)) if len(parts) > 1 else parts[0]
+            return self._joined(AnyOf, lambda: self._joined(AllOf, self._negation))
+
+    def _joined(self, kind: type[AllOf] | type[AnyOf], part: Callable[[], Expression]) -> Expression:
+        parts = [part()]
+        while self._take("keyword", kind.word):
+            parts.append(part())
+        return kind(tuple(parts)) if len(parts) > 1 else parts[0]
 
     @contextmanager
     def _one_level_deeper(self) -> Iterator[None]:
@@ -108,12 +112,6 @@ class _Parser:
         self._depth += 1
         yield
         self._depth -= 1
-
-    def _conjunction(self) -> Expression:
-        parts = [self._negation()]
-        while self._take("keyword", "AND"):
-            parts.append(self._negation())
-        return AllOf(tuple(parts)) if len(parts) > 1 else parts[0]
 
     def _negation(self) -> Expression:
         turned = False
@@ -158,26 +156,22 @@ class _Parser:
     # -- expressions
 
     def _sum(self) -> Expression:
-        left = self._product()
-        while (token := self._take("symbol", "+", "-")) is not None:
-            left = Calculated(token.text, left, self._product())
-        return left
+        return self._calculated("+-", lambda: self._calculated("*/%", self._signed))
 
-    def _product(self) -> Expression:
-        left = self._signed()
-        while (token := self._take("symbol", "*", "/", "%")) is not None:
-            left = Calculated(token.text, left, self._signed())
+    def _calculated(self, signs: str, side: Callable[[], Expression]) -> Expression:
+        left = side()
+        while (token := self._take("symbol", *signs)) is not None:
+            left = Calculated(token.text, left, side())
         return left
 
     def _signed(self) -> Expression:
-        sign = 1
-        signed = False
+        signs = []
         while (token := self._take("symbol", "+", "-")) is not None:
-            signed = True
-            sign = -sign if token.text == "-" else sign
+            signs.append(token.text)
         operand = self._operand()
-        if not signed:
+        if not signs:
             return operand
+        sign = -1 if signs.count("-") % 2 else 1
         if isinstance(operand, Constant) and type(operand.value) in (int, float):
             return Constant(sign * operand.value)  # type: ignore[operator]
         return Calculated("*", Constant(sign), operand)
@@ -197,26 +191,16 @@ class _Parser:
         raise self._error("a value")
 
     def _literal(self, token: Token) -> Expression:
-        if token.kind == "keyword" and token.text not in ("TRUE", "FALSE", "NULL"):
+        if token.kind == "keyword" and token.text not in _WORDS:
             raise self._error("a value")
         self._index += 1
-        if token.kind == "string":
-            return Constant(token.text)
         if token.kind == "number":
-            return Constant(self._number(token.text))
-        if token.kind == "parameter":
-            return self._parameter(token)
-        return Constant({"TRUE": True, "FALSE": False, "NULL": None}[token.text])
-
-    def _number(self, text: str) -> int | float:
-        if not text.isdigit():
-            return float(text)
-        value = int(text)
-        if value >= 2**63:
-            raise FilterSyntaxError(f"The number {text} does not fit into 64 bits.")
-        return value
-
-    def _parameter(self, token: Token) -> Expression:
+            value = int(token.text) if token.text.isdigit() else float(token.text)
+            if isinstance(value, int) and value >= 2**63:
+                raise FilterSyntaxError(f"The number {token.text} does not fit into 64 bits.")
+            return Constant(value)
+        if token.kind != "parameter":
+            return Constant(_WORDS[token.text] if token.kind == "keyword" else token.text)
         name = token.text[1:].lower()
         if name not in self._parameters:
             raise FilterSyntaxError(f"The parameter '{token.text}' has no value.")
@@ -236,18 +220,20 @@ class _Parser:
         raise FilterSyntaxError(f"There is no function '{name}'.")
 
     def _property(self) -> Property:
-        first = self._take("word") or self._take("name")
-        if first is None:
-            raise self._error("a property name")
+        first = self._name()
         if not self._take("symbol", "."):
             return Property(first.text, system=False)
-        second = self._take("word") or self._take("name")
-        if second is None:
-            raise self._error("a property name")
+        second = self._name()
         scope = first.text.lower()
         if first.kind != "word" or scope not in ("sys", "user"):
             raise FilterSyntaxError(f"The scope '{first.text}' is neither 'sys' nor 'user'.")
         return Property(second.text, system=scope == "sys")
+
+    def _name(self) -> Token:
+        name = self._take("word") or self._take("name")
+        if name is None:
+            raise self._error("a property name")
+        return name
 
     # -- actions
 

@@ -5,9 +5,12 @@ strings.
 Values of unlike types are unequal and have no order (UNKNOWN). Strings compare by code point, with case.
 """
 
+import operator
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 
 class FilterSyntaxError(ValueError):
@@ -85,116 +88,63 @@ class _Unknown:
 UNKNOWN = _Unknown()
 
 
-def negate(value: object) -> object:
-    """NOT in three-valued logic."""
-    return UNKNOWN if not isinstance(value, bool) else not value
+def joined(answers: Sequence[object], decides: bool) -> object:
+    """AND, where one that is false decides over unknown; or OR, where one that is true does."""
+    if any(answer is decides for answer in answers):
+        return decides
+    return not decides if all(answer is (not decides) for answer in answers) else UNKNOWN
 
 
-def both(left: object, right: object) -> object:
-    """AND: false wins over unknown."""
-    if left is False or right is False:
-        return False
-    return True if left is True and right is True else UNKNOWN
+_ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge
+}  # fmt: skip
+_CALCULATES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "%": operator.mod
+}  # fmt: skip
 
 
-def either(left: object, right: object) -> object:
-    """OR: true wins over unknown."""
-    if left is True or right is True:
-        return True
-    return False if left is False and right is False else UNKNOWN
-
-
-def compare(operator: str, left: object, right: object) -> object:
+def compare(sign: str, left: object, right: object) -> object:
     """One of = <> != < <= > >=."""
     if left is UNKNOWN or right is UNKNOWN or left is None or right is None:
         return UNKNOWN
-    if not _alike(left, right):
-        return {"=": False, "<>": True, "!=": True}.get(operator, UNKNOWN)
-    if operator == "=":
-        return left == right
-    if operator in ("<>", "!="):
-        return left != right
-    if isinstance(left, bool) or not isinstance(left, int | float | str | bytes):
-        return UNKNOWN
-    return _ordered(operator, left, right)
+    kind = _kind(left)
+    alike = kind is _kind(right)
+    if sign not in _ORDERS:
+        return (alike and bool(left == right)) is (sign == "=")
+    return _ORDERS[sign](left, right) if alike and kind in (float, str, bytes) else UNKNOWN
 
 
-def _ordered(operator: str, left: object, right: object) -> bool:
-    less = left < right  # type: ignore[operator]
-    if operator == "<":
-        return bool(less)
-    if operator == ">=":
-        return left >= right  # type: ignore[operator, no-any-return]
-    if operator == ">":
-        return left > right  # type: ignore[operator, no-any-return]
-    return left <= right  # type: ignore[operator, no-any-return]
+def _kind(value: object) -> type:
+    """Its type, of which Python may have kinds; all numbers are of one."""
+    found = next((one for one in (bool, int, float, str, bytes) if isinstance(value, one)), type(value))
+    return float if found is int else found
 
 
-def _alike(left: object, right: object) -> bool:
-    if isinstance(left, bool) or isinstance(right, bool):
-        return isinstance(left, bool) and isinstance(right, bool)
-    for kinds in ((int, float), (str,), (bytes,)):
-        if isinstance(left, kinds) and isinstance(right, kinds):
-            return True
-    return type(left) is type(right)
-
-
-def arithmetic(operator: str, left: object, right: object) -> object:
+def arithmetic(sign: str, left: Any, right: Any) -> object:
     """One of + - * / %. FilterEvaluationError for other types and for division of integers by zero."""
     if left is UNKNOWN or right is UNKNOWN or left is None or right is None:
         return UNKNOWN
-    if operator == "+" and isinstance(left, str) and isinstance(right, str):
+    if sign == "+" and isinstance(left, str) and isinstance(right, str):
         return str(left) + str(right)
-    if not (_is_number(left) and _is_number(right)):
-        raise FilterEvaluationError(f"The operator '{operator}' cannot be applied to {left!r} and {right!r}.")
-    if isinstance(left, float) or isinstance(right, float):
-        return _float(operator, float(left), float(right))  # type: ignore[arg-type]
-    return _integer(operator, int(left), int(right))  # type: ignore[call-overload]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _integer(operator: str, left: int, right: int) -> int:
-    if operator in "/%" and right == 0:
-        raise FilterEvaluationError("Division by zero.")
-    match operator:
-        case "+":
-            result = left + right
-        case "-":
-            result = left - right
-        case "*":
-            result = left * right
-        case "/":
-            result = _truncated(left, right)
-        case _:
-            result = left - right * _truncated(left, right)
+    if not _kind(left) is _kind(right) is float:
+        raise FilterEvaluationError(f"The operator '{sign}' cannot be applied to {left!r} and {right!r}.")
+    try:
+        if isinstance(left, float) or isinstance(right, float):
+            return _CALCULATES[sign](float(left), float(right))
+        result = _integer(sign, int(left), int(right))
+    except ZeroDivisionError as error:
+        raise FilterEvaluationError("Division by zero.") from error
     if not -(2**63) <= result < 2**63:
         raise FilterEvaluationError("The result does not fit into 64 bits.")
     return result
 
 
-def _truncated(left: int, right: int) -> int:
-    quotient = abs(left) // abs(right)
-    return quotient if (left < 0) == (right < 0) else -quotient
-
-
-def _float(operator: str, left: float, right: float) -> float:
-    try:
-        match operator:
-            case "+":
-                return left + right
-            case "-":
-                return left - right
-            case "*":
-                return left * right
-            case "/":
-                return left / right
-            case _:
-                return left % right
-    except ZeroDivisionError as error:
-        raise FilterEvaluationError("Division by zero.") from error
+def _integer(sign: str, left: int, right: int) -> int:
+    """Division is cut towards zero, and its remainder has the sign of `left`."""
+    if sign not in "/%":
+        return int(_CALCULATES[sign](left, right))
+    quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+    return quotient if sign == "/" else left - right * quotient
 
 
 def like(value: object, pattern: object, escape: object) -> object:
