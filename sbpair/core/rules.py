@@ -6,7 +6,6 @@ messaging entities").
 """
 
 import hashlib
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -47,7 +46,7 @@ def condition_of(rule: RuleFacts) -> Expression:
     return parse_filter(rule.sql, dict(rule.parameters))
 
 
-class MessageOfRules:
+class MessageOfRules(MessageView):
     """A message as rules see it when it is sent to a topic."""
 
     def __init__(self, payload: bytes, summary: MessageSummary | None = None) -> None:
@@ -79,12 +78,6 @@ class MessageOfRules:
             raise FilterEvaluationError(f"There is no system property '{name}'.")
         value = self._system[name.lower()]
         return UNKNOWN if value is None else value
-
-    def new_id(self) -> uuid.UUID:
-        raise FilterEvaluationError("newid() gives another value at each call.")
-
-    def spend(self, steps: int) -> None:
-        """What one message costs here is nobody's concern."""
 
 
 class Takes(StrEnum):
@@ -132,8 +125,8 @@ def _not_taking(facts: EntityFacts) -> TestedRule:
 
 def _tested(facts: EntityFacts, rule: RuleFacts, view: MessageView) -> TestedRule:
     try:
-        failing = tuple(failing_parts(condition_of(rule), view))
-        takes = condition_of(rule)(view) is True
+        condition = condition_of(rule)
+        takes, failing = condition(view) is True, tuple(failing_parts(condition, view))
         changes = _changes(rule, view) if takes else ()
     except (FilterEvaluationError, FilterSyntaxError) as error:
         then = facts.settings.dead_lettering_on_filter_evaluation_exceptions

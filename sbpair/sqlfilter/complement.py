@@ -60,6 +60,10 @@ class Complement:
     condition: Expression
 
     @property
+    def is_nothing(self) -> bool:
+        return self.condition == NOTHING
+
+    @property
     def sql(self) -> str:
         return str(self.condition)
 

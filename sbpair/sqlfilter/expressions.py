@@ -29,6 +29,7 @@ class MessageView(Protocol):
     def spend(self, steps: int) -> None:
         """Told before long work, in characters to be looked at. FilterEvaluationError when it is too much for one
         message, where anybody may write the expressions; otherwise nothing happens."""
+        return
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import AccessRule, EntityFacts, EntityKind
@@ -59,18 +60,21 @@ def _below(view: View) -> dict[str, list[EntityFacts]]:
     return found
 
 
-def _time_to_live(view: View, facts: EntityFacts) -> float | None:
-    """The shorter of its own and its topic's; None: messages live as long as their senders say."""
-    parts = subscription_of(facts.path)
-    topics = [one.facts.settings for one in view.entities() if parts and one.facts.path.lower() == parts[0].lower()]
-    lives = [one.default_message_time_to_live_seconds for one in (facts.settings, *topics)]
-    return min((one for one in lives if one is not None), default=None)
+def _perishing(view: View) -> Iterator[tuple[EntitySeen, float]]:
+    """Those whose messages expire, with the shorter time to live of its own and its topic's. Without any, messages live
+    as long as their senders say."""
+    known = {seen.facts.path.lower(): seen.facts.settings for seen in view.entities()}
+    for seen in _receivers(view):
+        topic, *_ = subscription_of(seen.facts.path) or ("",)
+        both = (seen.facts.settings, known.get(topic.lower()))
+        lives = [one.default_message_time_to_live_seconds for one in both if one is not None]
+        if (shorter := min((one for one in lives if one is not None), default=None)) is not None:
+            yield seen, shorter
 
 
 def _expire_unseen(view: View) -> Iterator[Found]:
-    for seen in _receivers(view):
-        lives = _time_to_live(view, seen.facts)
-        if lives is not None and not seen.facts.settings.dead_lettering_on_message_expiration:
+    for seen, lives in _perishing(view):
+        if not seen.facts.settings.dead_lettering_on_message_expiration:
             yield Found(
                 seen.facts.path,
                 f"A message that waits for {format_duration(lives)} is deleted without a trace: expired ones are not "
@@ -79,9 +83,8 @@ def _expire_unseen(view: View) -> Iterator[Found]:
 
 
 def _near_expiry(view: View) -> Iterator[Found]:
-    for seen in _receivers(view):
-        lives = _time_to_live(view, seen.facts)
-        if lives is None or seen.oldest_enqueued_at is None:
+    for seen, lives in _perishing(view):
+        if seen.oldest_enqueued_at is None:
             continue
         waited = max(0.0, view.snapshot.taken_at - seen.oldest_enqueued_at)
         if waited >= view.thresholds.near_time_to_live_share * lives:
@@ -294,9 +297,10 @@ def _destinations_gone(view: View) -> Iterator[Found]:
 
 
 _LIMITS = Thresholds()
+_check = partial(Check, scope=Scope.NAMESPACE)
 _LOOK = "sbpair entity show {pair}:{subject}\n"
 CHECKS = (
-    Check(
+    _check(
         "SBP029",
         "Expired messages are deleted",
         Severity.WARNING,
@@ -304,9 +308,8 @@ CHECKS = (
         "(Service Bus message expiration). A consumer that stands still for so long loses messages unnoticed.",
         _LOOK + "Turn on dead-lettering on expiration.",
         _expire_unseen,
-        Scope.NAMESPACE,
     ),
-    Check(
+    _check(
         "SBP030",
         "Messages wait nearly as long as they live",
         Severity.WARNING,
@@ -314,9 +317,8 @@ CHECKS = (
         "behind it expires before it is received (Service Bus message expiration).",
         "sbpair entity peek {pair}:{subject}\nAdd consumers, or raise the time to live.",
         _near_expiry,
-        Scope.NAMESPACE,
     ),
-    Check(
+    _check(
         "SBP031",
         "Entity deletes itself",
         Severity.WARNING,
@@ -324,9 +326,8 @@ CHECKS = (
         "queues, topics and subscriptions). That suits only what a consumer makes for itself.",
         _LOOK + "Set AutoDeleteOnIdle to never, unless a consumer makes the entity for itself.",
         _idle,
-        Scope.NAMESPACE,
     ),
-    Check(
+    _check(
         "SBP032",
         "Forwarding in a circle, or too often",
         Severity.ERROR,
@@ -334,9 +335,8 @@ CHECKS = (
         "autoforwarding).",
         _LOOK + "Shorten the chain.",
         _hops,
-        Scope.NAMESPACE,
     ),
-    Check(
+    _check(
         "SBP033",
         "Forwarding to an entity that takes nothing",
         Severity.ERROR,
@@ -344,9 +344,8 @@ CHECKS = (
         "source, where nobody looks (Chaining Service Bus entities with autoforwarding).",
         _LOOK + "Create or enable the target, or end the forwarding.",
         _forwarding_to_nothing,
-        Scope.NAMESPACE,
     ),
-    Check(
+    _check(
         "SBP034",
         "Rule that can never match",
         Severity.WARNING,
@@ -354,9 +353,8 @@ CHECKS = (
         "(Subscription Rule SQL Filter Syntax); one without rules takes nothing (Topic filters and actions).",
         _LOOK + "Correct the rule, or delete it.",
         _never_matching,
-        Scope.NAMESPACE,
     ),
-    Check(
+    _check(
         "SBP035",
         "Nobody receives",
         Severity.WARNING,
@@ -365,9 +363,8 @@ CHECKS = (
         "well as receives (Message counters; Service Bus REST API).",
         "sbpair entity peek {pair}:{subject}\nStart the consumer, or delete the subscription that nobody needs.",
         _unread_by_anybody,
-        Scope.NAMESPACE,
     ),
-    Check(
+    _check(
         "SBP036",
         "Queue or topic nearly full",
         Severity.WARNING,
@@ -375,9 +372,8 @@ CHECKS = (
         "(Service Bus quotas).",
         _LOOK + "Receive or purge messages, or raise the size.",
         _full,
-        Scope.NAMESPACE,
     ),
-    Check(
+    _check(
         "SBP037",
         "Quota nearly used up",
         Severity.WARNING,
@@ -385,9 +381,8 @@ CHECKS = (
         "access rules of an entity are limited; more are refused (Service Bus quotas).",
         "sbpair entity list --namespace {pair}\nDelete what nobody needs.",
         _quotas,
-        Scope.NAMESPACE,
     ),
-    Check(
+    _check(
         "SBP038",
         "Short memory of message ids",
         Severity.WARNING,
@@ -396,9 +391,8 @@ CHECKS = (
         f"{format_duration(_LIMITS.short_duplicate_window_seconds)} lets duplicates through.",
         _LOOK + "Raise the window to ten minutes, the default.",
         _short_window,
-        Scope.NAMESPACE,
     ),
-    Check(
+    _check(
         "SBP039",
         "Keys that are unused or shared",
         Severity.INFO,
@@ -407,7 +401,6 @@ CHECKS = (
         "uses which key is not told by the service.",
         _LOOK + "Give senders and receivers a rule each, or Entra ID; delete rules that nobody uses.",
         _keys,
-        Scope.NAMESPACE,
     ),
     Check(
         "SBP040",
@@ -418,7 +411,7 @@ CHECKS = (
         "sbpair peek {pair} --group-by destination\nCreate {subject} on the primary before the drain.",
         _destinations_gone,
     ),
-    Check(
+    _check(
         "SBP041",
         "Catch-all subscription out of date",
         Severity.WARNING,
@@ -426,6 +419,5 @@ CHECKS = (
         "leave messages that nobody takes, or that are taken twice (Topic filters and actions).",
         "sbpair rules unmatched {pair}:{subject} --create NAME",
         _catch_alls,
-        Scope.NAMESPACE,
     ),
 )
