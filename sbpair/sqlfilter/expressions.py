@@ -238,8 +238,8 @@ def _operand(value: Expression) -> str:
 def everything_in(expression: Expression) -> Iterator[Expression]:
     """The expression and all that it is made of."""
     yield expression
-    for one in fields(expression):
-        value = getattr(expression, one.name)
+    for field in fields(expression):
+        value = getattr(expression, field.name)
         for part in value if isinstance(value, tuple) else (value,):
             if isinstance(part, Expression):
                 yield from everything_in(part)
