@@ -22,7 +22,7 @@ from sbpair.core.transfer.triage import (
 from sbpair.operations.peek import MOST_MESSAGES, MOST_MESSAGES_GROUPED
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, browse, pages_once
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 
 __all__ = [
     "BrowseRequest",
@@ -84,15 +84,12 @@ async def list_dead_letters(
 
 async def _counted(ends: Ends, request: BrowseRequest) -> ReasonCounter:
     counter = ReasonCounter()
-    receiver = ends.source.receiver(request.source, dead_letter=True)
-    try:
+    async with closing(ends.source.receiver(request.source, dead_letter=True)) as receiver:
         async for page in pages_once(receiver, page_seconds=request.timeout_seconds):
             for received in page:
                 summary = describe(received.payload)
                 if request.selection.selects(received, summary):
                     counter.add(received, summary)
-    finally:
-        await close_quietly(receiver)
     return counter
 
 
@@ -190,17 +187,15 @@ async def _grouped(ends: Ends, request: TriageRequest) -> Triage:
     failed: list[NotBrowsed] = []
 
     async def browse(path: str) -> None:
-        receiver = ends.source.receiver(path, dead_letter=True)
         try:
-            async for page in pages_once(receiver, page_seconds=request.timeout_seconds):
-                for received in page:
-                    summary = describe(received.payload)
-                    if request.selection.selects(received, summary):
-                        counter.add(path, received, summary)
+            async with closing(ends.source.receiver(path, dead_letter=True)) as receiver:
+                async for page in pages_once(receiver, page_seconds=request.timeout_seconds):
+                    for received in page:
+                        summary = describe(received.payload)
+                        if request.selection.selects(received, summary):
+                            counter.add(path, received, summary)
         except ServiceError as error:
             failed.append(NotBrowsed(path, error))
-        finally:
-            await close_quietly(receiver)
 
     await side_by_side(browse, paths, at_once=ENTITIES_AT_ONCE)
     label = ends.source_access.label

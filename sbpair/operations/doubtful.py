@@ -17,7 +17,7 @@ from sbpair.core.transfer.state import Forward, Key, key_of
 from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import Clock, MessageReceiver, Messaging
 from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, page_from, pages
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import close_quietly, closing
 from sbpair.runtime.transfer.ledger import Ledger
 
 FOUND = "found at its destination"
@@ -116,14 +116,12 @@ async def _look_for_rest(
     """Add what is still in its queue, by destination and MessageId. Where it cannot be browsed: nothing."""
     numbers = [key[1] for key in doubtful if key[0] == queue]
     path, dead_letter = split_source(queue)
-    receiver = source.receiver(path, dead_letter=dead_letter)
     try:
-        async for page in pages(receiver, min(numbers), max(numbers), clock=clock, patience_seconds=0.0):
-            _seek(page, doubtful, judge, sought)
+        async with closing(source.receiver(path, dead_letter=dead_letter)) as receiver:
+            async for page in pages(receiver, min(numbers), max(numbers), clock=clock, patience_seconds=0.0):
+                _seek(page, doubtful, judge, sought)
     except ServiceError:
         return
-    finally:
-        await close_quietly(receiver)
 
 
 def _seek(

@@ -21,7 +21,7 @@ from sbpair.operations.resubmit import own_destination
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, PAGE_MESSAGES, pages
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 from sbpair.runtime.transfer.drain import ToQueue
 
 __all__ = ["EditRequest", "EditResult", "edit", "find_message"]
@@ -103,13 +103,11 @@ async def _found(ends: Ends, request: EditRequest) -> list[Received]:
         patience_seconds=request.patience_seconds,
         first_page_messages=PAGE_MESSAGES if request.number is None else 1,
     )
-    try:
+    async with closing(receiver):
         async for page in browsed:
             found += [one for one in page if request.selection.selects(one, describe(one.payload))]
             if len(found) > MOST_EDITED:
                 break
-    finally:
-        await close_quietly(receiver)
     return found
 
 

@@ -30,7 +30,7 @@ from sbpair.operations.ledgers import LedgerRun, open_ledger
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import pages
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 from sbpair.runtime.transfer.drain import TransferRequest, entity_facts
 from sbpair.runtime.transfer.dry_run import ask_destinations
 from sbpair.runtime.transfer.ledger import Recorder
@@ -233,16 +233,13 @@ class _Started:
         for dead_letter in (False, True):
             if dead_letter and ends.target is ends.source and self.run.path.lower() == seen.path.lower():
                 continue  # what is about to be sent: its own time says whether it is remembered
-            receiver = ends.target.receiver(seen.path, dead_letter=dead_letter)
-            try:
+            async with closing(ends.target.receiver(seen.path, dead_letter=dead_letter)) as receiver:
                 patience = self.run.transfer.patience_seconds
                 async for page in pages(receiver, clock=clock, patience_seconds=patience):
                     for message in page:
                         if (message.enqueued_at or 0.0) >= since:
                             with suppress(MalformedMessageError):
                                 found.add(as_sent(message.payload).message_id or "")
-            finally:
-                await close_quietly(receiver)
         return frozenset(found - {""})
 
     async def _at_least_once_because(self) -> str | None:
@@ -252,11 +249,8 @@ class _Started:
             return None
         if ends.transactions is None:
             return "transactions cannot span namespaces"
-        mover = ends.transactions.mover(run.path, dead_letter=run.transfer.dead_letter)
-        try:
+        async with closing(ends.transactions.mover(run.path, dead_letter=run.transfer.dead_letter)) as mover:
             refused = await mover.why_not()
-        finally:
-            await close_quietly(mover)
         if refused is None:
             return None
         return f"{shown_name(ends.source_access)} has no transactions ({refused.message.rstrip('.')})"

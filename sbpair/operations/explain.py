@@ -13,7 +13,7 @@ from sbpair.core.transfer.explained import ExplainedMessage, MessageContext, Nea
 from sbpair.operations.edit import EditRequest, find_received
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, pages_once
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 from sbpair.service import session_key
 
 __all__ = ["ExplainRequest", "ExplainedMessage", "explain_message"]
@@ -96,13 +96,11 @@ async def _explained(ends: Ends, request: ExplainRequest, received: Received) ->
 async def _browsed(ends: Ends, request: ExplainRequest, *, dead_letter: bool) -> tuple[list[Received], bool]:
     receiver = ends.source.receiver(request.source, dead_letter=dead_letter)
     found: list[Received] = []
-    try:
+    async with closing(receiver):
         async for page in pages_once(receiver, page_seconds=request.timeout_seconds):
             found += page
             if len(found) >= MOST_BROWSED:
                 return found, False
-    finally:
-        await close_quietly(receiver)
     return found, True
 
 

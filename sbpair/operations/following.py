@@ -20,7 +20,7 @@ from sbpair.core.transfer.resend import follower
 from sbpair.operations.log import OperationsLog, change_line
 from sbpair.ports import Ends, Observer, Topology
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.move_sessions import SessionMove
@@ -145,13 +145,11 @@ class Following:
             return ()
 
     async def _oldest_age(self, path: str, now: float) -> float | None:
-        receiver = self.ends.source.receiver(path)
         try:
-            page = await receiver.peek(FIRST_MESSAGES)
+            async with closing(self.ends.source.receiver(path)) as receiver:
+                page = await receiver.peek(FIRST_MESSAGES)
         except ServiceError:
             return None
-        finally:
-            await close_quietly(receiver)
         times = (one.enqueued_at for one in page if one.state is State.ACTIVE and one.enqueued_at is not None)
         return max(0.0, now - min(times, default=now))
 

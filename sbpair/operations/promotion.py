@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 
 from sbpair.concurrency import run_until, side_by_side
 from sbpair.core.access import namespace_name
+from sbpair.core.durations import epoch_seconds
 from sbpair.core.entities import EntityKind
 from sbpair.core.errors import MalformedMessageError, ServiceError, UsageError
 from sbpair.core.inspection.contents import Contents
@@ -21,7 +21,7 @@ from sbpair.core.inspection.promotion import (
     promotion_report,
 )
 from sbpair.core.message import Received
-from sbpair.core.names import dead_letter_path, is_dead_letter_path
+from sbpair.core.names import dead_letter_path, split_source
 from sbpair.core.rewrite import as_sent
 from sbpair.core.summary import describe
 from sbpair.core.transfer.ledger import RUN_BEGAN, RUN_ENDED, SENT_OUTCOMES
@@ -32,7 +32,7 @@ from sbpair.operations.restore import read_archives
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import pages
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 from sbpair.runtime.transfer.ledger import ledgers_in, lines_in
 
 __all__ = ["PromotionReport", "PromotionRequest", "report_promotion"]
@@ -88,32 +88,22 @@ async def report_promotion(
             unread[place] = error.message
 
     await run_until(stop, side_by_side(browse, places, at_once=BROWSES_AT_ONCE))
-    evidence = PromotionEvidence(
-        files.settled,
-        files.expected(request),
-        request.snapshot,
-        now,
-        tuple(present),
-        dict(sorted(unread.items())),
-        request.undisturbed,
+    expected, failed = tuple(files.expected(request.since)), dict(sorted(unread.items()))
+    return promotion_report(
+        PromotionEvidence(files.settled, expected, request.snapshot, now, tuple(present), failed, request.undisturbed)
     )
-    return promotion_report(evidence)
 
 
 async def _named_in(ends: Ends, place: str, message_ids: Collection[str | None]) -> list[Present]:
     """The messages of a queue, subscription or dead-letter queue that files name."""
-    dead_letter = is_dead_letter_path(place)
-    path = place.rpartition("/")[0] if dead_letter else place
-    receiver = ends.source.receiver(path, dead_letter=dead_letter)
-    try:
+    path, dead_letter = split_source(place)
+    async with closing(ends.source.receiver(path, dead_letter=dead_letter)) as receiver:
         found = [
             message
             async for page in pages(receiver, clock=SystemClock())
             for message in page
             if message.message_id in message_ids
         ]
-    finally:
-        await close_quietly(receiver)
     return [Present(place, _key(message, place), _content(message, dead_letter)) for message in found]
 
 
@@ -168,10 +158,9 @@ class _Files:
                     self.settled[key] = Settled(str(path), line.destination if here else None, False)
                     open_keys.append(key)
                 if here and line.key[2] is not None:
-                    at = datetime.fromisoformat(line.fields["time"]).timestamp()
-                    place = (line.destination.lower(), line.key[2])
+                    at = epoch_seconds(line.fields["time"])
                     accepted = Expected(line.destination, line.key[2], at, str(path), False)
-                    self._accepted.setdefault(place, []).append(accepted)
+                    self._accepted.setdefault((line.destination.lower(), line.key[2]), []).append(accepted)
 
     def _read_message(self, message: Restorable, path: str) -> None:
         received, key = message.received, _key(message.received, message.received.queue)
@@ -182,9 +171,9 @@ class _Files:
             ends = None if lives is None else at + lives
             self._seen[key] = Expected(received.queue, received.message_id, at, path, True, ends)
 
-    def expected(self, request: PromotionRequest) -> tuple[Expected, ...]:
+    def expected(self, since: float | None) -> Iterator[Expected]:
         """What should be there: a message that a ledger and an archive name is one."""
-        return tuple(one for one in self._all() if request.since is None or one.at >= request.since)
+        return (one for one in self._all() if since is None or one.at >= since)
 
     def _all(self) -> Iterator[Expected]:
         gone = {(key[0], key[2]) for key in self.settled}

@@ -16,7 +16,7 @@ from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, FIRST_SEQUENCE_NUMBER, PAGE_MESSAGES, page_from, peeking
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.usage import CountedMessaging, Usage, calls_of_lists
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 
 __all__ = ["ScrapeRequest", "scrape_namespace"]
 
@@ -115,11 +115,8 @@ class _Reading:
             self.ages[entity.path] = max(0.0, self._clock.now().timestamp() - oldest)
 
     async def _count_sessions(self, entity: Listed) -> None:
-        receiver = self._ends.source.receiver(entity.path)
-        try:
+        async with closing(self._ends.source.receiver(entity.path)) as receiver:
             self.sessions[entity.path] = found = len(await receiver.session_ids())
-        finally:
-            await close_quietly(receiver)
         self._credits -= 1 + found // 100  # the last page is empty
 
     def _known_letters(self, entity: Listed) -> LettersRead:
@@ -137,7 +134,7 @@ class _Reading:
         causes, number = Counter(known.by_cause), known.next_number
         receiver = self._ends.source.receiver(entity.path, dead_letter=True)
         self._credits += 1  # what `_each` took; a page takes what it asks for
-        try:
+        async with closing(receiver):
             while missing := entity.dead_letter - causes.total():
                 most = min(PAGE_MESSAGES, missing, self._credits)
                 if most <= 0:
@@ -159,5 +156,3 @@ class _Reading:
                 self.letters[entity.path] = LettersRead(Counter(causes), number)
             whole = not missing or known.next_number == FIRST_SEQUENCE_NUMBER
             self.letters[entity.path] = LettersRead(causes, number, entity.dead_letter) if whole else LettersRead()
-        finally:
-            await close_quietly(receiver)

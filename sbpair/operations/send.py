@@ -15,7 +15,7 @@ from sbpair.ports import Ends, MessageSender, Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import SendResult, Sent, Where, session_of
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 
 __all__ = ["SendRequest", "SentMessages", "send"]
 
@@ -99,8 +99,7 @@ async def _results(
     ends: Sides | Ends, request: SendRequest, observer: Observer | None, stop: asyncio.Event
 ) -> AsyncIterator[AsyncIterator[Sent]]:
     if isinstance(ends, Ends):
-        sender = ends.source.sender(request.entity)
-        try:
+        async with closing(ends.source.sender(request.entity)) as sender:
             yield _send_all(
                 _until(stop, request.messages),
                 sender,
@@ -109,8 +108,6 @@ async def _results(
                 retry_seconds=request.retry_seconds,
                 stop=stop,
             )
-        finally:
-            await close_quietly(sender)
         return
     async with _pairing(ends, request, observer, stop) as pairing:
         yield pairing.sender(request.entity, partitioned=request.partitioned or None).send_all(

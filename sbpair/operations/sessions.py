@@ -10,7 +10,7 @@ from sbpair.core.message import Received
 from sbpair.core.transfer.sessions import SessionFacts, SessionList, SessionState, sessions_of
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, pages_once
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 from sbpair.service import session_key
 
 __all__ = ["ListSessionsRequest", "SessionRequest", "list_sessions", "set_session_state", "show_session"]
@@ -69,30 +69,27 @@ async def list_sessions(
 
 
 async def _listed(ends: Ends, request: ListSessionsRequest) -> SessionList:
-    receiver = ends.source.receiver(request.source)
     received: list[Received] = []
-    try:
+    async with closing(ends.source.receiver(request.source)) as receiver:
         with_state = await receiver.session_ids()
         async for page in pages_once(receiver, page_seconds=request.timeout_seconds):
             received += page
-    finally:
-        await close_quietly(receiver)
     found = list(sessions_of(received, with_state).values())
     if request.lock:
-        found = await side_by_side(lambda one: _tried(ends, request.source, one), found, at_once=LOCKED_AT_ONCE)
+        tried = await side_by_side(lambda one: _locked(ends, request.source, one), found, at_once=LOCKED_AT_ONCE)
+        found = [session for session, _ in tried]
     name = shown_name(ends.source_access)
     return SessionList(name, request.source, tuple(sorted(found, key=lambda one: one.session_id)))
 
 
-async def _tried(ends: Ends, source: str, session: SessionFacts) -> SessionFacts:
-    receiver = ends.source.receiver(source, session_id=session.session_id)
+async def _locked(ends: Ends, source: str, session: SessionFacts) -> tuple[SessionFacts, bytes | None]:
+    """Lock it for a moment: what that tells of it, and its state."""
     try:
-        state = await receiver.session_state()
+        async with closing(ends.source.receiver(source, session_id=session.session_id)) as receiver:
+            state = await receiver.session_state()
     except SessionUnavailableError:
-        return replace(session, locked=True)
-    finally:
-        await close_quietly(receiver)
-    return replace(session, locked=False, state_bytes=len(state or b""))
+        return replace(session, locked=True), None
+    return replace(session, locked=False, state_bytes=len(state or b"")), state
 
 
 async def show_session(
@@ -110,14 +107,7 @@ async def _shown(ends: Ends, request: SessionRequest) -> SessionState:
     listed = await _listed(ends, ListSessionsRequest(request.source, timeout_seconds=request.timeout_seconds))
     named = {session_key(one.session_id): one for one in listed.sessions}
     session = named.get(session_key(request.session_id)) or SessionFacts(request.session_id, 0, 0, 0, None)
-    receiver = ends.source.receiver(request.source, session_id=request.session_id)
-    try:
-        state = await receiver.session_state()
-    except SessionUnavailableError:
-        return SessionState(listed.namespace, request.source, replace(session, locked=True), None, None)
-    finally:
-        await close_quietly(receiver)
-    session = replace(session, locked=False, state_bytes=len(state or b""))
+    session, state = await _locked(ends, request.source, session)
     return SessionState(listed.namespace, request.source, session, *_readable(state))
 
 
@@ -153,21 +143,20 @@ async def set_session_state(
 
 
 async def _changed(ends: Ends, request: SessionRequest) -> SessionState:
-    receiver = ends.source.receiver(request.source, session_id=request.session_id)
     try:
-        before = await receiver.session_state()
-        changes = before != request.state
-        if changes and not request.dry_run:
-            await receiver.set_session_state(request.state)
+        async with closing(ends.source.receiver(request.source, session_id=request.session_id)) as receiver:
+            before = await receiver.session_state()
+            changes = before != request.state
+            if changes and not request.dry_run:
+                await receiver.set_session_state(request.state)
     except SessionUnavailableError as error:
         raise UsageError(
             f"The session {request.session_id!r} of {request.source} is locked by another receiver. Its state is as it "
             "was.",
             hint="Stop that receiver, or wait until its lock ends.",
         ) from error
-    finally:
-        await close_quietly(receiver)
     session = SessionFacts(request.session_id, 0, 0, 0, None, locked=False, state_bytes=len(request.state or b""))
-    text, in_hex = _readable(request.state)
-    name = shown_name(ends.source_access)
-    return SessionState(name, request.source, session, text, in_hex, changes, None if before is None else before.hex())
+    previous = None if before is None else before.hex()
+    return SessionState(
+        shown_name(ends.source_access), request.source, session, *_readable(request.state), changes, previous
+    )

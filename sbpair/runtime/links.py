@@ -2,7 +2,9 @@
 is done with every link: close it within a bound, keep the session it has locked."""
 
 import asyncio
-from typing import Protocol
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
 
 from sbpair.concurrency import abandon_after
 from sbpair.core.errors import LockLostError, ServiceError
@@ -38,6 +40,9 @@ class _Closable(Protocol):
     async def close(self) -> None: ...
 
 
+_Link = TypeVar("_Link", bound=_Closable)
+
+
 async def close_quietly(closable: _Closable) -> bool:
     """Close within a bound. False if the other side did not take part: what is gone cannot be closed, and need not."""
     try:
@@ -45,6 +50,15 @@ async def close_quietly(closable: _Closable) -> bool:
     except ServiceError:
         return False
     return True
+
+
+@asynccontextmanager
+async def closing(link: _Link) -> AsyncIterator[_Link]:
+    """Close a link at the end, as `close_quietly` does."""
+    try:
+        yield link
+    finally:
+        await close_quietly(link)
 
 
 async def keep_session(receiver: MessageReceiver, clock: Clock, *, pause_seconds: float) -> None:

@@ -208,6 +208,23 @@ async def test_what_a_copy_leaves_is_not_opened_again_and_a_second_one_is_there_
     assert claim.command == "sbpair message complete contoso:invoices 3 --archive again"
 
 
+async def test_what_went_to_a_topic_is_missed_where_no_subscription_has_it(here: World, tmp_path: Path) -> None:
+    one, two, file = here.pair.primary, here.pair.secondary, tmp_path / "in.jsonl"
+    namespace = here.emulator.namespace("contoso")
+    namespace.create_topic("news")
+    namespace.create_subscription("news", "all")
+    async with open_ends(two) as other, open_ends(two, one) as home, open_ends(one) as ends:
+        await send(other, "source", "a", "b")
+        await move(home, MoveRequest("source", "news", ledger=file))
+        clean = await report_promotion(ends, PromotionRequest(ledgers=(file,)))
+        assert (clean.claims, clean.known) == ((), 2)
+        assert await consume(ends, "news/Subscriptions/all", 1) == ["a"]
+        report = await report_promotion(ends, PromotionRequest(ledgers=(file,), undisturbed=True))
+    (claim,) = report.claims
+    assert (claim.claim, claim.entity, claim.message_id) == (Claim.UNACCOUNTED, "news", "a")
+    assert claim.evidence.endswith("no subscription may have taken it")
+
+
 async def test_counts_and_settings_of_a_snapshot(here: World, tmp_path: Path) -> None:
     """Counts tell that there are fewer, not why; of a Geo-DR failover the messages are on the old namespace."""
     async with open_ends(here.pair.primary) as ends, open_ends(here.pair.secondary) as new:

@@ -187,20 +187,23 @@ def _doubles(seen: PromotionEvidence) -> Iterator[Claimed]:
 def _gone(seen: PromotionEvidence) -> Iterator[Claimed]:
     """What was there and is not: neither in its entity or among its dead letters, nor anywhere else."""
     entities = {entity.path.lower(): entity for entity in seen.now.entities}
-    there = Counter((_entity_of(one.key[0]), one.key[2]) for one in seen.present)
-    missing = []
-    for one in seen.expected:
-        place = _entity_of(one.place), one.message_id
-        missing += [] if there[place] else [one]
-        there[place] -= bool(there[place])
+    present = Counter((_entity_of(one.key[0]), one.key[2]) for one in seen.present)
+    expected = Counter((_entity_of(one.place), one.message_id) for one in seen.expected)
+    known = {message_id for _, message_id in present}
     elsewhere: Counter[str | None] = Counter()
-    for (_, message_id), number in there.items():
+    for (_, message_id), number in (present - expected).items():
         elsewhere[message_id] += number
-    for gone in missing:
-        entity = entities.get(_entity_of(gone.place))
-        in_subscriptions = entity is not None and entity.kind is EntityKind.TOPIC
-        if elsewhere[gone.message_id] or (in_subscriptions and any(gone.message_id == name for _, name in there)):
-            elsewhere[gone.message_id] -= not in_subscriptions
+    for gone in seen.expected:
+        place = _entity_of(gone.place), gone.message_id
+        if present[place]:
+            present[place] -= 1
+            continue
+        entity = entities.get(place[0])
+        if entity is not None and entity.kind is EntityKind.TOPIC:
+            if gone.message_id in known:  # in its subscriptions
+                continue
+        elif elsewhere[gone.message_id]:
+            elsewhere[gone.message_id] -= 1
             continue
         why = _why_not_lost(gone, entity, seen)
         evidence = f"{gone.file} has it there at {spoken_time(gone.at)}; "

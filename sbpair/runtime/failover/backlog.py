@@ -36,7 +36,7 @@ from sbpair.core.failover.sending import (
 from sbpair.core.rewrite import for_backlog
 from sbpair.ports import Clock, MessageReceiver, MessageSender, Messaging, Observer
 from sbpair.runtime.browse import pages_once
-from sbpair.runtime.links import Links, close_quietly
+from sbpair.runtime.links import Links, closing
 from sbpair.service import session_key
 
 # Finds out which held sessions are back on the primary, so that their next message may go to the primary again.
@@ -60,13 +60,11 @@ class BrowsedPosition:
         None when that cannot be told now. A message is in the queue until the primary accepted it and the backlog copy
         was completed.
         """
-        receiver = self._messaging.receiver(queue)
         try:
-            return await self._walk(receiver)
+            async with closing(self._messaging.receiver(queue)) as receiver:
+                return await self._walk(receiver)
         except ServiceError:
             return None
-        finally:
-            await close_quietly(receiver)
 
     async def _walk(self, receiver: MessageReceiver) -> set[SessionKey]:
         waiting: set[SessionKey] = set()

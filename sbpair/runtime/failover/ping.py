@@ -23,7 +23,7 @@ from sbpair.core.pairing import Side
 from sbpair.core.retry import UNREACHED_SECONDS, ends_in_time
 from sbpair.core.rewrite import ping_message
 from sbpair.ports import Clock, MessageSender, Messaging, NamespaceAdmin
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import close_quietly, closing
 
 # What a series of measured times says: nearest-rank percentiles, which are always a time that was really measured.
 
@@ -147,11 +147,8 @@ def link_target(
     """Measure by opening a link to send on, and sending nothing: needs the Send right."""
 
     async def probe() -> None:
-        link = messaging.sender(entity)
-        try:
+        async with closing(messaging.sender(entity)) as link:
             await abandon_after(timeout_seconds, link.max_message_bytes(), what=f"Link to {entity}", entity=entity)
-        finally:
-            await close_quietly(link)
 
     return PingTarget(side, entity, probe)
 

@@ -13,7 +13,7 @@ from sbpair.core.inspection.diagnosis import Diagnosis, Verdict, Verification
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
 from sbpair.ports import Clock, Messaging
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 
 LINK_SECONDS = 10.0
 AT_ONCE = 4
@@ -44,13 +44,13 @@ async def verify(
     """
 
     async def limit_of(messaging: Messaging, path: str) -> int | ServiceError:
-        sender = messaging.sender(path)
         try:
-            return await abandon_after(link_seconds, sender.max_message_bytes(), what=f"Link to {path}", entity=path)
+            async with closing(messaging.sender(path)) as sender:
+                return await abandon_after(
+                    link_seconds, sender.max_message_bytes(), what=f"Link to {path}", entity=path
+                )
         except ServiceError as error:
             return error
-        finally:
-            await close_quietly(sender)
 
     queues = pair.backlog_paths()
     theirs = await side_by_side(lambda path: limit_of(secondary, path), queues, at_once=AT_ONCE)

@@ -26,7 +26,7 @@ from sbpair.core.names import BACKLOG_INFIX, backlog_queue_path, parse_backlog_q
 from sbpair.core.pairing import Pair
 from sbpair.ports import Clock, MessageReceiver, Messaging, NamespaceAdmin
 from sbpair.runtime.browse import NOT_VISIBLE, PAGE_MESSAGES, head_of, pages_once
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 
 CONCURRENCY = 8
 DEFAULT_TIMEOUT_SECONDS = 10.0
@@ -155,15 +155,13 @@ async def probe_others(
 
 async def _exists(messaging: Messaging, path: str, timeout_seconds: float) -> bool | None:
     """Whether a queue can be opened for reading; None where that was not answered."""
-    receiver = messaging.receiver(path)
     try:
-        await abandon_after(timeout_seconds, receiver.peek(1), what=f"Browse of {path}", entity=path)
+        async with closing(messaging.receiver(path)) as receiver:
+            await abandon_after(timeout_seconds, receiver.peek(1), what=f"Browse of {path}", entity=path)
     except ServiceError as error:
         if error.category is Category.NOT_FOUND:
             return False
         return True if error.category is Category.DISABLED else None
-    finally:
-        await close_quietly(receiver)
     return True
 
 
@@ -306,8 +304,7 @@ class _Reader:
 
     async def _browse(self, path: str, dead_letter: bool, counted: int | None) -> "_Seen":
         """Browse the queue or its dead letters: all of it if it is small or nobody counted it, else its head."""
-        receiver = self.messaging.receiver(path, dead_letter=dead_letter)
-        try:
+        async with closing(self.messaging.receiver(path, dead_letter=dead_letter)) as receiver:
             if counted is not None and (counted == 0 or counted > PAGE_MESSAGES):
                 head = await head_of(receiver, page_seconds=self.timeout_seconds)
                 if head or counted:
@@ -315,8 +312,6 @@ class _Reader:
                     return _Seen(oldest=first, complete=False) if counted else await self._all(receiver)
                 return _Seen()
             return await self._all(receiver)
-        finally:
-            await close_quietly(receiver)
 
     async def _all(self, receiver: MessageReceiver) -> "_Seen":
         seen = _Seen()

@@ -18,7 +18,7 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Transport
 from sbpair.core.entities import NamespaceFacts
 from sbpair.core.errors import AccessDeniedError, ConnectionLostError, EntityNotFoundError, ServiceError
 from sbpair.ports import Clock, Messaging, NamespaceAdmin
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 
 AMQP_PORT = 5671
 HTTPS_PORT = 443
@@ -117,20 +117,14 @@ async def try_management(
 
 async def try_listen(messaging: Messaging, path: str, clock: Clock, timeout_seconds: float) -> Tried:
     """Browse the head of a queue."""
-    receiver = messaging.receiver(path)
-    try:
+    async with closing(messaging.receiver(path)) as receiver:
         return await _tried(lambda: receiver.peek(1), clock, timeout_seconds, f"Browse of {path}")
-    finally:
-        await close_quietly(receiver)
 
 
 async def try_send(messaging: Messaging, path: str, clock: Clock, timeout_seconds: float) -> Tried:
     """Attach a link to send on, and send nothing."""
-    sender = messaging.sender(path)
-    try:
+    async with closing(messaging.sender(path)) as sender:
         return await _tried(sender.max_message_bytes, clock, timeout_seconds, f"Link to {path}")
-    finally:
-        await close_quietly(sender)
 
 
 def missing(tried: Tried) -> bool:

@@ -35,7 +35,7 @@ from sbpair.core.retry import SYPHON, Backoff
 from sbpair.core.summary import describe
 from sbpair.ports import Clock, Journal, MessageReceiver, Messaging, Observer
 from sbpair.runtime.browse import pages_once
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import close_quietly, closing
 from sbpair.runtime.replication.handlers import Handler
 from sbpair.runtime.replication.lease import JOURNAL_DOWN
 from sbpair.runtime.replication.session import RETRY, SessionWorker, Setup
@@ -244,14 +244,12 @@ class _Consumer:
         """Whether a side from which nothing came is there at all; that no session waits takes it long to say."""
         if side in self._answered or side in self._unread:
             return
-        receiver = self._sides[side].receiver(self._request.source)
         try:
-            what = f"Browse of {self._request.source} ({side})"
-            await abandon_after(CONFIRM_SECONDS, receiver.peek(1), what=what, entity=self._request.source)
+            async with closing(self._sides[side].receiver(self._request.source)) as receiver:
+                what = f"Browse of {self._request.source} ({side})"
+                await abandon_after(CONFIRM_SECONDS, receiver.peek(1), what=what, entity=self._request.source)
         except ServiceError as error:
             self._unread[side] = error
-        finally:
-            await close_quietly(receiver)
 
     def _heard(self, side: Side) -> None:
         self._answered.add(side)
@@ -488,9 +486,11 @@ async def look(
     times: list[float] = []
 
     async def browse(side: Side, path: str) -> ServiceError | None:
-        receiver = sides[side].receiver(path)
         try:
-            async with aclosing(pages_once(receiver, page_seconds=page_seconds)) as pages:
+            async with (
+                closing(sides[side].receiver(path)) as receiver,
+                aclosing(pages_once(receiver, page_seconds=page_seconds)) as pages,
+            ):
                 async for page in pages:
                     for message in page:
                         key = (session_key(message.session_id or ""), message.message_id or "")
@@ -502,8 +502,6 @@ async def look(
                             active.add(key)
         except ServiceError as error:
             return error
-        finally:
-            await close_quietly(receiver)
         return None
 
     subscription = subscription_of(source)

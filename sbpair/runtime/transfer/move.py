@@ -28,7 +28,7 @@ from sbpair.core.transfer.resend import IN_DOUBT, NOT_REACHED, NOT_SCHEDULED
 from sbpair.core.transfer.state import Finish, Forward, Key, Leave, Verdict, key_of
 from sbpair.ports import MOST_MOVED_AT_ONCE, DeletesInBatches, MessageSender, ScheduledMover
 from sbpair.runtime.browse import pages
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import close_quietly, closing
 from sbpair.runtime.transfer.drain import (
     ToArchive,
     TransferRequest,
@@ -131,8 +131,7 @@ async def _deleted_in_batches(job: MoveJob, before: float) -> DrainReport:
     entities and namespaces for which it refuses."""
     began, deleted = job.clock.monotonic(), 0
     dead_letter = job.request.dead_letter
-    receiver = job.ends.source.receiver(job.path, dead_letter=dead_letter)
-    try:
+    async with closing(job.ends.source.receiver(job.path, dead_letter=dead_letter)) as receiver:
         if not isinstance(receiver, DeletesInBatches) or (not dead_letter and await _by_session(job)):
             return DrainReport(confirmed_empty=True)
         for most in MOST_DELETED_AT_ONCE:
@@ -140,8 +139,6 @@ async def _deleted_in_batches(job: MoveJob, before: float) -> DrainReport:
                 while not job.stop.is_set() and (some := await receiver.delete_batch(most, before=before)):
                     deleted += some
                 break
-    finally:
-        await close_quietly(receiver)
     return DrainReport(purged=deleted, confirmed_empty=True, seconds=job.clock.monotonic() - began)
 
 
@@ -151,15 +148,13 @@ async def _by_session(job: MoveJob) -> bool:
     known = job.facts.get(job.path)
     if known is not None:
         return known.settings.requires_session
-    receiver = job.ends.source.receiver(job.path)
     try:
-        return bool(await receiver.session_ids())
+        async with closing(job.ends.source.receiver(job.path)) as receiver:
+            return bool(await receiver.session_ids())
     except ServiceError as error:
         if error.category in (Category.ARGUMENT, Category.NOT_FOUND):
             return False
         raise
-    finally:
-        await close_quietly(receiver)
 
 
 async def _safely(job: MoveJob, request: TransferRequest, before: list[DrainReport]) -> DrainReport:

@@ -21,7 +21,7 @@ from sbpair.core.transfer.resend import HELD, NOT_REACHED, OTHER_STATE, STATE_ST
 from sbpair.core.transfer.state import LEAST_LOCK_SECONDS, Key, Leave, LockClock, key_of
 from sbpair.ports import MessageMover, MessageReceiver
 from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, pages
-from sbpair.runtime.links import close_quietly, keep_session
+from sbpair.runtime.links import close_quietly, closing, keep_session
 from sbpair.runtime.transfer.drain import TransferRequest, halt_in_time
 from sbpair.runtime.transfer.moving import FOLLOW_WAIT_SECONDS, MoveJob
 from sbpair.runtime.transfer.reading import Source
@@ -98,20 +98,16 @@ class SessionMove:
     async def _recorded_here(self) -> set[Key]:
         """Of what the ledger has as sent, what lies here still."""
         mine, here = self._job.recorded, set[Key]()
-        receiver = self._job.ends.source.receiver(self._job.path)
-        try:
+        async with closing(self._job.ends.source.receiver(self._job.path)) as receiver:
             last = max((key[1] for key in mine), default=0)
             async for page in pages(receiver, last=last, clock=self._job.clock, patience_seconds=0.0):
                 here.update(map(key_of, page))
-        finally:
-            await close_quietly(receiver)
         return mine & here
 
     async def _sessions_from(self, first: int) -> tuple[dict[str, str], int]:
         """Sessions of the next messages from this number on, and the number from which to look on."""
         found: dict[str, str] = {}
-        receiver = self._job.ends.source.receiver(self._job.path)
-        try:
+        async with closing(self._job.ends.source.receiver(self._job.path)) as receiver:
             browsed = pages(receiver, first, clock=self._job.clock, patience_seconds=0.0)
             for _ in range(PAGES_AT_ONCE):
                 if (page := await anext(browsed, None)) is None:
@@ -120,8 +116,6 @@ class SessionMove:
                 found = {session_key(one): one for one in active} | found
                 first = max(one.sequence_number for one in page) + 1
             return found, first
-        finally:
-            await close_quietly(receiver)
 
     async def moved_until_idle(self, request: TransferRequest) -> list[DrainReport]:
         """`_sessions`, again as long as messages come: until none has for `idle_seconds`."""
@@ -172,7 +166,7 @@ class SessionMove:
         others: dict[str, Counter[str]] = {}
         named: dict[str, str] = {}
         """One spelling for each session, by which it is asked for: the service knows it by any."""
-        try:
+        async with closing(receiver):
             async for page in pages(
                 receiver, clock=self._job.clock, patience_seconds=self._job.request.patience_seconds
             ):
@@ -189,8 +183,6 @@ class SessionMove:
             if self._job.session_states:
                 for spelled in await receiver.session_ids():
                     held.setdefault(named.setdefault(session_key(spelled), spelled), 0)
-        finally:
-            await close_quietly(receiver)
         left: Counter[str] = Counter()
         for session_id, because in others.items():
             if session_id not in held:
@@ -315,19 +307,17 @@ class SessionMove:
         ledger = self._job.ledger
         if ledger is not None and {_key_of_line(line), _key_of_line(spelled)} & ledger.forwarded:
             return None  # a receiver there may have changed it since
-        receiver = self._job.ends.target.receiver(path, session_id=session_id)
         try:
-            there = await receiver.session_state()
-            if there is not None and there != state:
-                return OTHER_STATE
-            if there is None:
-                await receiver.set_session_state(state)
+            async with closing(self._job.ends.target.receiver(path, session_id=session_id)) as receiver:
+                there = await receiver.session_state()
+                if there is not None and there != state:
+                    return OTHER_STATE
+                if there is None:
+                    await receiver.set_session_state(state)
         except ServiceError as error:
             if queue is None and error.category in (Category.ARGUMENT, Category.NOT_FOUND):
                 return STATE_STAYS
             return f"the state of its session cannot be set at the destination ({error.code})"
-        finally:
-            await close_quietly(receiver)
         if self._job.ledger is not None:
             await self._job.ledger.record([line])
             self._job.ledger.forwarded.add(_key_of_line(line))

@@ -19,7 +19,7 @@ from sbpair.core.transfer.restored import Restorable, Restored
 from sbpair.core.transfer.state import Limits, LockClock, Verdict, key_of
 from sbpair.ports import Clock, Messaging, Observer
 from sbpair.runtime.browse import pages
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import closing
 from sbpair.runtime.transfer.ledger import Recorder
 from sbpair.runtime.transfer.pump import Pump
 from sbpair.runtime.transfer.reading import Source
@@ -49,16 +49,14 @@ async def still_queued(secondary: Messaging, messages: Sequence[Restorable], *, 
     found = 0
     for queue, wanted in by_queue.items():
         path, dead_letter = split_source(queue)
-        receiver = secondary.receiver(path, dead_letter=dead_letter)
         try:
-            async for page in pages(receiver, min(wanted)[0], max(wanted)[0], clock=clock):
-                at = ((one.sequence_number, round((one.enqueued_at or 0.0) * 1000)) for one in page)
-                found += sum(place in wanted for place in at)
+            async with closing(secondary.receiver(path, dead_letter=dead_letter)) as receiver:
+                async for page in pages(receiver, min(wanted)[0], max(wanted)[0], clock=clock):
+                    at = ((one.sequence_number, round((one.enqueued_at or 0.0) * 1000)) for one in page)
+                    found += sum(place in wanted for place in at)
         except ServiceError as error:
             if error.category is not Category.NOT_FOUND:
                 raise
-        finally:
-            await close_quietly(receiver)
     return found
 
 
