@@ -73,6 +73,16 @@ class _Resource:
     before: "Sequence[_Resource]" = ()
     """What it forwards to, and stands before it; in a circle nothing can be first."""
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The collections that its names are in."""
+        return (*(self.parent.kinds if self.parent else ()), f"{self.kind}s")
+
+    @property
+    def address(self) -> str:
+        """In Terraform."""
+        return f"azurerm_servicebus_{'subscription_rule' if self.kind == 'rule' else self.kind}.{self.symbol}"
+
 
 class _Code:
     """A namespace in one of the formats, those entities first that others need."""
@@ -80,7 +90,7 @@ class _Code:
     def __init__(self, found: FoundNamespace, form: _Format) -> None:
         by_path = {one.path.lower(): one for one in found.entities}
         self.found = found
-        self.resources: list[_Resource] = []
+        self.resources: dict[str, _Resource] = {}
         self.left_out = [
             "Not in the file: messages, access rules and their keys, roles, network rules, the namespace itself."
         ]
@@ -100,11 +110,11 @@ class _Code:
     def _add(self, kind: str, name: str, parent: _Resource | None, properties: Any, before: Any = ()) -> _Resource:
         names = (*(parent.names if parent else ()), name)
         wanted = symbol = re.sub("[^a-z0-9]+", "_", "_".join((kind, *names)).lower()).rstrip("_")
-        number, taken = 1, {other.symbol for other in self.resources}
-        while symbol in taken:
+        number = 1
+        while symbol in self.resources:
             symbol = f"{wanted}_{(number := number + 1)}"
-        self.resources.append(_Resource(symbol, kind, names, parent, properties, before))
-        return self.resources[-1]
+        made = self.resources[symbol] = _Resource(symbol, kind, names, parent, properties, before)
+        return made
 
     def comment(self, mark: str, *more: str) -> str:
         head = f"The entities of {self.found.namespace}. Written by sbpair {__version__}."
@@ -174,6 +184,7 @@ data "azurerm_servicebus_namespace" "this" {{
 _DEFAULT_RULES = (
     "A new subscription has a rule $Default, which takes every message; whether a provider removes it depends on its",
     "release, and one that it does not remove makes a $Default of this file an error: import that, or leave it out.",
+    "Queues and topics may hold messages: prevent_destroy keeps them.",
 )
 
 
@@ -182,74 +193,62 @@ def _terraform(code: _Code) -> dict[str, str]:
     text = code.comment("#", "For Terraform 1.7 and the provider hashicorp/azurerm 4, or newer ones.", *_DEFAULT_RULES)
     text += _TERRAFORM_HEAD.format(in_hcl(label))
     imports = code.comment("#", "Takes what is there into Terraform's state. Delete this file after the first apply.")
-    for resource in code.resources:
-        kind, symbol = _address(resource)
-        parent = (
-            ("namespace", _HERE)
-            if resource.parent is None
-            else (resource.parent.kind, ".".join(_address(resource.parent)))
-        )
-        head = {"name": in_hcl(resource.names[-1]), f"{parent[0]}_id": f"{parent[1]}.id"}
-        body = (_terraform_rule if resource.kind == "rule" else _terraform_entity)(head, resource)
-        path = in_hcl(
-            "".join(f"/{part}" for pair in zip(_kinds(resource), resource.names, strict=True) for part in pair)
-        )
-        text += f'\nresource "{kind}" "{symbol}" {{\n' + "\n".join(body) + "}\n"
-        imports += f'\nimport {{\n  to = {kind}.{symbol}\n  id = "${{{_HERE}.id}}{path[1:]}\n}}\n'
+    for resource in code.resources.values():
+        kind, symbol = resource.address.split(".")
+        path = "".join(f"/{part}" for pair in zip(resource.kinds, resource.names, strict=True) for part in pair)
+        text += f'\nresource "{kind}" "{symbol}" {{\n{_hcl_lines(_terraform_body(resource))}}}\n'
+        imports += f'\nimport {{\n  to = {resource.address}\n  id = "${{{_HERE}.id}}{in_hcl(path)[1:]}\n}}\n'
     return {f"sbpair-{label}.tf": text, f"sbpair-{label}-imports.tf": imports}
 
 
-def _address(one: _Resource) -> tuple[str, str]:
-    return f"azurerm_servicebus_{'subscription_rule' if one.kind == 'rule' else one.kind}", one.symbol
-
-
-def _terraform_entity(head: Mapping[str, str], one: _Resource) -> Iterator[str]:
-    yield _aligned(head)
-    yield _aligned({TERRAFORM_NAMES[name]: in_hcl(value) for name, value in one.properties.items()})
-    if one.before:
-        yield f"  depends_on = [{', '.join('.'.join(_address(other)) for other in one.before)}]\n"
-    yield "  lifecycle {\n    # It may hold messages.\n    prevent_destroy = true\n  }\n"
-
-
-def _terraform_rule(head: Mapping[str, str], one: _Resource) -> Iterator[str]:
+def _terraform_body(one: _Resource) -> dict[str, Any]:
+    """Arguments of a resource, as Terraform's language writes their values, and its blocks."""
+    above, address = (one.parent.kind, one.parent.address) if one.parent else ("namespace", _HERE)
+    body: dict[str, Any] = {"name": in_hcl(one.names[-1]), f"{above}_id": f"{address}.id"}
     said = one.properties
-    texts = {"filter_type": said["filterType"]}
-    for name, argument in (("sqlFilter", "sql_filter"), ("action", "action")):
-        texts |= {argument: said[name]["sqlExpression"]} if name in said else {}
-    yield _aligned({**head, **{name: in_hcl(text) for name, text in texts.items()}})
-    if values := dict(said.get("correlationFilter", {})):
-        properties = {in_hcl(name): in_hcl(value) for name, value in values.pop("properties", {}).items()}
-        named = {
-            re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): in_hcl(text) for name, text in values.items()
-        }
-        parts = [_aligned(named, 4)] if named else []
-        parts += [f"    properties = {{\n{_aligned(properties, 6)}    }}\n"] if properties else []
-        yield "  correlation_filter {\n" + "\n".join(parts) + "  }\n"
+    if one.kind != "rule":
+        body |= {TERRAFORM_NAMES[name]: in_hcl(value) for name, value in said.items()}
+        if one.before:
+            body["depends_on"] = f"[{', '.join(other.address for other in one.before)}]"
+        return body | {"lifecycle": {"prevent_destroy": "true"}}
+    body["filter_type"] = in_hcl(said["filterType"])
+    body |= {
+        argument: in_hcl(said[name]["sqlExpression"])
+        for name, argument in (("sqlFilter", "sql_filter"), ("action", "action"))
+        if name in said
+    }
+    values = dict(said.get("correlationFilter", {}))
+    properties = {in_hcl(name): in_hcl(value) for name, value in values.pop("properties", {}).items()}
+    named = {re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): in_hcl(text) for name, text in values.items()}
+    block = named | ({"properties =": properties} if properties else {})
+    return body | ({"correlation_filter": block} if block else {})
 
 
-def _aligned(values: Mapping[str, str], indent: int = 2) -> str:
-    """Lines as `terraform fmt` writes them."""
-    width = max(map(len, values))
-    return "".join(f"{' ' * indent}{name.ljust(width)} = {value}\n" for name, value in values.items())
+def _hcl_lines(values: Mapping[str, Any], indent: str = "  ") -> str:
+    """Lines as `terraform fmt` writes them, blocks behind a blank line."""
+    plain = {name: value for name, value in values.items() if isinstance(value, str)}
+    width = max(map(len, plain), default=0)
+    parts = ["".join(f"{indent}{name.ljust(width)} = {value}\n" for name, value in plain.items())] if plain else []
+    parts += [
+        f"{indent}{name} {{\n{_hcl_lines(inner, indent + '  ')}{indent}}}\n"
+        for name, inner in values.items()
+        if name not in plain
+    ]
+    return "\n".join(parts)
 
 
 # Bicep.
-
-
-def _kinds(one: _Resource) -> tuple[str, ...]:
-    """The collections that its names are in."""
-    return (*(_kinds(one.parent) if one.parent else ()), f"{one.kind}s")
 
 
 def _bicep(code: _Code) -> dict[str, str]:
     text = code.comment("//", "az deployment group create --resource-group GROUP --template-file FILE")
     text += f"param namespaceName string = {in_bicep(code.found.namespace)}\n"
     text += _bicep_resource("serviceBus", (), "existing ", {"name": _Symbol("namespaceName")})
-    for resource in code.resources:
-        parent = _Symbol(resource.parent.symbol if resource.parent else "serviceBus")
-        body = {"parent": parent, "name": resource.names[-1], "properties": resource.properties}
-        before = {"dependsOn": [_Symbol(other.symbol) for other in resource.before]} if resource.before else {}
-        text += _bicep_resource(resource.symbol, _kinds(resource), "", body | before)
+    for one in code.resources.values():
+        parent = _Symbol(one.parent.symbol if one.parent else "serviceBus")
+        body = {"parent": parent, "name": one.names[-1], "properties": one.properties}
+        before = {"dependsOn": [_Symbol(other.symbol) for other in one.before]} if one.before else {}
+        text += _bicep_resource(one.symbol, one.kinds, "", body | before)
     return {f"sbpair-{code.found.namespace}.bicep": text}
 
 
@@ -279,7 +278,7 @@ def _bicep_value(value: Any, indent: str) -> str:
 def _config_json(code: _Code) -> dict[str, str]:
     namespace: dict[str, Any] = {"Name": code.found.namespace, "Queues": [], "Topics": []}
     places: dict[str, dict[str, Any]] = {}
-    for resource in code.resources:
+    for resource in code.resources.values():
         usual = {} if resource.kind == "rule" else _properties(EntityKind(resource.kind), EntitySettings())
         given = {name: value for name, value in resource.properties.items() if usual.get(name) != value}
         name = from_arm_name(resource.names[-1]) if resource.parent is None else resource.names[-1]
