@@ -27,7 +27,7 @@ import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from types import NoneType
 from typing import Any, Final, TypeVar
@@ -35,7 +35,6 @@ from typing import Any, Final, TypeVar
 from sbpair.amqp.sections import TEXT_FIELDS
 from sbpair.amqp.types import AmqpError
 from sbpair.emulator.broker.entity import MessageEntity
-from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
@@ -73,7 +72,7 @@ def mapping_of(value: object, where: str, line: int | None = None) -> Mapping[st
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise SeedError(f"{where}: a mapping of names to properties is expected", line)
+        raise SeedError(f"{where}: a mapping, {{name: value}}, is expected", line)
     seen: set[str] = set()
     for name in value:
         if isinstance(name, str) and name.lower() in seen:
@@ -83,6 +82,16 @@ def mapping_of(value: object, where: str, line: int | None = None) -> Mapping[st
             read = " (YAML reads on, off, yes and no so)" if isinstance(name, bool) else ""
             raise SeedError(f"{where}: a name is a text; put what is read as {str(name)[:40]!r} in quotes{read}", line)
     return value
+
+
+def below(fields: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    """The mapping that stands under a name, as `mapping_of`."""
+    return mapping_of(fields.get(name), where, line_of(fields, name))
+
+
+def wrong(fields: Mapping[str, Any], name: str, place: str, expected: str) -> SeedError:
+    """What is said of a value that is not as it has to be."""
+    return SeedError(f"{place}.{name}: {expected} is expected", line_of(fields, name))
 
 
 def only(fields: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
@@ -111,24 +120,24 @@ def plant(namespace: Namespace, seed: Mapping[str, Any], environ: Mapping[str, s
         SeedError: an unknown key or a wrong form. EntityError: the namespace refuses an entity.
     """
     only(mapping_of(seed, namespace.name), ("tier", "partitions", "queues", "topics", "keys"), namespace.name)
-    queues, topics = mapping_of(seed.get("queues"), "queues"), mapping_of(seed.get("topics"), "topics")
+    queues, topics = below(seed, "queues", "queues"), below(seed, "topics", "topics")
     new, late = _New(), _Late()
-    for path, body in queues.items():
+    for path in queues:
         with _at(queues, path):
-            fields, messages = _apart(mapping_of(body, path, line_of(queues, path)), "messages")
+            fields, messages = _apart(below(queues, path, path), "messages")
             description = _build(QueueDescription, fields, path)
             if namespace.get_queue(path) is None:
                 first = _at_first(namespace, description)
                 new.append((namespace.create_queue(path, first), messages, f"{path}.messages"))
                 late.append((queues, path, partial(namespace.update_queue, path, description)))
-    for path, body in topics.items():
+    for path in topics:
         with _at(topics, path):
-            new += _plant_topic(namespace, path, mapping_of(body, path, line_of(topics, path)), late)
+            new += _plant_topic(namespace, path, below(topics, path, path), late)
     for container, name, whole in late:
         with _at(container, name):
             whole()
     chosen = chosen_keys(seed, environ or {})
-    for name, body in mapping_of(seed.get("keys"), "keys").items():
+    for name, body in below(seed, "keys", "keys").items():
         if name not in namespace.auth_rules:
             namespace.set_auth_rule(new_auth_rule(name, _rights(body, name), keys=namespace.key_source(name)))
     namespace.access.choose_keys(chosen)
@@ -149,9 +158,9 @@ def _at(container: Mapping[str, Any], name: str) -> Iterator[None]:
         raise SeedError(f"{name}: {error}", line) from error
 
 
-def _apart(fields: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], Any]:
-    """The mapping without one of its names, and what that one has."""
-    return like(fields, {key: value for key, value in fields.items() if key != name}), fields.get(name)
+def _apart(fields: Mapping[str, Any], name: str, *others: str) -> tuple[Mapping[str, Any], Any]:
+    """The mapping without some of its names, and what the first one has."""
+    return like(fields, {key: value for key, value in fields.items() if key not in (name, *others)}), fields.get(name)
 
 
 def chosen_keys(seed: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
@@ -161,14 +170,15 @@ def chosen_keys(seed: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str
         SeedError: a wrong form, or a variable that is not set.
     """
     chosen = {}
-    for name, body in mapping_of(seed.get("keys"), "keys").items():
+    keys = below(seed, "keys", "keys")
+    for name, body in keys.items():
         where = f"keys.{name}"
         if not isinstance(body, Mapping):
             continue
-        only(mapping_of(body, where), ("rights", "key"), where)
+        only(below(keys, name, where), ("rights", "key"), where)
         key = body.get("key")
         if isinstance(key, Mapping):
-            only(mapping_of(key, where), ("env",), f"{where}.key")
+            only(below(body, "key", where), ("env",), f"{where}.key")
             variable = key.get("env")
             key = environ.get(variable, "") if isinstance(variable, str) else None
             if key == "":
@@ -176,9 +186,7 @@ def chosen_keys(seed: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str
         if key is None and "key" not in body:
             continue
         if not isinstance(key, str) or not _KEY.fullmatch(key):
-            raise SeedError(
-                f"{where}.key: a text of 1 to 256 printable characters without ; is expected", line_of(body, "key")
-            )
+            raise wrong(body, "key", where, "a text of 1 to 256 printable characters without ;")
         chosen[name] = key
     return chosen
 
@@ -202,31 +210,24 @@ def _at_first(namespace: Namespace, description: _Forwards) -> _Forwards:
 
 
 def _plant_topic(namespace: Namespace, path: str, fields: Mapping[str, Any], late: _Late) -> _New:
-    fields, listed = _apart(fields, "subscriptions")
-    fields, messages = _apart(fields, "messages")
-    subscriptions = mapping_of(listed, f"{path}.subscriptions")
+    subscriptions = below(fields, "subscriptions", f"{path}.subscriptions")
+    fields, messages = _apart(fields, "messages", "subscriptions")
     description = _build(TopicDescription, fields, path)
     new: _New = []
     if namespace.get_topic(path) is None:
         new.append((namespace.create_topic(path, description), messages, f"{path}.messages"))
-    for name, body in subscriptions.items():
+    for name in subscriptions:
         with _at(subscriptions, name):
-            subscription = mapping_of(body, f"{path}.{name}", line_of(subscriptions, name))
-            new += _plant_subscription(namespace, path, name, subscription, late, subscriptions)
+            new += _plant_subscription(namespace, path, name, subscriptions, late)
     return new
 
 
-def _plant_subscription(
-    namespace: Namespace, topic: str, name: str, fields: Mapping[str, Any], late: _Late, beside: Mapping[str, Any]
-) -> _New:
+def _plant_subscription(namespace: Namespace, topic: str, name: str, beside: Mapping[str, Any], late: _Late) -> _New:
     where = f"{topic}.subscriptions.{name}"
-    fields, listed = _apart(fields, "rules")
-    fields, messages = _apart(fields, "messages")
-    given = mapping_of(listed, f"{where}.rules")
-    rules = {
-        rule: _rule(mapping_of(body, f"{where}.{rule}", line_of(given, rule)), f"{where}.{rule}")
-        for rule, body in given.items()
-    }
+    fields = below(beside, name, f"{topic}.{name}")
+    given = below(fields, "rules", f"{where}.rules")
+    fields, messages = _apart(fields, "messages", "rules")
+    rules = {rule: _rule(below(given, rule, f"{where}.{rule}"), f"{where}.{rule}") for rule in given}
     description = _build(SubscriptionDescription, fields, where)
     if namespace.get_subscription(topic, name) is not None:
         return []
@@ -351,20 +352,15 @@ def put_messages(entity: Queue | Topic | Subscription, listed: object, where: st
         only(fields, _KNOWN, place)
         count = fields.get("count", 1)
         if type(count) is not int or not 0 <= count <= MOST_MESSAGES:
-            raise _wrong(fields, "count", place, f"a number from 0 to {MOST_MESSAGES:,}")
+            raise wrong(fields, "count", place, f"a number from 0 to {MOST_MESSAGES:,}")
         dead_letter = fields.get("dead_letter")
-        if dead_letter is not None:
-            only(
-                mapping_of(dead_letter, f"{place}.dead_letter", line), ("reason", "description"), f"{place}.dead_letter"
-            )
+        only(below(fields, "dead_letter", f"{place}.dead_letter"), ("reason", "description"), f"{place}.dead_letter")
         encoded = _encoded(fields, entity.namespace.clock.now(), place, line)
         try:
             for _ in range(count):
                 _put(entity, encoded, dead_letter)
-        except BrokerError as error:
-            raise SeedError(f"{place}: {error.description}", line) from error
-        except TypeError as error:
-            raise SeedError(f"{place}: {error}", line) from error
+        except (BrokerError, TypeError) as error:
+            raise SeedError(f"{place}: {getattr(error, 'description', error)}", line) from error
 
 
 def _put(entity: Queue | Topic | Subscription, encoded: bytes, dead_letter: Mapping[str, Any] | None) -> None:
@@ -379,31 +375,26 @@ def _put(entity: Queue | Topic | Subscription, encoded: bytes, dead_letter: Mapp
             entity.intake.check([message])
         if dead_letter is None:
             entity.arrive(message)
-        else:
-            _bury(entity, message, dead_letter)
-
-
-def _bury(entity: MessageEntity, message: Message, dead_letter: Mapping[str, Any]) -> None:
-    message.sequence_number = entity.numbering.next(message)
-    message.enqueued_at = entity.namespace.clock.now()
-    texts = {name: None if text is None else str(text) for name, text in dead_letter.items()}
-    entity.dead_letter(message, texts.get("reason"), texts.get("description"))
+            continue
+        message.sequence_number = entity.numbering.next(message)
+        message.enqueued_at = entity.namespace.clock.now()
+        texts = {name: None if text is None else str(text) for name, text in dead_letter.items()}
+        entity.dead_letter(message, texts.get("reason"), texts.get("description"))
 
 
 def _encoded(fields: Mapping[str, Any], now: float, place: str, line: int | None) -> bytes:
     for name in TEXT_FIELDS:
         if not isinstance(fields.get(name, ""), str):
-            raise _wrong(fields, name, place, "a text (put a number in quotes)")
+            raise wrong(fields, name, place, "a text (put a number in quotes)")
     for name in _SECONDS:
         value = fields.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST_SECONDS:
-            raise _wrong(fields, name, place, "a number of seconds")
-    properties = mapping_of(fields.get("properties"), f"{place}.properties", line)
+            raise wrong(fields, name, place, "a number of seconds")
+    properties = below(fields, "properties", f"{place}.properties")
     for name, value in properties.items():
         if not isinstance(value, str | bool | int | float | bytes | datetime):
-            raise _wrong(properties, name, f"{place}.properties", "a text, number, boolean, time or bytes")
-    scheduled = _scheduled(fields, now, place)
-    lifetime = fields.get("time_to_live_seconds")
+            raise wrong(properties, name, f"{place}.properties", "a text, number, boolean, time or bytes")
+    lifetime, scheduled = fields.get("time_to_live_seconds"), _scheduled(fields, now, place)
     try:
         return payload(
             fields.get("body", b""),
@@ -420,22 +411,15 @@ def _scheduled(fields: Mapping[str, Any], now: float, place: str) -> datetime | 
     if "scheduled_in_seconds" in fields:
         return datetime.fromtimestamp(now, UTC) + timedelta(seconds=fields["scheduled_in_seconds"])
     value = fields.get("scheduled_enqueue_time")
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            raise _wrong(fields, "scheduled_enqueue_time", place, "a time such as 2027-01-31T12:00:00Z") from None
-    if isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day)
-    if value is not None and not isinstance(value, datetime):
-        raise _wrong(fields, "scheduled_enqueue_time", place, "a time such as 2027-01-31T12:00:00Z")
-    return None if value is None else _aware(value)
+    if value is None:
+        return None
+    try:
+        # A date is its first moment.
+        return _aware(datetime.fromisoformat(value if isinstance(value, str) else value.isoformat()))
+    except (ValueError, AttributeError):
+        raise wrong(fields, "scheduled_enqueue_time", place, "a time such as 2027-01-31T12:00:00Z") from None
 
 
 def _aware(value: Any) -> Any:
     """Times without a zone are in UTC."""
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
-
-
-def _wrong(fields: Mapping[str, Any], name: str, place: str, expected: str) -> SeedError:
-    return SeedError(f"{place}.{name}: {expected} is expected", line_of(fields, name))

@@ -12,7 +12,7 @@ from typing import Any
 
 from sbpair.emulator.admin.fields import capitalized, parse_duration
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
-from sbpair.emulator.seed import SeedError, checked, only, settable
+from sbpair.emulator.seed import SeedError, below, checked, mapping_of, only, settable, wrong
 from sbpair.lines import LinedMapping, like, line_of
 
 _Kind = Any
@@ -32,7 +32,7 @@ def seed_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     Raises:
         SeedError: the file has another form; the text says where.
     """
-    config = _object(document["UserConfig"], "UserConfig", line_of(document, "UserConfig"))
+    config = below(document, "UserConfig", "UserConfig")
     only(config, ("Namespaces", "Logging"), "UserConfig")
     return {
         name: {
@@ -77,22 +77,19 @@ def _subscription(body: Mapping[str, Any], where: str) -> LinedMapping:
 
 
 def _rule(body: Mapping[str, Any], where: str) -> dict[str, Any]:
-    given = _object(body.get("Properties"), f"{where}.Properties", line_of(body, "Properties"))
+    given = below(body, "Properties", f"{where}.Properties")
     kind = given.get("FilterType", "Sql")
     rule: dict[str, Any] = {}
     if kind == "Correlation":
-        line = line_of(given, "CorrelationFilter")
-        told = _object(given.get("CorrelationFilter"), f"{where}.Properties.CorrelationFilter", line)
+        told = below(given, "CorrelationFilter", f"{where}.Properties.CorrelationFilter")
         spelled = {_snake(name): name for name, value in told.items() if value != ""}
         rule["correlation"] = like(told, {name: told[original] for name, original in spelled.items()}, spelled)
     elif kind == "Sql":
-        line = line_of(given, "SqlFilter")
-        rule["sql"] = _object(given.get("SqlFilter"), f"{where}.Properties.SqlFilter", line).get("SqlExpression", "1=1")
+        rule["sql"] = below(given, "SqlFilter", f"{where}.Properties.SqlFilter").get("SqlExpression", "1=1")
     else:
         line = line_of(given, "FilterType")
         raise SeedError(f"{where}.Properties.FilterType: Correlation or Sql, not {str(kind)[:40]!r}", line)
-    action = _object(given.get("Action"), f"{where}.Properties.Action", line_of(given, "Action")).get("SqlExpression")
-    if action:
+    if action := below(given, "Action", f"{where}.Properties.Action").get("SqlExpression"):
         rule["action"] = action
     return rule
 
@@ -102,7 +99,7 @@ def _properties(body: Mapping[str, Any], where: str, kind: _Kind) -> LinedMappin
     known = {capitalized(name.removesuffix(_SECONDS)): name for name in types}
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
-    given = _object(body.get("Properties"), f"{where}.Properties", line_of(body, "Properties"))
+    given = below(body, "Properties", f"{where}.Properties")
     only(given, tuple(known), f"{where}.Properties")
     for spelled, value in given.items():
         name, place = known[spelled], f"{where}.Properties.{spelled}"
@@ -112,9 +109,8 @@ def _properties(body: Mapping[str, Any], where: str, kind: _Kind) -> LinedMappin
             try:
                 value = parse_duration(value)
             except (ValueError, AttributeError) as error:
-                raise SeedError(
-                    f"{place}: an ISO 8601 duration such as PT1M is expected", line_of(given, spelled)
-                ) from error
+                duration = "an ISO 8601 duration such as PT1M"
+                raise wrong(given, spelled, f"{where}.Properties", duration) from error
         values[name] = checked(value, types[name], place, line_of(given, spelled))
         names[name] = spelled
     return like(given, values, names)
@@ -131,7 +127,7 @@ def _named(
     found: list[tuple[str, Mapping[str, Any], str, int | None]] = []
     for index, described in enumerate(listed):
         line = line_of(listed, index)
-        body = _object(described, f"{where}[{index}]", line)
+        body = mapping_of(described, f"{where}[{index}]", line)
         name = body.get("Name")
         if not isinstance(name, str) or not name:
             raise SeedError(f"{where}[{index}]: `Name` is missing", line)
@@ -140,14 +136,6 @@ def _named(
         only(body, known, f"{where}.{name}")
         found.append((name, body, f"{where}.{name}", line))
     return found
-
-
-def _object(value: object, where: str, line: int | None = None) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise SeedError(f"{where}: an object is expected", line)
-    return value
 
 
 def _snake(name: str) -> str:

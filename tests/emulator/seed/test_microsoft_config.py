@@ -87,8 +87,8 @@ def test_its_entities_are_there() -> None:
             r"q\.Properties\.LockDuration: an ISO",
         ),
         (config(Queues=[{"Name": "q", "Properties": {"LockDuration": 60}}]), r"q\.Properties\.LockDuration: an ISO"),
-        (config(Topics=[{"Name": "t", "Subscriptions": ["s"]}]), r"t\.Subscriptions\[0\]: an object is expected"),
-        ({"UserConfig": []}, "UserConfig: an object is expected"),
+        (config(Topics=[{"Name": "t", "Subscriptions": ["s"]}]), r"t\.Subscriptions\[0\]: a mapping, "),
+        ({"UserConfig": []}, "UserConfig: a mapping, "),
         (config(Ques=[]), r"sbemulatorns: unknown key 'Ques'; did you mean 'Queues'"),
         (config(Queues=[{"Name": "q", "Propertys": {}}]), r"q: unknown key 'Propertys'; did you mean 'Properties'"),
         (
