@@ -188,7 +188,7 @@ def _gone(seen: PromotionEvidence) -> Iterator[Claimed]:
     """What was there and is not: neither in its entity or among its dead letters, nor anywhere else."""
     entities = {entity.path.lower(): entity for entity in seen.now.entities}
     present = Counter((_entity_of(one.key[0]), one.key[2]) for one in seen.present)
-    expected = Counter((_entity_of(one.place), one.message_id) for one in seen.expected)
+    expected = Counter[tuple[str, str | None]]((_entity_of(one.place), one.message_id) for one in seen.expected)
     known = {message_id for _, message_id in present}
     elsewhere: Counter[str | None] = Counter()
     for (_, message_id), number in (present - expected).items():

@@ -415,9 +415,10 @@ def _scheduled(fields: Mapping[str, Any], now: float, place: str) -> datetime | 
         return None
     try:
         # A date is its first moment.
-        return _aware(datetime.fromisoformat(value if isinstance(value, str) else value.isoformat()))
+        moment = datetime.fromisoformat(value if isinstance(value, str) else value.isoformat())
     except (ValueError, AttributeError):
         raise wrong(fields, "scheduled_enqueue_time", place, "a time such as 2027-01-31T12:00:00Z") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _aware(value: Any) -> Any:
