@@ -34,7 +34,7 @@ from enum import Enum
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar, Union, overload
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, Union, overload
 
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.redact import quoted
@@ -223,6 +223,8 @@ class Document:
     """Base of the frozen dataclasses that are kept as JSON objects, in files and journals."""
 
     __slots__ = ()
+    file: ClassVar[tuple[str, int] | None] = None
+    """Of what stands in a file of its own: what people call it, and the `format_version` that this release reads."""
 
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = to_plain(self)
@@ -233,9 +235,20 @@ class Document:
         """Read what `to_dict` wrote.
 
         Raises:
-            UsageError: an unknown or missing key, or a value of the wrong type.
+            UsageError: another format version, an unknown or missing key, or a value of the wrong type.
         """
-        return from_plain(cls, data, _WORD_BEGINS.sub(" ", cls.__name__).lower())
+        if cls.file is None:
+            return from_plain(cls, data, _WORD_BEGINS.sub(" ", cls.__name__).lower())
+        what, supported = cls.file
+        if not isinstance(data, Mapping):
+            raise UsageError(f"This is not a {what}: a JSON object is expected.")
+        version = data.get("format_version")
+        if version != supported or isinstance(version, bool):
+            raise UsageError(
+                f"This {what} has format version {quoted(version)}; this release reads version {supported}.",
+                hint=f"Write a new {what} with this release.",
+            )
+        return from_plain(cls, data, what)
 
 
 _WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])")

@@ -244,11 +244,11 @@ def _bicep(code: _Code) -> dict[str, str]:
     text = code.comment("//", "az deployment group create --resource-group GROUP --template-file FILE")
     text += f"param namespaceName string = {in_bicep(code.found.namespace)}\n"
     text += _bicep_resource("serviceBus", (), "existing ", {"name": _Symbol("namespaceName")})
-    for one in code.resources.values():
-        parent = _Symbol(one.parent.symbol if one.parent else "serviceBus")
-        body = {"parent": parent, "name": one.names[-1], "properties": one.properties}
-        before = {"dependsOn": [_Symbol(other.symbol) for other in one.before]} if one.before else {}
-        text += _bicep_resource(one.symbol, one.kinds, "", body | before)
+    for resource in code.resources.values():
+        parent = _Symbol(resource.parent.symbol if resource.parent else "serviceBus")
+        body = {"parent": parent, "name": resource.names[-1], "properties": resource.properties}
+        before = {"dependsOn": [_Symbol(other.symbol) for other in resource.before]} if resource.before else {}
+        text += _bicep_resource(resource.symbol, resource.kinds, "", body | before)
     return {f"sbpair-{code.found.namespace}.bicep": text}
 
 

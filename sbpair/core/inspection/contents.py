@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 from sbpair.core.entities import SETTINGS_OF, AccessRule, Counts, EntityFacts, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.inspection.entity import Rule, rule_shown, setting_name, setting_text
-from sbpair.core.inspection.snapshot import check_format_version
 from sbpair.core.outcome import Exit
-from sbpair.core.serialization import AS_TIME, Document, column, from_plain, published
+from sbpair.core.serialization import AS_TIME, Document, column, published
 from sbpair.core.words import counted
 from sbpair.service import Tier
 
@@ -52,6 +51,7 @@ class Contents(Document):
     """A namespace at a time (`taken_at`, UTC epoch seconds; None: a file of settings, which says nothing of messages).
     It holds no keys."""
 
+    file: ClassVar = ("snapshot", FORMAT_VERSION)
     format_version: int
     namespace: str
     tier: Tier | None
@@ -67,16 +67,6 @@ class Contents(Document):
             for one in found.entities
         )
         return cls(FORMAT_VERSION, found.namespace, found.tier, found.taken_at, tuple(kept))
-
-    @classmethod
-    def from_dict(cls, data: Any) -> "Contents":
-        """Read what `to_dict` wrote.
-
-        Raises:
-            UsageError: another format version, an unknown or missing key, or a value of the wrong type.
-        """
-        check_format_version(data, "snapshot", FORMAT_VERSION)
-        return from_plain(cls, data, "snapshot")
 
 
 def comparable(rule: RuleFacts) -> Rule:

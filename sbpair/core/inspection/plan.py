@@ -10,18 +10,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from sbpair.core.access import shown_name
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import SbpairError, StalePlanError, UsageError
-from sbpair.core.inspection.snapshot import QueueSeen, Snapshot, check_format_version
+from sbpair.core.inspection.snapshot import QueueSeen, Snapshot
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair, backlog_settings
 from sbpair.core.prices import Forecast
 from sbpair.core.redact import quoted
-from sbpair.core.serialization import Document, from_plain
+from sbpair.core.serialization import Document
 from sbpair.service import NEVER_DAYS, PARTITION_COUNT, QueueSettings, Tier
 
 # Where a queue differs from the documented backlog-queue settings, field by field, normalised.
@@ -221,6 +221,7 @@ class Unchanged:
 class Plan(Document):
     """Steps for the secondary of one pair, in the order they are carried out."""
 
+    file: ClassVar = ("plan", FORMAT_VERSION)
     format_version: int
     purpose: Purpose
     pair: str
@@ -252,8 +253,7 @@ class Plan(Document):
                 without settings, or an update or deletion that does not say of what. A plan file may have been edited;
                 it can never be made to touch any other queue, nor one that has changed.
         """
-        check_format_version(data, "plan", FORMAT_VERSION)
-        plan = from_plain(cls, data, "plan")
+        plan = super(Plan, cls).from_dict(data)
         for index, step in enumerate(plan.steps):
             _check_step(step, f"plan.steps[{index}]")
         return plan

@@ -6,18 +6,16 @@ analysed later and elsewhere. It never holds a key; of a connection string only 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import ClassVar
 
 from sbpair.core.access import NamespaceAccess, spoken_name
 from sbpair.core.entities import Counts, EntityFacts, NamespaceFacts, QueueFacts, TopicFacts
-from sbpair.core.errors import UsageError
 from sbpair.core.names import BacklogName, parse_backlog_queue_path
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
-from sbpair.core.redact import quoted
-from sbpair.core.serialization import Document, from_plain
+from sbpair.core.serialization import Document
 from sbpair.service import CREDITS_PER_MANAGEMENT_CALL
 
 FORMAT_VERSION = 1
@@ -219,6 +217,7 @@ class PairFields:
 class Snapshot(Document):
     """Both namespaces of a pair at one moment (`taken_at`, UTC epoch seconds)."""
 
+    file: ClassVar = ("snapshot", FORMAT_VERSION)
     format_version: int
     taken_at: float
     pair: PairFields
@@ -262,16 +261,6 @@ class Snapshot(Document):
         label = self.pair.primary_label.lower()
         return [queue for name, queue in self.secondary.backlog() if name.primary_label == label]
 
-    @classmethod
-    def from_dict(cls, data: Any) -> "Snapshot":
-        """Read what `to_dict` wrote.
-
-        Raises:
-            UsageError: another format version, an unknown or missing key, or a value of the wrong type.
-        """
-        check_format_version(data, "snapshot", FORMAT_VERSION)
-        return from_plain(cls, data, "snapshot")
-
     def digest(self) -> str:
         """SHA-256 of the canonical JSON form: ties a plan to the snapshot it was made from."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
@@ -288,19 +277,3 @@ def describe_counts(counts: Counts) -> str:
         "transfer dead-letter": counts.transfer_dead_letter,
     }
     return ", ".join(f"{count:,} {name}" for name, count in named.items() if count) or "nothing"
-
-
-def check_format_version(data: Any, what: str, supported: int) -> None:
-    """Refuse a file of another format version before its content is looked at.
-
-    Raises:
-        UsageError: no such version, or another one.
-    """
-    if not isinstance(data, Mapping):
-        raise UsageError(f"This is not a {what}: a JSON object is expected.")
-    version = data.get("format_version")
-    if version != supported or isinstance(version, bool):
-        raise UsageError(
-            f"This {what} has format version {quoted(version)}; this release reads version {supported}.",
-            hint=f"Write a new {what} with this release.",
-        )

@@ -4,19 +4,18 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from sbpair.amqp.sections import Section
 from sbpair.core.durations import format_duration
 from sbpair.core.encoded import EncodedMessage
-from sbpair.core.entities import EntityFacts, RuleFacts
+from sbpair.core.entities import EntityFacts, EntitySettings
 from sbpair.core.errors import MalformedMessageError
 from sbpair.core.message import Received, State
 from sbpair.core.names import is_dead_letter_path, subscription_of
 from sbpair.core.redact import quoted
 from sbpair.core.rules import MessageOfRules, condition_of
-from sbpair.core.serialization import column
+from sbpair.core.serialization import column, spoken_time
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.peeked import meaning_of
 from sbpair.core.transfer.triage import origin_of
@@ -59,6 +58,11 @@ class MessageContext:
     same_id: Sequence[Near]
     now: float
     whole: bool = True
+
+    @property
+    def settings(self) -> EntitySettings:
+        """Of its entity; the service's defaults where they may not be read."""
+        return EntitySettings() if self.facts is None else self.facts.settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +175,9 @@ def _dead(known: MessageContext, summary: MessageSummary) -> tuple[str, str, str
 
 
 def _alive(known: MessageContext, summary: MessageSummary) -> tuple[str, str, str]:
-    received, facts = known.received, known.facts
-    settings = None if facts is None else facts.settings
+    received, settings = known.received, known.settings
     if received.state is State.SCHEDULED:
-        at = "" if summary.scheduled_at is None else f" at {_time(summary.scheduled_at)}"
+        at = "" if summary.scheduled_at is None else f" at {spoken_time(summary.scheduled_at)}"
         return (
             "scheduled",
             f"it is scheduled, and becomes active{at}",
@@ -183,27 +186,28 @@ def _alive(known: MessageContext, summary: MessageSummary) -> tuple[str, str, st
     if received.state is State.DEFERRED:
         text = "a consumer deferred it: it is received by its sequence number only, and stays until somebody does"
         return "deferred", text, "sbpair undefer {place} --where 'sys.SequenceNumber = {number}'"
-    if settings is not None and settings.status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
+    if settings.status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
         text = f"its entity is {settings.status}: nobody can receive from it"
         return "entity-disabled", text, "sbpair entity set-status {place} Active"
-    if settings is not None and settings.forward_to:
+    if settings.forward_to:
         text = f"its entity forwards to {settings.forward_to}, and this message is not forwarded yet"
         return "waits-for-forwarding", text, "sbpair entity show {place}"
     if (ends := _ends(known, summary)) is not None and ends <= known.now:
-        text = f"its time to live ended {_ago(known.now - ends)}: no receiver gets it, and the service removes it later"
+        over = f"its time to live ended {_span(known.now - ends)} ago"
+        text = f"{over}: no receiver gets it, and the service removes it later"
         return "expired-not-removed", text, "sbpair message complete {place} {number} --archive DIR"
-    if settings is not None and settings.requires_session and summary.session_id is None:
+    if settings.requires_session and summary.session_id is None:
         return "no-session-id", "it has no session id, which its entity requires", _EDIT.removesuffix(" --dlq")
     if (until := received.locked_until) is not None and until > known.now:
-        return "locked", f"a receiver holds it until {_time(until)}, unless it renews the lock", _SHOW
+        return "locked", f"a receiver holds it until {spoken_time(until)}, unless it renews the lock", _SHOW
     deferred = [near for near in known.before or () if near.state is State.DEFERRED]
     active = [near for near in known.before or () if near.state is State.ACTIVE]
     if deferred and not active:
         text = f"its session has deferred messages before it, the first with the number {deferred[0].number}"
         return "behind-deferred", text, "sbpair undefer {place}"
     if active:
-        stand = f"{counted(len(active), 'message')} of its session {_stand(len(active))} before it"
-        text = f"{stand}, first {active[0].number}"
+        stand = "stands" if len(active) == 1 else "stand"
+        text = f"{counted(len(active), 'message')} of its session {stand} before it, first {active[0].number}"
         return "behind-in-session", text, "sbpair explain {place} " + str(active[0].number)
     if received.delivery_count:
         text = f"it was delivered {counted(received.delivery_count, 'time')} and given back: a consumer fails at it"
@@ -216,13 +220,9 @@ def _alive(known: MessageContext, summary: MessageSummary) -> tuple[str, str, st
     return "waits", "it is active and waits for a consumer", "sbpair entity show {place}"
 
 
-def _stand(number: int) -> str:
-    return "stands" if number == 1 else "stand"
-
-
 def _statements(known: MessageContext, summary: MessageSummary, dead: bool) -> Iterator[MessageFact]:
     received = known.received
-    since = "" if received.enqueued_at is None else f" since {_time(received.enqueued_at)}"
+    since = "" if received.enqueued_at is None else f" since {spoken_time(received.enqueued_at)}"
     kind = "a dead letter" if dead else str(received.state)
     yield MessageFact("place", f"{kind} of {known.entity} on {known.namespace}{since}, {summary.size_bytes:,} bytes")
     if summary.unreadable is not None:
@@ -230,15 +230,13 @@ def _statements(known: MessageContext, summary: MessageSummary, dead: bool) -> I
     yield from _came_from(known, summary, dead)
     yield from _rules(known, summary)
     yield _time_to_live(known, summary, dead)
-    if dead:
-        if summary.dead_letter_reason is not None:
-            text = ": ".join(filter(None, (summary.dead_letter_reason, summary.dead_letter_description)))
-            yield MessageFact("reason", text)
-    else:
-        yield _lock(known)
-        yield from _session(known, summary)
-        yield from _receivers(known)
-    yield _deliveries(known, dead)
+    if not dead:
+        yield from _delivery(known, summary)
+    elif summary.dead_letter_reason is not None:
+        text = ": ".join(filter(None, (summary.dead_letter_reason, summary.dead_letter_description)))
+        yield MessageFact("reason", text)
+    most = "" if known.facts is None else f" of {known.settings.max_delivery_count:,}"
+    yield MessageFact("deliveries", f"{received.delivery_count:,}{most}{' when it was dead-lettered' if dead else ''}")
     yield _same_id(known, summary)
     if not known.whole:
         yield MessageFact("neighbours", "more messages lie there than were looked through", known=False)
@@ -283,28 +281,21 @@ def _rules(known: MessageContext, summary: MessageSummary) -> Iterator[MessageFa
         yield MessageFact("rule", "which rule took it: the rules can be read with Manage only", known=False)
         return
     view = MessageOfRules(known.received.payload, summary)
-    took = [rule.name for rule in known.facts.rules if _takes(rule, view)]
-    if took:
-        yield MessageFact("rule", f"taken by the rule {', '.join(took)}" + _changed(known.facts.rules, took))
-    else:
-        yield MessageFact("rule", "no rule takes it now: the rules were changed, or an action changed the message")
-
-
-def _changed(rules: Sequence[RuleFacts], took: Sequence[str]) -> str:
-    acting = [rule.name for rule in rules if rule.action and rule.name in took]
-    return f"; an action of {', '.join(acting)} may have changed it" if acting else ""
-
-
-def _takes(rule: RuleFacts, view: MessageOfRules) -> bool:
-    with suppress(FilterEvaluationError, FilterSyntaxError):
-        return condition_of(rule)(view) is True
-    return False
+    took = []
+    for rule in known.facts.rules:
+        with suppress(FilterEvaluationError, FilterSyntaxError):
+            took += [rule] if condition_of(rule)(view) is True else []
+    text = f"taken by the rule {', '.join(rule.name for rule in took)}"
+    if acting := [rule.name for rule in took if rule.action]:
+        text += f"; an action of {', '.join(acting)} may have changed it"
+    never = "no rule takes it now: the rules were changed, or an action changed the message"
+    yield MessageFact("rule", text if took else never)
 
 
 def _ends(known: MessageContext, summary: MessageSummary) -> float | None:
     """When its time to live ends, as far as that is known."""
-    of_entity = None if known.facts is None else known.facts.settings.default_message_time_to_live_seconds
-    lives = [seconds for seconds in (summary.ttl_seconds, of_entity) if seconds is not None]
+    both = (summary.ttl_seconds, known.settings.default_message_time_to_live_seconds)
+    lives = [seconds for seconds in both if seconds is not None]
     begins = known.received.enqueued_at
     return None if begins is None or not lives else begins + min(lives)
 
@@ -313,55 +304,47 @@ def _time_to_live(known: MessageContext, summary: MessageSummary, dead: bool) ->
     if dead:
         return MessageFact("time to live", "dead letters do not expire; it starts again when it is sent again")
     ends = _ends(known, summary)
-    if ends is None and known.facts is None:
-        return MessageFact("time to live", "it has none; that of its entity can be read with Manage only", known=False)
     if ends is None:
-        return MessageFact("time to live", "it does not expire")
+        untold = "it has none; that of its entity can be read with Manage only"
+        known_now = known.facts is not None
+        return MessageFact("time to live", "it does not expire" if known_now else untold, known_now)
     then = "removed without a trace"
     if known.facts is None:
         then = "dead-lettered or removed, which can be read with Manage only"
-    elif known.facts.settings.dead_lettering_on_message_expiration:
+    elif known.settings.dead_lettering_on_message_expiration:
         then = "dead-lettered"
     if ends <= known.now:
-        return MessageFact("time to live", f"it ended {_ago(known.now - ends)}, at {_time(ends)}: it will be {then}")
-    return MessageFact("time to live", f"it ends in {_span(ends - known.now)}, at {_time(ends)}: then it is {then}")
+        return MessageFact(
+            "time to live",
+            f"it ended {_span(known.now - ends)} ago, at {spoken_time(ends)}: it will be {then}",
+        )
+    return MessageFact(
+        "time to live",
+        f"it ends in {_span(ends - known.now)}, at {spoken_time(ends)}: then it is {then}",
+    )
 
 
-def _lock(known: MessageContext) -> MessageFact:
+def _delivery(known: MessageContext, summary: MessageSummary) -> Iterator[MessageFact]:
+    """Its lock, what stands before it, and who can take it."""
     until = known.received.locked_until
     if until is not None and until > known.now:
-        return MessageFact("lock", f"held by a receiver until {_time(until)}; the service does not say by whom")
-    if known.received.state is not State.ACTIVE:
-        return MessageFact("lock", "nobody holds it: it is not delivered")
-    return MessageFact("lock", "whether a receiver holds it now: a browse does not show locks", known=False)
-
-
-def _session(known: MessageContext, summary: MessageSummary) -> Iterator[MessageFact]:
-    if known.before is None:
-        return
-    session = quoted(summary.session_id or "")
-    if not known.before:
-        yield MessageFact("session", f"it is the first of its session {session}")
-        return
-    states = [near.state for near in known.before]
-    parts = [f"{states.count(state):,} {state}" for state in State if state in states]
-    yield MessageFact("session", f"before it in its session {session}: {', '.join(parts)}")
-
-
-def _receivers(known: MessageContext) -> Iterator[MessageFact]:
+        text = f"held by a receiver until {spoken_time(until)}; the service does not say by whom"
+        yield MessageFact("lock", text)
+    elif known.received.state is not State.ACTIVE:
+        yield MessageFact("lock", "nobody holds it: it is not delivered")
+    else:
+        yield MessageFact("lock", "whether a receiver holds it now: a browse does not show locks", known=False)
+    if known.before is not None:
+        states = [near.state for near in known.before]
+        parts = ", ".join(f"{states.count(state):,} {state}" for state in State if state in states)
+        session = f"its session {quoted(summary.session_id or '')}"
+        yield MessageFact("session", f"before it in {session}: {parts}" if parts else f"it is the first of {session}")
     if known.facts is None:
         yield MessageFact("receivers", "its entity's settings can be read with Manage only", known=False)
     else:
-        settings = known.facts.settings
-        who = "the receiver that holds its session" if settings.requires_session else "any receiver with Listen"
-        yield MessageFact("receivers", f"{who} can take it; the entity is {settings.status}")
+        who = "the receiver that holds its session" if known.settings.requires_session else "any receiver with Listen"
+        yield MessageFact("receivers", f"{who} can take it; the entity is {known.settings.status}")
     yield MessageFact("receivers", "whether one is connected now is not told by the service", known=False)
-
-
-def _deliveries(known: MessageContext, dead: bool) -> MessageFact:
-    count, facts = known.received.delivery_count, known.facts
-    most = "" if facts is None else f" of {facts.settings.max_delivery_count:,}"
-    return MessageFact("deliveries", f"{count:,}{most}{' when it was dead-lettered' if dead else ''}")
 
 
 def _same_id(known: MessageContext, summary: MessageSummary) -> MessageFact:
@@ -373,16 +356,5 @@ def _same_id(known: MessageContext, summary: MessageSummary) -> MessageFact:
     return MessageFact("duplicates", f"{counted(len(known.same_id), 'other')} of its MessageId: {', '.join(places)}")
 
 
-def _time(seconds: float) -> str:
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):
-        return "a time beyond the calendar"
-
-
 def _span(seconds: float) -> str:
-    return format_duration(float(round(seconds)))
-
-
-def _ago(seconds: float) -> str:
-    return f"{_span(seconds)} ago"
+    return format_duration(round(seconds))
