@@ -49,7 +49,7 @@ from sbpair.files import claim, make_private_folder, open_private
 from sbpair.operations.audit import AuditRequest, audit
 from sbpair.operations.doctor import DoctorRequest, doctor
 from sbpair.operations.drain import DrainRequest, drain
-from sbpair.operations.log import OperationsLog, change_line
+from sbpair.operations.log import OperationsLog
 from sbpair.ports import Messaging, Observer, Sides, Topology
 from sbpair.runtime.browse import Browsed, browse
 from sbpair.runtime.clock import Quiet, SystemClock
@@ -379,8 +379,7 @@ class _Drill:
         return found.messages[0].summary.message_id or "no MessageId" if found.messages else None
 
     def _logged(self, side: Side, action: str, path: str, detail: str) -> None:
-        line = change_line("drill", self._access(side), action, path, detail)
-        self.log.write({**line, "result": "done", "error_code": None})
+        self.log.changed("drill", self._access(side), action, path, detail)
 
     def _access(self, side: Side) -> NamespaceAccess:
         return self.sides.pair.primary if side is Side.PRIMARY else self.sides.pair.secondary
@@ -529,8 +528,10 @@ class _Rehearsal:
         self.began = time.monotonic()
         during = [asyncio.create_task(run.send(run.part(BEFORE, AFTER), patience + GRACE_SECONDS)) for run in runs]
         try:
-            await asyncio.wait(during, timeout=patience if self.request.expects is Reaction.DIVERTED else short)
-            await outage.end(paths)
+            try:
+                await asyncio.wait(during, timeout=patience if self.request.expects is Reaction.DIVERTED else short)
+            finally:
+                await outage.end(paths)  # also when stopped: what is in an outage cannot be looked into and removed
             self.ended = time.monotonic()
             await asyncio.gather(*during)
         finally:
@@ -588,13 +589,12 @@ class _Disabled:
     topology: Topology
     name: str = "send-disabled"
 
-    async def begin(self, paths: Sequence[str]) -> None:
+    async def begin(self, paths: Sequence[str], status: EntityStatus = EntityStatus.SEND_DISABLED) -> None:
         for path in paths:
-            await self.topology.update(path, {"status": EntityStatus.SEND_DISABLED})
+            await self.topology.update(path, {"status": status})
 
     async def end(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            await self.topology.update(path, {"status": EntityStatus.ACTIVE})
+        await self.begin(paths, EntityStatus.ACTIVE)
 
 
 def _with_history(folder: Path, done: Drilled) -> Drilled:

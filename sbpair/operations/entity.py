@@ -31,7 +31,7 @@ from sbpair.core.inspection.snapshot import describe_counts
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
 from sbpair.core.words import listed as listed_names
-from sbpair.operations.log import OperationsLog, change_line
+from sbpair.operations.log import OperationsLog
 from sbpair.ports import Ends, Observer, Topology
 from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
@@ -413,13 +413,13 @@ async def carry_out(
 
     async def logged() -> None:
         action = change.action.value
-        line = change_line(f"entity {action}", ends.source_access, action, change.entity, change.detail)
+        what = (f"entity {action}", ends.source_access, action, change.entity, change.detail)
         try:
             await work()
         except SbpairError as error:
-            log.write({**line, "result": "failed", "error_code": error.code})
+            log.changed(*what, error.code)
             raise
-        log.write({**line, "result": "done", "error_code": None})
+        log.changed(*what)
 
     with OperationsLog(request.log) as log:
         await run_until(stop or asyncio.Event(), logged())

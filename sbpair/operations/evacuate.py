@@ -44,7 +44,7 @@ from sbpair.operations.doubtful import looking_for
 from sbpair.operations.entity_run import EntityRun, run_entity
 from sbpair.operations.following import POLL_SECONDS, Following
 from sbpair.operations.ledgers import LedgerRun, open_ledger
-from sbpair.operations.log import OperationsLog, change_line
+from sbpair.operations.log import OperationsLog
 from sbpair.operations.move import resender
 from sbpair.ports import Ends, Observer, Topology
 from sbpair.runtime.browse import peeking
@@ -228,8 +228,7 @@ class _Evacuation:
             for step in missing:
                 await run_until(self.stop, self._create(step))
                 if step.action is Action.CREATE:
-                    line = change_line("evacuate", access, "create", step.path, step.kind.value)
-                    log.write({**line, "result": "done", "error_code": None})
+                    log.changed("evacuate", access, "create", step.path, step.kind.value)
                     at = self.clock.now().timestamp()
                     self.observer.notify(EntityCreated(at, step.path, step.kind.value, shown_name(access)))
 

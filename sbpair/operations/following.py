@@ -17,7 +17,7 @@ from sbpair.core.inspection.evacuation import Action, EntityStep
 from sbpair.core.message import State
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.resend import follower
-from sbpair.operations.log import OperationsLog, change_line
+from sbpair.operations.log import OperationsLog
 from sbpair.ports import Ends, Observer, Topology
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.links import closing
@@ -217,8 +217,7 @@ class Following:
                 if one is None or one.settings.status is not before:
                     continue
                 await self._told(lambda path=one.path: self.here.update(path, {"status": status}))  # type: ignore[misc]
-                line = change_line("evacuate", self.ends.source_access, "set-status", one.path, status.value)
-                log.write({**line, "result": "done", "error_code": None})
+                log.changed("evacuate", self.ends.source_access, "set-status", one.path, status.value)
                 self.observer.notify(StepDone(self.clock.now().timestamp(), one.path, status.value))
 
     async def counted(self) -> dict[str, int]:

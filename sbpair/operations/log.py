@@ -57,6 +57,29 @@ class OperationsLog:
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
+    def changed(
+        self,
+        command: str,
+        access: NamespaceAccess,
+        action: str,
+        entity: str,
+        detail: str,
+        error_code: str | None = None,
+    ) -> None:
+        """Append the line of a change of one entity, or with an error of one that failed."""
+        self.write(
+            {
+                "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                **context_of(command, access),
+                "namespace": access.host,
+                "action": action,
+                "entity": entity,
+                "detail": detail,
+                "result": "done" if error_code is None else "failed",
+                "error_code": error_code,
+            }
+        )
+
 
 def _opened(path: Path) -> BinaryIO:
     try:
@@ -70,18 +93,6 @@ def _unwritable(path: Path, error: OSError) -> SbpairError:
     return SbpairError(
         f"Cannot write the operations log {path}: {error}", hint="Set XDG_STATE_HOME to a folder that can be written."
     )
-
-
-def change_line(command: str, access: NamespaceAccess, action: str, entity: str, detail: str) -> dict[str, Any]:
-    """A line of the log for a change of one entity: `result` and `error_code` are the caller's to add."""
-    return {
-        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        **context_of(command, access),
-        "namespace": access.host,
-        "action": action,
-        "entity": entity,
-        "detail": detail,
-    }
 
 
 def context_of(command: str, access: NamespaceAccess) -> dict[str, Any]:

@@ -277,8 +277,4 @@ async def _rest(
 ) -> None:
     code = broken.code if isinstance(broken, SbpairError) else type(broken).__name__
     observer.notify(Restarting(clock.now().timestamp(), code, str(broken), seconds))
-    await cancel_on(stop, _sleep(clock, seconds))
-
-
-async def _sleep(clock: Clock, seconds: float) -> None:
-    await clock.sleep(seconds)
+    await cancel_on(stop, clock.sleep(seconds))

@@ -184,6 +184,15 @@ def test_the_matrix_is_proved(tmp_path: Path) -> None:
     assert not (runner.home / "state").exists() or not list((runner.home / "state").rglob("*emulator*"))
 
 
+def test_a_signal_in_an_outage_of_embedded_namespaces_removes_all_as_well(tmp_path: Path) -> None:
+    process = Sbpair(tmp_path).start("drill", "--embedded", "--messages", "16", "--fault", "disabled")
+    wait_for(process, "FAILED OVER")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 130, errors
+    assert "The drill was stopped before its end. All that it created is removed." in errors
+
+
 def test_a_fault_that_does_not_do_what_is_expected_is_not_proved(tmp_path: Path) -> None:
     script = (
         "import sbpair.cli.failover.drill as drill\n"
