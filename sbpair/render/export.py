@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
@@ -53,7 +53,7 @@ class Kind(StrEnum):
     @property
     def of_a_pair(self) -> bool:
         """Whether the files are for one pair; the others serve all of them, or are of a namespace."""
-        return self in _WRITERS and self not in (Kind.ALERTS, Kind.DASHBOARD, Kind.DOCKERFILE, Kind.EMULATOR)
+        return self in _FILES and self not in (Kind.ALERTS, Kind.DOCKERFILE, Kind.EMULATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,92 +107,71 @@ _JOB_NAME_CHARACTERS = 32
 """Limits of the names of Kubernetes' and of Container Apps' jobs, less what is put after or before them."""
 
 
+_LOCKED = "requirements.txt"
+"""What sbpair needs, in the versions and with the hashes that this release was tested with: no template."""
+_FILES: Mapping[Kind, Mapping[str, str]] = {
+    Kind.ALERTS: {"sbpair-alerts.yml": "alerts.yml"},
+    Kind.SYSTEMD: {
+        "sbpair-syphon-{}.service": "syphon.service",
+        "sbpair-check-{}.service": "check.service",
+        "sbpair-check-{}.timer": "check.timer",
+        "sbpair.conf": "sysusers.conf",
+    },
+    Kind.KUBERNETES: {"sbpair-{}.yaml": "kubernetes.yaml"},
+    Kind.CONTAINER_APPS: {"sbpair-drain-{}.bicep": "job.bicep"},
+    Kind.DOCKERFILE: {"Dockerfile": "Dockerfile", _LOCKED: _LOCKED},
+    Kind.EMULATOR: {
+        "Containerfile": "Containerfile",
+        "compose.yaml": "compose.yaml",
+        "servicebus-tests.yml": "workflow.yml",
+        _LOCKED: _LOCKED,
+    },
+    Kind.BICEP: {"sbpair-queues-{}.bicep": "queues.bicep"},
+    Kind.TERRAFORM: {"sbpair-queues-{}.tf": "queues.tf", "sbpair-imports-{}.tf": "imports.tf"},
+    Kind.GITHUB_ACTION: {"action.yml": "action.yml"},
+    Kind.DRILL_GITHUB: {"sbpair-drill-{}.yml": "drill.yml"},
+    Kind.DRILL_KUBERNETES: {"sbpair-drill-{}.yaml": "drill.yaml"},
+    Kind.GATEWAY_SYSTEMD: {"sbpair-gateway-{}.service": "gateway.service"},
+    Kind.GATEWAY_KUBERNETES: {"sbpair-gateway-{}.yaml": "gateway.yaml"},
+    Kind.GATEWAY_COMPOSE: {"sbpair-gateway-{}-compose.yaml": "gateway-compose.yaml"},
+    Kind.GATEWAY_CONTAINER_APPS: {"sbpair-gateway-{}.bicep": "gateway.bicep"},
+}
+"""Names of the files, `{}` for the name of the pair, and their templates."""
+
+
 def written(kind: Kind, pair: ExportedPair | None, *, image: str) -> dict[str, str]:
     """File name -> text. `pair` is given for the kinds that are of a pair."""
-    return _WRITERS[kind](pair, image)
+    if kind is Kind.DASHBOARD:
+        return {"sbpair-dashboard.json": json.dumps(dashboard(), indent=2) + "\n"}
+    values = {"version": __version__, "image": image, **_limits(), **({} if pair is None else _of_pair(pair))}
+    made = {}
+    for pattern, template in _FILES[kind].items():
+        name = pattern if pair is None else pattern.format(pair.name)
+        filled = _template(_LOCKED) if template == _LOCKED else None
+        made[name] = filled or _templates().get_template(f"{template}.j2").render(file=name, **values)
+    return made
 
 
-def _alerts(pair: ExportedPair | None, image: str) -> dict[str, str]:
+def _limits() -> dict[str, Any]:
+    """Of the alerts."""
     limits = Thresholds()
     seconds = {"old": limits.stranded_warning_seconds, "very_old": limits.stranded_error_seconds}
-    text = _filled("alerts.yml", **{name: f"{value:g}" for name, value in seconds.items()}, overdue=OVERDUE_SECONDS)
-    return {"sbpair-alerts.yml": text}
+    return {**{name: f"{value:g}" for name, value in seconds.items()}, "overdue": OVERDUE_SECONDS}
 
 
-def _dashboard(pair: ExportedPair | None, image: str) -> dict[str, str]:
-    return {"sbpair-dashboard.json": json.dumps(dashboard(), indent=2) + "\n"}
-
-
-def _dockerfile(pair: ExportedPair | None, image: str) -> dict[str, str]:
-    return {"Dockerfile": _filled("Dockerfile", image=image), **_locked_requirements()}
-
-
-def _locked_requirements() -> dict[str, str]:
-    """What sbpair needs, in the versions and with the hashes that this release was tested with."""
-    return {"requirements.txt": files("sbpair.render").joinpath("install", "requirements.txt").read_text("utf-8")}
-
-
-def _emulator(pair: ExportedPair | None, image: str) -> dict[str, str]:
-    names = {"Containerfile": "Containerfile", "compose.yaml": "compose.yaml", "servicebus-tests.yml": "workflow.yml"}
-    return {name: _filled(template, image=image) for name, template in names.items()} | _locked_requirements()
-
-
-def _systemd(pair: ExportedPair | None, image: str) -> dict[str, str]:
-    assert pair is not None  # noqa: S101 - `written` is given one for this kind
-    made = {
-        f"sbpair-syphon-{pair.name}.service": "syphon.service",
-        f"sbpair-check-{pair.name}.service": "check.service",
-        f"sbpair-check-{pair.name}.timer": "check.timer",
-        "sbpair.conf": "sysusers.conf",
-    }
-    return {name: _filled(template, pair=pair) for name, template in made.items()}
-
-
-def _one_of_a_pair(template: str, name: str, pair: ExportedPair | None, image: str) -> dict[str, str]:
-    assert pair is not None  # noqa: S101 - `written` is given one for these kinds
-    file = name.format(pair.name)
+def _of_pair(pair: ExportedPair) -> dict[str, Any]:
     return {
-        file: _filled(
-            template,
-            pair=pair,
-            image=image,
-            file=file,
-            dns=dns_name(f"sbpair-{pair.name}", _K8S_NAME_CHARACTERS),
-            job=dns_name(f"sbpair-drain-{pair.name}", _JOB_NAME_CHARACTERS),
-            name=f"sbpair_{re.sub('[^A-Za-z0-9]', '_', pair.name)}",
-            environment=partial(_environment, pair),
-            properties=queue_properties(),
-            attributes=queue_attributes(),
-            width=max(map(len, queue_attributes())),
-            api_version=API_VERSION,
-            infix=BACKLOG_INFIX,
-        )
+        "pair": pair,
+        "dns": dns_name(f"sbpair-{pair.name}", _K8S_NAME_CHARACTERS),
+        "job": dns_name(f"sbpair-drain-{pair.name}", _JOB_NAME_CHARACTERS),
+        "name": f"sbpair_{re.sub('[^A-Za-z0-9]', '_', pair.name)}",
+        "environment": partial(_environment, pair),
+        "properties": queue_properties(),
+        "attributes": queue_attributes(),
+        "width": max(map(len, queue_attributes())),
+        "api_version": API_VERSION,
+        "infix": BACKLOG_INFIX,
     }
-
-
-def _terraform(pair: ExportedPair | None, image: str) -> dict[str, str]:
-    queues = _one_of_a_pair("queues.tf", "sbpair-queues-{}.tf", pair, image)
-    return queues | _one_of_a_pair("imports.tf", "sbpair-imports-{}.tf", pair, image)
-
-
-_WRITERS: Mapping[Kind, Callable[[ExportedPair | None, str], dict[str, str]]] = {
-    Kind.ALERTS: _alerts,
-    Kind.DASHBOARD: _dashboard,
-    Kind.SYSTEMD: _systemd,
-    Kind.KUBERNETES: partial(_one_of_a_pair, "kubernetes.yaml", "sbpair-{}.yaml"),
-    Kind.CONTAINER_APPS: partial(_one_of_a_pair, "job.bicep", "sbpair-drain-{}.bicep"),
-    Kind.DOCKERFILE: _dockerfile,
-    Kind.EMULATOR: _emulator,
-    Kind.BICEP: partial(_one_of_a_pair, "queues.bicep", "sbpair-queues-{}.bicep"),
-    Kind.TERRAFORM: _terraform,
-    Kind.GITHUB_ACTION: partial(_one_of_a_pair, "action.yml", "action.yml"),
-    Kind.DRILL_GITHUB: partial(_one_of_a_pair, "drill.yml", "sbpair-drill-{}.yml"),
-    Kind.DRILL_KUBERNETES: partial(_one_of_a_pair, "drill.yaml", "sbpair-drill-{}.yaml"),
-    Kind.GATEWAY_SYSTEMD: partial(_one_of_a_pair, "gateway.service", "sbpair-gateway-{}.service"),
-    Kind.GATEWAY_KUBERNETES: partial(_one_of_a_pair, "gateway.yaml", "sbpair-gateway-{}.yaml"),
-    Kind.GATEWAY_COMPOSE: partial(_one_of_a_pair, "gateway-compose.yaml", "sbpair-gateway-{}-compose.yaml"),
-    Kind.GATEWAY_CONTAINER_APPS: partial(_one_of_a_pair, "gateway.bicep", "sbpair-gateway-{}.bicep"),
-}
 
 
 def queue_properties() -> dict[str, Any]:
@@ -228,9 +207,8 @@ def dns_name(name: str, most: int) -> str:
 _DIGEST_CHARACTERS = 5
 
 
-def _filled(template: str, **values: Any) -> str:
-    text: str = _templates().get_template(f"{template}.j2").render(version=__version__, **values)
-    return text
+def _template(name: str) -> str:
+    return files("sbpair.render").joinpath("install", name).read_text("utf-8")
 
 
 @cache
@@ -239,7 +217,7 @@ def _templates() -> "Environment":
 
     # Not the usual brackets, which Prometheus and GitHub have a use for; no HTML is written.
     environment = Environment(  # noqa: S701
-        loader=FunctionLoader(lambda name: files("sbpair.render").joinpath("install", name).read_text("utf-8")),
+        loader=FunctionLoader(_template),
         variable_start_string="<<",
         variable_end_string=">>",
         block_start_string="<%",
