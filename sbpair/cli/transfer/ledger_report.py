@@ -47,24 +47,24 @@ def report(
     request = operations.ReportRequest(tuple(ledgers), verify)
 
     def shown(incident: IncidentReport) -> CommandResult:
-        figures = [{"what": what, "value": value} for what, value in incident.figures]
+        figures = tuple(incident.figures())
         page = Page(
             "Incident",
             tuple(incident_sections(incident)),
             lead=incident.closing,
-            facts=incident.figures,
+            facts=figures,
             tone=Tone.BAD if incident.faults else Tone.WARN if incident.possible_doubles else Tone.GOOD,
         )
         return CommandResult(
             "report",
             incident,
             (table_of(RunSeen, incident.runs),),
-            notes=incident.notes,
+            notes=tuple(incident.notes()),
             summary=incident.closing,
             exit=incident.exit,
             screen=(
                 table_of(RunSeen, incident.runs, "Runs"),
-                Table("", columns("what", "value"), figures),
+                Table("", columns("what", "value"), [{"what": what, "value": value} for what, value in figures]),
                 *_tables(incident),
             ),
             page=page,
@@ -100,8 +100,8 @@ def incident_sections(incident: IncidentReport) -> Iterator[Section]:
         ),
         "All runs of the ledger",
     )
-    if incident.notes:
-        yield Text("What the ledger tells besides", incident.notes)
+    if notes := tuple(incident.notes()):
+        yield Text("What the ledger tells besides", notes)
     yield table_of(RunSeen, incident.runs, "Runs")
     yield from _tables(incident)
     yield table_of(LedgerSeen, incident.ledgers, "Evidence")

@@ -49,7 +49,7 @@ def _facts(
     for ledger in () if incident is None else incident.ledgers:
         yield "Ledger", f"{ledger.path}, {counted(ledger.lines, 'line')}"
         yield "SHA-256 of the ledger", ledger.sha256
-    yield from () if incident is None else incident.figures
+    yield from () if incident is None else incident.figures()
 
 
 def _sections(drained: DrainResult, result: CommandResult, *, last: bool) -> Iterator[Section]:

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
-from sbpair.core.durations import format_duration
+from sbpair.core.durations import epoch_seconds, format_duration
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import AS_OBJECT, AS_TIME, HIDDEN, Time, column, rounded, spoken_time
 from sbpair.core.transfer.custody import DEAD_LETTERED, REFUSED_OUTCOME
@@ -73,7 +73,9 @@ class Chain:
 
     def add(self, text: bytes) -> Line | None:
         """The next line, with its end, and what it says; None: nothing that counts."""
-        line, found, before = Line.parse(text), chain_of(text), self._before()
+        line, found, before = Line.parse(text), chain_of(text), self._mark
+        if before is None:
+            before = self._all.hexdigest()[: len(EMPTY_MARK)].encode()
         self._all.update(text)
         # A crash leaves the beginning of a line; a whole one with another byte in place of its end was changed.
         if not text.endswith(b"\n") and not self.cut_off and Line.parse(text.rstrip(b"\0")[:-1]) is None:
@@ -95,9 +97,6 @@ class Chain:
         elif mark_of(before, body) != self._mark:
             self._broken.append(number)
         return line
-
-    def _before(self) -> bytes:
-        return self._mark if self._mark is not None else self._all.hexdigest()[: len(EMPTY_MARK)].encode()
 
     def seen(self, path: str, *, ended: bool, signature: str | None) -> LedgerSeen:
         """The whole file."""
@@ -206,12 +205,8 @@ class IncidentReport:
             return " Not chained: an earlier release wrote the ledger."
         return f" No line of {chained:,} was changed, dropped, moved or added."
 
-    @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> Iterator[str]:
         """What was left, and what the numbers cannot tell."""
-        return tuple(self._notes())
-
-    def _notes(self) -> Iterator[str]:
         yield from (f"{fault}." for fault in self.faults)
         for ledger in self.ledgers:
             if ledger.not_chained and ledger.not_chained < ledger.lines:
@@ -225,18 +220,14 @@ class IncidentReport:
         for reason, number in self.left or ():
             yield f"{number:,} {'was' if number == 1 else 'were'} left: {reason}."
 
-    @property
-    def figures(self) -> tuple[tuple[str, str], ...]:
+    def figures(self) -> Iterator[tuple[str, str]]:
         """What a reader asks first, with the answer."""
-        return tuple(self._figures())
-
-    def _figures(self) -> Iterator[tuple[str, str]]:
         if self.first_enqueued_at is not None and self.last_enqueued_at is not None:
             yield "First message waited since", spoken_time(self.first_enqueued_at)
             yield "Last message waited since", spoken_time(self.last_enqueued_at)
         if self.first_sent_at is not None and self.last_sent_at is not None:
-            yield "First sent", _spoken(self.first_sent_at)
-            yield "Last sent", _spoken(self.last_sent_at)
+            for what, at in (("First sent", self.first_sent_at), ("Last sent", self.last_sent_at)):
+                yield what, at if (seconds := _moment(at)) is None else spoken_time(seconds)
         if self.longest_wait_seconds is not None:
             yield "Longest wait", format_duration(round(self.longest_wait_seconds))
         if self.waiting is not None:
@@ -246,10 +237,6 @@ class IncidentReport:
                 if number != 0
             ]
             yield "Left in the backlog", listed(kinds, most=len(kinds)) or "nothing"
-
-
-def _spoken(time: str) -> str:
-    return time if (at := _epoch_seconds(time)) is None else spoken_time(at)
 
 
 class IncidentCounter:
@@ -280,12 +267,9 @@ class IncidentCounter:
             self._doubt.note(line)
         elif line.outcome == RUN_BEGAN:
             self._close()
-            who, command, credentials = (
-                str(said.get(name, NOT_RECORDED)) for name in ("who", "command", "credentials")
-            )
-            version, reason = str(said.get("version", "")), str(said.get("reason", ""))
-            way = _between(line.way)
-            self._run = RunSeen(str(said.get("time")), None, who, command, credentials, way, version, reason)
+            names = ("who", "command", "credentials", "version", "reason")
+            named: dict[str, Any] = {name: str(said[name]) for name in names if name in said}
+            self._run = RunSeen(str(said.get("time")), between=_between(line.way), **named)
         elif line.outcome == RUN_ENDED:
             self._last = said
             run = self._run or RunSeen(None, between=_between(line.way))
@@ -329,7 +313,7 @@ class IncidentCounter:
             self._times.append(time)
             self._sent[message] += 1
             self._destinations[destination] += 1
-            if enqueued > 0 and (at := _epoch_seconds(time)) is not None:
+            if enqueued > 0 and (at := _moment(time)) is not None:
                 self._waits.append(at - enqueued)
             if self._sent[message] > 1:
                 self._may_be_double(key, destination, "it was sent more than once")
@@ -374,11 +358,10 @@ def _numbers(said: Any) -> dict[str, int | None] | None:
     return {str(name): number for name, number in said.items() if isinstance(number, int | None)}
 
 
-def _epoch_seconds(time: str) -> float | None:
-    try:
-        return datetime.fromisoformat(time).timestamp()
-    except ValueError:
-        return None
+def _moment(time: str) -> float | None:
+    with suppress(ValueError):
+        return epoch_seconds(time)
+    return None
 
 
 def _between(way: Mapping[str, Any]) -> str:

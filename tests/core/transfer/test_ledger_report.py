@@ -62,7 +62,7 @@ WHOLE = b"".join(LEDGER)
 
 def test_a_ledger_as_it_was_written_has_no_fault() -> None:
     chain, told = read(WHOLE)
-    assert (told.faults, told.notes, int(told.exit)) == ((), (), 0)
+    assert (told.faults, tuple(told.notes()), int(told.exit)) == ((), (), 0)
     assert (chain.lines, chain.not_chained, told.sent) == (len(LEDGER), 0, 5)
     assert "No line of 8 was changed" in told.closing
 
@@ -105,14 +105,14 @@ def test_a_last_line_that_a_crash_cut_off_is_no_fault_and_is_said() -> None:
         for nuls in (b"", b"\0" * 9):
             _, told = read(WHOLE[:size] + nuls)
             assert not told.faults, size
-            assert any("cut off by a crash" in note for note in told.notes), size
+            assert any("cut off by a crash" in note for note in told.notes()), size
 
 
 def test_an_end_that_was_taken_away_is_told_as_a_run_without_an_end() -> None:
     for keep in range(1, len(LEDGER)):
         _, told = read(b"".join(LEDGER[:keep]))
         assert not told.faults
-        assert any("the last run has no end" in note for note in told.notes), keep
+        assert any("the last run has no end" in note for note in told.notes()), keep
 
 
 def test_lines_of_an_earlier_release_are_said_to_be_not_chained_and_are_covered_by_the_first_that_is() -> None:
@@ -121,7 +121,7 @@ def test_lines_of_an_earlier_release_are_said_to_be_not_chained_and_are_covered_
     continued = old + chained([entry(1).line(WAY), entry(2).line(WAY)], mark_of(old))[0]
     _, told = read(continued)
     assert not told.faults
-    assert any("lines 1-3 are of an earlier release" in note for note in told.notes)
+    assert any("lines 1-3 are of an earlier release" in note for note in told.notes())
     for place in range(0, len(old), 7):
         changed = old[:place] + bytes([old[place] ^ 1]) + old[place + 1 :]
         assert faults(changed + continued[len(old) :]), place
@@ -134,7 +134,7 @@ def test_ledgers_that_were_put_together_are_counted() -> None:
     _, told = read(WHOLE + WHOLE, put_together=True)
     assert not told.faults
     assert faults(WHOLE + WHOLE)
-    assert "drain.jsonl: put together of 2 ledgers." in told.notes
+    assert "drain.jsonl: put together of 2 ledgers." in told.notes()
 
 
 def told_of(lines: Iterable[bytes]) -> IncidentReport:
@@ -210,4 +210,4 @@ def test_no_line_makes_the_reader_fail() -> None:
     for one in odd:
         _, told = read(json.dumps(one).encode() + b"\n")
         assert told.closing
-        assert isinstance(told.notes + tuple(f"{a}{b}" for a, b in told.figures), tuple)
+        assert isinstance((*told.notes(), *(f"{a}{b}" for a, b in told.figures())), tuple)
