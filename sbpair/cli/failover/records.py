@@ -235,6 +235,19 @@ class Lines(Generic[F]):
         return Exit.FINDINGS if elsewhere else Exit.OK
 
 
+def named_values(properties: Sequence[str]) -> dict[str, str]:
+    """What --property gives, by name.
+
+    Raises:
+        UsageError: a property without a name or a value.
+    """
+    parted = {text: text.partition("=") for text in properties}
+    for text, (name, equals, _) in parted.items():
+        if not name or not equals:
+            raise UsageError(f"--property is NAME=VALUE, not {quoted(text)}.")
+    return {name: value for name, _, value in parted.values()}
+
+
 def values_of(
     *, message_id: str | None, session_id: str | None, properties: Sequence[str], ttl: str | None, scheduled: str | None
 ) -> Mapping[str, Any]:
@@ -243,12 +256,6 @@ def values_of(
     Raises:
         UsageError: a property without a name or a value, a duration or time that is none.
     """
-    named: dict[str, str] = {}
-    for text in properties:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise UsageError(f"--property is NAME=VALUE, not {quoted(text)}.")
-        named[name] = value
     duration_option(ttl)
     try:
         _moment(scheduled)
@@ -257,7 +264,7 @@ def values_of(
     given = {
         "message_id": message_id,
         "session_id": session_id,
-        "application_properties": named or None,
+        "application_properties": named_values(properties) or None,
         "ttl": ttl,
         "scheduled_at": scheduled,
     }
@@ -273,25 +280,36 @@ def to_payload(line: bytes, form: InputFormat, *, now: float, values: Mapping[st
         UsageError: not JSON, an unknown field, a value of the wrong type, `values` for a line with exact bytes.
     """
     from sbpair.core.rewrite import compose
-    from sbpair.settings import DocumentError, parse_json
 
     values = values or {}
     if form is InputFormat.LINES:
         if values:
             return _composed({**values, "body_base64": base64.b64encode(line).decode()})
         return compose(body=line, message_id=str(uuid.uuid4()))
+    record = record_of(line)
+    if "payload_base64" in record:
+        if values:
+            raise UsageError(f"a line with exact bytes takes no {', '.join(values)} from an option")
+        return _exact(_bytes(record, "payload_base64"), now)
+    properties = {**values.get("application_properties", {}), **properties_of(record)}
+    return _composed({**values, **record, **({"application_properties": properties} if properties else {})})
+
+
+def record_of(line: bytes) -> dict[str, Any]:
+    """The fields of a JSON line.
+
+    Raises:
+        UsageError: not JSON, or no object.
+    """
+    from sbpair.settings import DocumentError, parse_json
+
     try:
         record = parse_json(line)
     except DocumentError as error:
         raise UsageError(f"not JSON: {error}" if "JSON" not in str(error) else str(error)) from error
     if not isinstance(record, dict):
         raise UsageError("a JSON line is an object with the fields of one message")
-    if "payload_base64" in record:
-        if values:
-            raise UsageError(f"a line with exact bytes takes no {', '.join(values)} from an option")
-        return _exact(_bytes(record, "payload_base64"), now)
-    properties = {**values.get("application_properties", {}), **_properties(record)}
-    return _composed({**values, **record, **({"application_properties": properties} if properties else {})})
+    return record
 
 
 def _exact(payload: bytes, now: float) -> bytes:
@@ -316,7 +334,7 @@ def _composed(record: Mapping[str, Any]) -> bytes:
         return compose(
             body=_body(record),
             message_id=message_id,
-            application_properties=_properties(record),
+            application_properties=properties_of(record),
             ttl_seconds=_ttl(record.get("ttl")),
             scheduled_at=_moment(record.get("scheduled_at")),
             **texts,
@@ -341,7 +359,7 @@ def _text(record: Mapping[str, Any], name: str) -> str | None:
     return value
 
 
-def _properties(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def properties_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     properties = record.get("application_properties") or {}
     if not isinstance(properties, dict):
         raise UsageError("application_properties is not an object")

@@ -9,9 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from sbpair import operations
-from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings, run_async
-from sbpair.cli.inspection.sources import Source, ToWatch, Watched, chosen_namespaces, chosen_pairs
+from sbpair.cli.inspection.sources import (
+    IntervalOption,
+    NamespacesArgument,
+    PairsOption,
+    Source,
+    ToWatch,
+    Watched,
+    chosen_namespaces,
+    chosen_pairs,
+    seconds_between,
+)
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
 from sbpair.core.errors import UsageError
@@ -19,7 +28,6 @@ from sbpair.core.inspection.audit.result import figures as audit_figures
 from sbpair.core.inspection.entity import ScrapedNamespace, ScrapeFigures
 from sbpair.core.inspection.status import StatusReport
 from sbpair.core.inspection.status import figures as status_figures
-from sbpair.core.prices import Forecast
 from sbpair.core.serialization import metric
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, Metric, metrics_of
@@ -42,7 +50,7 @@ class _Exported:
         for source in self.watched.sources:
             yield from _samples(source)
         for name, used in self.watched.used.items():
-            yield from metrics_of(_Used.of(used), ("namespace", name))
+            yield from metrics_of(_Used(used.management_calls, used.throttling_credits), ("namespace", name))
 
     def troubles(self) -> list[str]:
         return [f"{source.sentence}: {source.trouble}" for source in self.watched.sources if source.trouble]
@@ -51,26 +59,12 @@ class _Exported:
 @command(output="cli.inspection.sources:WatchEnded")
 def exporter(
     options: Options,
-    namespaces: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAMESPACE]...",
-            help="Name or host of a namespace; by default those of the pairs.",
-            autocompletion=suggestions.configured_namespaces,
-        ),
-    ] = None,
-    pairs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--pair",
-            help="Pair whose backlog is shown; all without --pair and NAMESPACE.",
-            autocompletion=suggestions.pairs,
-        ),
-    ] = None,
+    namespaces: NamespacesArgument = None,
+    pairs: PairsOption = None,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where it serves; port 0 takes a free one.")
     ] = "127.0.0.1:9464",
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Between two reads of a source.")] = "1m",
+    interval: IntervalOption = "1m",
     audit_interval: Annotated[
         str, typer.Option(metavar="DURATION", help="Between two audits of a pair; 0 leaves audits out.")
     ] = "1h",
@@ -99,9 +93,7 @@ def exporter(
     """
     settings = load_settings(options)
     host, port = _address(listen)
-    seconds = duration_option(interval) or 0.0
-    if seconds < 1:
-        raise UsageError(f"--interval is one second or more, not {interval}.")
+    seconds = seconds_between(interval)
     chosen = chosen_pairs(settings, pairs, namespaces)
     watch = ToWatch(
         chosen_namespaces(settings, namespaces, chosen, auth),
@@ -139,10 +131,6 @@ class _Used:
 
     management_calls: int = field(metadata=metric("sbpair_exporter_management_calls_total"))
     credits: int = field(metadata=metric("sbpair_exporter_credits_total"))
-
-    @classmethod
-    def of(cls, used: Forecast) -> "_Used":
-        return cls(used.management_calls, used.throttling_credits)
 
 
 def _samples(source: Source[Any]) -> Iterator[Metric]:

@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sbpair import operations
-from sbpair.amqp.sections import TEXT_FIELDS
 from sbpair.cli.asking import YesOption
 from sbpair.cli.context import system_clock
-from sbpair.cli.failover.records import InputFormat, open_input, to_payload
+from sbpair.cli.failover.records import InputFormat, named_values, open_input, properties_of, record_of, to_payload
 from sbpair.cli.inspection.entity_commands import DryRunOption, asked_of, make_change
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityOptions, call_at
@@ -19,8 +19,12 @@ from sbpair.core.errors import UsageError
 from sbpair.core.inspection.entity import Changed
 from sbpair.core.names import subscription_path
 from sbpair.core.redact import quoted
+from sbpair.core.rewrite import TEXT_FIELDS
 from sbpair.core.rules import MOST_SQL_CHARACTERS, TestedRule, Unmatched, UnmatchedMessage
 from sbpair.render.result import CommandResult, table_of
+from sbpair.sqlfilter.expressions import Constant
+from sbpair.sqlfilter.parser import parse_filter
+from sbpair.sqlfilter.values import FilterSyntaxError
 
 UnmatchedPrinted = Unmatched | Changed
 
@@ -63,48 +67,36 @@ def test(
 
 
 def _payload(file: Path | None, properties: Sequence[str]) -> bytes:
-    record: dict[str, Any] = {}
+    text = b"{}"
     if file is not None:
         with open_input(file) as opened:
-            text = opened.read()
-        if not properties:
-            return to_payload(text.strip(), InputFormat.JSONL, now=system_clock().now().timestamp())
-        try:
-            record = json.loads(text)
-        except ValueError as error:
-            raise UsageError(f"{file} is no JSON: {error}") from error
-        if not isinstance(record, dict) or "payload_base64" in record:
-            raise UsageError(f"{file} has the exact bytes of a message, or none: --property cannot be added to it.")
-    user = dict(record.get("application_properties") or {})
-    for given in properties:
-        name, equals, value = given.partition("=")
-        if not name or not equals:
-            raise UsageError(f"--property is NAME=VALUE, not {quoted(given)}.")
-        if not name.lower().startswith("sys."):
-            user[name.removeprefix("user.")] = _value(value)
-            continue
-        known = {known.replace("_", ""): known for known in TEXT_FIELDS} | {"label": "subject"}
-        if name[4:].lower() not in known:
-            raise UsageError(
-                f"--property: {quoted(name)} cannot be set.",
-                hint=f"There is {', '.join(f'sys.{one}' for one in known)}.",
-            )
-        record[known[name[4:].lower()]] = value
-    record["application_properties"] = user
-    return to_payload(json.dumps(record).encode(), InputFormat.JSONL, now=system_clock().now().timestamp())
+            text = opened.read().strip()
+    if properties:
+        record = record_of(text)
+        if "payload_base64" in record:
+            raise UsageError(f"{file} has the exact bytes of a message: --property cannot be added to it.")
+        user = dict(properties_of(record))
+        for name, value in named_values(properties).items():
+            if not name.lower().startswith("sys."):
+                user[name.removeprefix("user.")] = _value(value)
+            elif (field := _SYSTEM.get(name[4:].lower())) is not None:
+                record[field] = value
+            else:
+                known = ", ".join(f"sys.{one}" for one in _SYSTEM)
+                raise UsageError(f"--property: {quoted(name)} cannot be set.", hint=f"There is {known}.")
+        text = json.dumps(record | {"application_properties": user}).encode()
+    return to_payload(text, InputFormat.JSONL, now=system_clock().now().timestamp())
+
+
+_SYSTEM = {name.replace("_", ""): name for name in TEXT_FIELDS} | {"label": "subject"}
 
 
 def _value(text: str) -> object:
     """As the language of rules writes it, or else a text."""
-    if len(text) > 1 and text[0] == text[-1] == "'":
-        return text[1:-1].replace("''", "'")
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    with suppress(FilterSyntaxError):
+        match parse_filter(text, {}):
+            case Constant(str() | int() | float() as value):
+                return value
     return text
 
 

@@ -7,14 +7,18 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
+
+import typer
 
 from sbpair import operations
+from sbpair.cli import suggestions
 from sbpair.cli.context import open_sides
+from sbpair.cli.options import duration_option
 from sbpair.cli.transfer.entity_ref import NamespaceOptions, find_namespace
 from sbpair.concurrency import end
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
-from sbpair.core.errors import SbpairError
+from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.inspection.audit.result import AuditedPair
 from sbpair.core.inspection.entity import ScrapedNamespace
 from sbpair.core.inspection.status import StatusReport, report
@@ -27,6 +31,23 @@ if TYPE_CHECKING:
     from sbpair.settings import Settings
 
 MOST_CREDITS_PER_SECOND = NAMESPACE_CREDITS_PER_SECOND / 10
+NamespacesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAMESPACE]...",
+        help="Name or host of a namespace; by default those of the pairs.",
+        autocompletion=suggestions.configured_namespaces,
+    ),
+]
+PairsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pair",
+        help="Pair to show; all without --pair and NAMESPACE.",
+        autocompletion=suggestions.pairs,
+    ),
+]
+IntervalOption = Annotated[str, typer.Option(metavar="DURATION", help="Between two reads of a source.")]
 T = TypeVar("T")
 _log = logging.getLogger("sbpair")
 
@@ -205,6 +226,18 @@ async def _counted(watched: Watched, sides: "Sides") -> "AsyncIterator[Sides]":
     finally:
         for access, usage in ((sides.pair.primary, primary), (sides.pair.secondary, secondary)):
             watched.used[shown_name(access)] += usage.forecast()
+
+
+def seconds_between(interval: str) -> float:
+    """What --interval says.
+
+    Raises:
+        UsageError: less than a second.
+    """
+    seconds = duration_option(interval) or 0.0
+    if seconds < 1:
+        raise UsageError(f"--interval is one second or more, not {interval}.")
+    return seconds
 
 
 def chosen_pairs(settings: "Settings", names: list[str] | None, namespaces: list[str] | None) -> list[Pair]:

@@ -4,15 +4,19 @@ import asyncio
 import logging
 import os
 import sys
-from typing import Annotated
-
-import typer
 
 from sbpair import operations
-from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings, run_async
-from sbpair.cli.inspection.sources import ToWatch, chosen_namespaces, chosen_pairs
-from sbpair.cli.options import Options, command, duration_option
+from sbpair.cli.inspection.sources import (
+    IntervalOption,
+    NamespacesArgument,
+    PairsOption,
+    ToWatch,
+    chosen_namespaces,
+    chosen_pairs,
+    seconds_between,
+)
+from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
 from sbpair.core.errors import UsageError
 from sbpair.render.console import can_redraw, colors_wanted
@@ -22,23 +26,9 @@ from sbpair.render.result import CommandResult
 @command(output="cli.inspection.sources:WatchEnded", besides="It draws on a terminal.")
 def top(
     options: Options,
-    namespaces: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAMESPACE]...",
-            help="Name or host of a namespace; by default those of the pairs.",
-            autocompletion=suggestions.configured_namespaces,
-        ),
-    ] = None,
-    pairs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--pair",
-            help="Pair to show, with its namespaces; all without --pair and NAMESPACE.",
-            autocompletion=suggestions.pairs,
-        ),
-    ] = None,
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Between two reads of a source.")] = "10s",
+    namespaces: NamespacesArgument = None,
+    pairs: PairsOption = None,
+    interval: IntervalOption = "10s",
     auth: NamespaceAuthOption = None,
 ) -> CommandResult:
     """Watch pairs, queues, subscriptions and dead letters on a terminal, down to a message; ? lists the keys.
@@ -54,9 +44,7 @@ def top(
       sbpair top contoso-weu --interval 30s
     """
     settings = load_settings(options)
-    seconds = duration_option(interval) or 0.0
-    if seconds < 1:
-        raise UsageError(f"--interval is one second or more, not {interval}.")
+    seconds = seconds_between(interval)
     chosen = chosen_pairs(settings, pairs, namespaces)
     places = chosen_namespaces(settings, namespaces, (), auth) + chosen_namespaces(settings, None, chosen, None)
     _check_terminal()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
+from typing import Literal
 
 from sbpair.cli.inspection.sources import Source, Watched
 from sbpair.core.access import NamespaceAccess
@@ -21,8 +22,10 @@ Value = str | float | None
 
 
 class Unit(StrEnum):
-    """How the values of a column are shown; all but texts are on the right."""
+    """How the values of a column are shown."""
 
+    NAME = "name"
+    """A text that gets the room that the others leave, and is cut where that is too little."""
     TEXT = "text"
     COUNT = "count"
     RATE = "rate"
@@ -30,13 +33,9 @@ class Unit(StrEnum):
     NUMBER = "number"
     """A name, such as a sequence number."""
 
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    title: str
-    unit: Unit = Unit.COUNT
-    widest: bool = False
-    """It gets the room that the others leave, and is cut where that is too little."""
+    @property
+    def side(self) -> Literal["left", "right"]:
+        return "left" if self in (Unit.NAME, Unit.TEXT) else "right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,56 +72,26 @@ class Row:
         return printable(shlex.join(("sbpair", *self.command)))
 
 
-PAIRS, QUEUES, ENTITIES, LETTERS, MESSAGES, MESSAGE = (
-    "pairs",
-    "backlog queues",
-    "entities",
-    "dead letters",
-    "messages",
-    "message",
-)
-_TEXT, _AGE, _RATE = Unit.TEXT, Unit.AGE, Unit.RATE
-COLUMNS: Mapping[str, tuple[Heading, ...]] = {
-    PAIRS: (
-        Heading("Pair", _TEXT, widest=True),
-        Heading("Primary", _TEXT),
-        Heading("Secondary", _TEXT),
-        Heading("Waiting"),
-        Heading("Per s", _RATE),
-        Heading("Dead"),
-        Heading("Oldest", _AGE),
-    ),
-    QUEUES: (
-        Heading("Backlog queue", _TEXT, widest=True),
-        Heading("State", _TEXT),
-        Heading("Waiting"),
-        Heading("Dead"),
-        Heading("Oldest", _AGE),
-    ),
-    ENTITIES: (
-        Heading("Entity", _TEXT, widest=True),
-        Heading("Kind", _TEXT),
-        Heading("Active"),
-        Heading("Per s", _RATE),
-        Heading("Dead"),
-        Heading("Sched."),
-        Heading("Oldest", _AGE),
-    ),
-    LETTERS: (
-        Heading("Entity", _TEXT, widest=True),
-        Heading("Cause", _TEXT),
-        Heading("Letters"),
-        Heading("Per s", _RATE),
-    ),
-    MESSAGES: (
-        Heading("Number", Unit.NUMBER),
-        Heading("Age", _AGE),
-        Heading("Session", _TEXT),
-        Heading("Message id", _TEXT, widest=True),
-        Heading("State or reason", _TEXT),
-        Heading("Bytes"),
-    ),
-}
+PAIRS, QUEUES, ENTITIES, LETTERS = "pairs", "backlog queues", "entities", "dead letters"
+MESSAGES, MESSAGE = "messages", "message"
+_NAME, _TEXT, _COUNT, _RATE, _AGE = Unit.NAME, Unit.TEXT, Unit.COUNT, Unit.RATE, Unit.AGE
+COLUMNS: Mapping[str, Mapping[str, Unit]] = {
+    PAIRS: {
+        "Pair": _NAME, "Primary": _TEXT, "Secondary": _TEXT, "Waiting": _COUNT, "Per s": _RATE, "Dead": _COUNT,
+        "Oldest": _AGE,
+    },
+    QUEUES: {"Backlog queue": _NAME, "State": _TEXT, "Waiting": _COUNT, "Dead": _COUNT, "Oldest": _AGE},
+    ENTITIES: {
+        "Entity": _NAME, "Kind": _TEXT, "Active": _COUNT, "Per s": _RATE, "Dead": _COUNT, "Sched.": _COUNT,
+        "Oldest": _AGE,
+    },
+    LETTERS: {"Entity": _NAME, "Cause": _TEXT, "Letters": _COUNT, "Per s": _RATE},
+    MESSAGES: {
+        "Number": Unit.NUMBER, "Age": _AGE, "Session": _TEXT, "Message id": _NAME, "State or reason": _TEXT,
+        "Bytes": _COUNT,
+    },
+}  # fmt: skip
+"""What each list shows: titles, and the units of what is below them."""
 SORTED_BY = {PAIRS: 3, QUEUES: 2, ENTITIES: 2, LETTERS: 2}
 """Column by which a list is sorted first, the largest value before the others; any other list by its first column."""
 
@@ -140,15 +109,9 @@ def shown(value: Value, unit: Unit) -> str:
     return f"{value:+,.1f}" if unit is Unit.RATE else f"{value:,.0f}"
 
 
-def rows_of(watched: Watched, place: Place) -> list[Row]:
+def rows_of(watched: Watched, place: Place) -> Iterator[Row]:
     """What was read last, for a list that is kept fresh."""
-    makers: Mapping[str, Callable[[Watched, Place], Iterator[Row]]] = {
-        PAIRS: _pairs,
-        QUEUES: _queues,
-        ENTITIES: _entities,
-        LETTERS: _letters,
-    }
-    return list(makers[place.kind](watched, place)) if place.kind in makers else []
+    return {PAIRS: _pairs, QUEUES: _queues, ENTITIES: _entities, LETTERS: _letters}[place.kind](watched, place)
 
 
 def _pairs(watched: Watched, place: Place) -> Iterator[Row]:

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
@@ -26,7 +26,6 @@ from sbpair.cli.inspection.top_rows import (
     MESSAGES,
     PAIRS,
     SORTED_BY,
-    Heading,
     Place,
     Row,
     Unit,
@@ -41,6 +40,7 @@ from sbpair.core.redact import printable
 from sbpair.core.serialization import spoken_clock
 from sbpair.core.transfer.peeked import PeekedMessage
 
+T = TypeVar("T")
 MOST_MESSAGES = 100
 """Of an entity that is opened, the oldest ones."""
 _LEAST_NAME = 16
@@ -179,35 +179,28 @@ class TopApp(App[None]):
         self._redraw_around()
 
     def _fill(self, table: "DataTable[Text]", at: _Shown) -> None:
-        rows = (
-            rows_of(self._watched, at.place)
-            if at.place.kind != MESSAGES
-            else [*message_rows(at.place, at.messages, self._now())]
-        )
-        headings = COLUMNS[at.place.kind]
-        cells = {
-            row.key: [shown(value, one.unit) for value, one in zip(row.values, headings, strict=True)] for row in rows
-        }
+        if at.place.kind == MESSAGES:
+            found = message_rows(at.place, at.messages, self._now())
+        else:
+            found = rows_of(self._watched, at.place)
+        titles, units = list(COLUMNS[at.place.kind]), list(COLUMNS[at.place.kind].values())
+        texts = ((row, list(map(shown, row.values, units))) for row in found)
         wanted = self._only.lower()
-        rows = [row for row in rows if wanted in " ".join(cells[row.key]).lower()]
-        rows.sort(key=lambda row: row.key)
-        rows.sort(key=lambda row: _order(row.values[at.sorted_by]), reverse=at.reverse)
-        self._rows = rows
-        mark = " v" if at.reverse else " ^"
-        titles = [f"{one.title}{mark if number == at.sorted_by else ''}" for number, one in enumerate(headings)]
-        widths = _widths(headings, titles, [cells[row.key] for row in rows], self.size.width)
+        kept = [(row, cells) for row, cells in texts if wanted in " ".join(cells).lower()]
+        kept.sort(key=lambda one: one[0].key)
+        kept.sort(key=lambda one: _order(one[0].values[at.sorted_by]), reverse=at.reverse)
+        self._rows = [row for row, _ in kept]
+        titles[at.sorted_by] += " v" if at.reverse else " ^"
+        widths = _widths(units, titles, [cells for _, cells in kept], self.size.width)
         table.clear(columns=True)
-        for one, title, width in zip(headings, titles, widths, strict=True):
-            table.add_column(Text(title, justify=_side(one)), width=width)
-        for row in rows:
+        for title, unit, width in zip(titles, units, widths, strict=True):
+            table.add_column(Text(title, justify=unit.side), width=width)
+        for row, (first, *others) in kept:
             style = Style(dim=row.stale, bold=row.alarming and not row.stale)
-            marked = [f"! {cells[row.key][0]}" if row.stale else cells[row.key][0], *cells[row.key][1:]]
-            texts = [
-                Text(_cut(text, width), style=style, justify=_side(one))
-                for text, one, width in zip(marked, headings, widths, strict=True)
-            ]
-            table.add_row(*texts, key=row.key)
-        keys = [row.key for row in rows]
+            cut = map(_cut, (f"! {first}" if row.stale else first, *others), widths)
+            shortened = (Text(text, style, justify=unit.side) for text, unit in zip(cut, units, strict=True))
+            table.add_row(*shortened, key=row.key)
+        keys = [row.key for row in self._rows]
         table.cursor_coordinate = Coordinate(keys.index(at.cursor) if at.cursor in keys else 0, 0)
 
     def _redraw_around(self) -> None:
@@ -287,21 +280,29 @@ class TopApp(App[None]):
 
     async def _browse(self, at: _Shown) -> None:
         place = at.place
-        if place.access is None:
-            return
-        at.trouble = f"Browsing {printable(place.entity)} ..."
+        request = operations.BrowseRequest(
+            place.path, dead_letter=place.dead_letter, max_messages=MOST_MESSAGES, with_body=True
+        )
+        doing = f"Browsing {printable(place.entity)} ..."
+        found = await self._ask(at, doing, operations.browse_messages, request)
+        at.messages = found.messages if found else ()
+        if found and found.left_off:
+            at.trouble = f"The first {MOST_MESSAGES} messages; there are more."
+        self.redraw()
+
+    async def _ask(self, at: _Shown, doing: str, verb: Callable[..., Awaitable[T]], request: object) -> T | None:
+        """What the verb says of the place; None if it could not, which is said."""
+        if at.place.access is None:
+            return None
+        at.trouble = doing
         self._redraw_around()
         try:
-            request = operations.BrowseRequest(
-                place.path, dead_letter=place.dead_letter, max_messages=MOST_MESSAGES, with_body=True
-            )
-            ends = self._watched.ends[place.access.host.lower()]
-            found = await operations.browse_messages(ends, request, stop=self._stop)
-            at.messages = found.messages
-            at.trouble = f"The first {MOST_MESSAGES} messages; there are more." if found.left_off else ""
+            found = await verb(self._watched.ends[at.place.access.host.lower()], request, stop=self._stop)
         except SbpairError as error:
-            at.messages, at.trouble = (), f"! {printable(error.message)}"
-        self.redraw()
+            at.trouble = f"! {printable(error.message)}"
+            return None
+        at.trouble = ""
+        return found
 
     def action_step(self, rows: int) -> None:
         table = self.query_one(DataTable)
@@ -344,8 +345,9 @@ class TopApp(App[None]):
     def action_sort(self) -> None:
         at = self._at
         if at.place.kind in COLUMNS:
-            at.sorted_by = (at.sorted_by + 1) % len(COLUMNS[at.place.kind])
-            at.reverse = COLUMNS[at.place.kind][at.sorted_by].unit is not Unit.TEXT
+            units = list(COLUMNS[at.place.kind].values())
+            at.sorted_by = (at.sorted_by + 1) % len(units)
+            at.reverse = units[at.sorted_by].side == "right"
             self.redraw()
 
     def action_turn(self) -> None:
@@ -377,19 +379,12 @@ class TopApp(App[None]):
 
     async def _explain(self, at: _Shown) -> None:
         place = at.place
-        if place.access is None:
-            return
-        at.trouble = "Looking through the entity ..."
-        self._redraw_around()
-        try:
-            request = operations.ExplainRequest(place.path, place.number, place.dead_letter)
-            ends = self._watched.ends[place.access.host.lower()]
-            found = await operations.explain_message(ends, request, stop=self._stop)
-            at.lines, at.command = [f"Because {found.because}.", ""], printable(found.command)
-            at.lines += [f"{one.about:<13}{'' if one.known else 'not known: '}{one.text}" for one in found.statements]
-            at.lines, at.trouble = list(map(printable, at.lines)), ""
-        except SbpairError as error:
-            at.trouble = f"! {printable(error.message)}"
+        request = operations.ExplainRequest(place.path, place.number, place.dead_letter)
+        found = await self._ask(at, "Looking through the entity ...", operations.explain_message, request)
+        if found:
+            lines = [f"{one.about:<13}{'' if one.known else 'not known: '}{one.text}" for one in found.statements]
+            at.lines = list(map(printable, (f"Because {found.because}.", "", *lines)))
+            at.command = printable(found.command)
         self.redraw()
 
     def action_help(self) -> None:
@@ -414,17 +409,13 @@ def _order(value: object) -> tuple[bool, float, str]:
     return (value is not None, value, "") if isinstance(value, int | float) else (value is not None, 0.0, str(value))
 
 
-def _side(heading: Heading) -> Literal["left", "right"]:
-    return "left" if heading.unit is Unit.TEXT else "right"
-
-
-def _widths(headings: Sequence[Heading], titles: Sequence[str], rows: list[list[str]], columns: int) -> list[int]:
+def _widths(units: Sequence[Unit], titles: Sequence[str], rows: list[list[str]], columns: int) -> list[int]:
     """Of the columns in cells: as wide as what is in them, and one of them what is left."""
     widths = [
         max([cell_len(title), *(min(cell_len(row[at]), _MOST_OF_A_TEXT) for row in rows)])
         for at, title in enumerate(titles)
     ]
-    widest = next(at for at, one in enumerate(headings) if one.widest)
+    widest = units.index(Unit.NAME)
     others = sum(widths) - widths[widest] + 2 * len(widths) + 1
     longest = max([_LEAST_NAME, *(cell_len(row[widest]) + 2 for row in rows)])
     widths[widest] = max(_LEAST_NAME, min(longest, columns - others))

@@ -75,6 +75,22 @@ def test_why_a_rule_does_not_take_a_message_and_what_its_action_changes(local: S
     assert local("rules", "test", "orders", "--property", "a=1").code == 1
 
 
+def test_a_property_is_what_the_language_of_rules_writes_or_else_a_text(
+    local: Sbpair, topic: str, tmp_path: Path
+) -> None:
+    written = {"101": "101", "-1.5e0": "-1.5", "'it''s'": "'it''s'", "TRUE": "TRUE"}
+    texts = {one: f"'{one}'" for one in ("nan", "inf", "1_000", "2026-11-24", "NULL", "a=b", "")}
+    for given, shown in (written | texts).items():
+        asked = local("rules", "test", topic, "--property", f"country={given}", "-o", "json")
+        german = next(rule for rule in asked.data["rules"] if rule["subscription"] == "german")
+        assert german["because"][0] == f"country = 'DE' is false: country is {shown}", given
+    odd = tmp_path / "odd.json"
+    for text, said in (('{"application_properties": "x"}', "not an object"), ("[" * 20_000, "JSON"), ("7", "object")):
+        odd.write_text(text)
+        refused = local("rules", "test", topic, "--message", str(odd), "--property", "a=1")
+        assert (refused.code, said in refused.stderr) == (2, True), refused.stderr
+
+
 def test_a_rule_that_fails_is_told_from_one_that_does_not_match(local: Sbpair, topic: str) -> None:
     path = f"{topic}/Subscriptions/large/Rules/odd"
     assert local("entity", "create", path, "--filter", "amount + 1 = 2", "--yes").code == 0
