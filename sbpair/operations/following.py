@@ -177,13 +177,14 @@ class Following:
             before = number
 
     async def until_closed(self) -> None:
-        """Wait until another process has closed all queues to senders, which asks for the cut-over."""
+        """Wait until another process has closed the queues to senders, which asks for the cut-over. It leaves those as
+        they are that are disabled."""
         closed = False
         while not (closed or self.stop.is_set()):
             await self._pause()
             with suppress(ServiceError):
-                queues = self._followed(await self._entities())
-                closed = bool(queues) and all(one.settings.status is EntityStatus.SEND_DISABLED for one in queues)
+                found = {one.settings.status for one in self._followed(await self._entities())}
+                closed = EntityStatus.SEND_DISABLED in found and EntityStatus.ACTIVE not in found
 
     async def _pause(self) -> None:
         """Raises what has broken a task that follows a queue."""

@@ -234,3 +234,17 @@ async def test_duplicates_are_refused_even_where_nothing_lies_yet(
         await evacuate(ends, request_)
     planned = await evacuate(ends, replace(request_, follow=False, dry_run=True))
     assert planned.conflicts == ()
+
+
+async def test_a_queue_that_is_disabled_does_not_hold_up_a_cut_over_from_another_process(
+    ends: Ends, request_: EvacuateRequest
+) -> None:
+    assert ends.topology is not None
+    await ends.topology.create(EntityKind.QUEUE, "shut", EntitySettings(status=EntityStatus.DISABLED))
+    await ends.topology.update("invoices", {"status": EntityStatus.SEND_DISABLED})
+    follows = Follows(ends, request_)
+    async with asyncio.timeout(LIMIT_SECONDS), follows:
+        await ends.topology.update("orders", {"status": EntityStatus.SEND_DISABLED})
+        await asyncio.wait({follows.task})
+    assert (follows.result.stopped, follows.result.closed) == (False, True)
+    assert [one.entity for one in follows.result.left if "shut" in one.entity]

@@ -250,7 +250,11 @@ async def serve(run: Run, *, stop: asyncio.Event, clock: Clock, observer: Observ
     failures = 0
     while not stop.is_set():
         started = clock.monotonic()
-        broken = await _once(run, runs)
+        try:
+            runs.append(await run(runs[-1].uncompleted if runs else frozenset()))
+            broken = runs[-1].broken
+        except Exception as error:  # noqa: BLE001 - raised, or told by the pause that follows
+            broken = error
         if broken is None:
             break
         done = together([one.report for one in runs], seconds=clock.monotonic() - began)
@@ -259,22 +263,8 @@ async def serve(run: Run, *, stop: asyncio.Event, clock: Clock, observer: Observ
         if stop.is_set() or isinstance(broken, _NO_USE_TRYING):
             raise broken
         failures = 1 if clock.monotonic() - started >= STEADY_SECONDS else failures + 1
-        await _rest(broken, SYPHON.seconds(failures), stop=stop, clock=clock, observer=observer)
+        code = broken.code if isinstance(broken, SbpairError) else type(broken).__name__
+        pause_seconds = SYPHON.seconds(failures)
+        observer.notify(Restarting(clock.now().timestamp(), code, str(broken), pause_seconds))
+        await cancel_on(stop, clock.sleep(pause_seconds))
     return together([one.report for one in runs], seconds=clock.monotonic() - began)
-
-
-async def _once(run: Run, runs: list[SyphonRun]) -> BaseException | None:
-    try:
-        done = await run(runs[-1].uncompleted if runs else frozenset())
-    except Exception as error:  # noqa: BLE001 - raised, or told by the pause that follows
-        return error
-    runs.append(done)
-    return done.broken
-
-
-async def _rest(
-    broken: BaseException, seconds: float, *, stop: asyncio.Event, clock: Clock, observer: Observer
-) -> None:
-    code = broken.code if isinstance(broken, SbpairError) else type(broken).__name__
-    observer.notify(Restarting(clock.now().timestamp(), code, str(broken), seconds))
-    await cancel_on(stop, clock.sleep(seconds))
