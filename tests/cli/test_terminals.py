@@ -158,7 +158,7 @@ def test_help_fits_a_narrow_terminal_but_for_its_examples(full: Sbpair) -> None:
         ("status local --interval 0", ("Queue State", "Backlog queues local-primary/x-servicebus-transfer/...")),
         ("peek local --body", ("Destination invoices/incoming", "Message id")),
         ("ping local --count 1 --interval 0", ("Entity  connect ms  p50 ms", "By browse; Result ok")),
-        ("audit --list-checks", ("Code    Severity  What it finds",)),
+        ("audit --list-checks", ("Code    Severity  Of         What it finds",)),
     ],
 )
 def test_tables_at_60_columns_are_tables_or_blocks_that_can_be_read(

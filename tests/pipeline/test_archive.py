@@ -13,11 +13,10 @@ from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.archive import read_archives
 from sbpair.pipeline.compaction import compact
-from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.importing import import_drained
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.rows import content_digest
-from sbpair.pipeline.settling import CHANGED, Settling
+from sbpair.pipeline.settling import CHANGED, Completing
 from sbpair.pipeline.spark.session import Session
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.pipeline.stage import Stage, backlog, messages
@@ -114,9 +113,8 @@ def test_only_what_the_archive_has_is_completed(session: Session, stage: Stage) 
 
 def test_a_message_that_is_not_the_archived_one_stays(stage: Stage) -> None:
     stage.divert(messages(3))
-    archived = {number: content_digest(b"\x00Sw\x40") for number in (1, 2, 3)}
-    with Connection.to(stage.pair, "secondary") as connection:
-        settled = connection.run(Settling(connection, backlog(0), False, dict(archived), 2.0).carry_out())
+    archived = [(backlog(0), False, number, content_digest(b"\x00Sw\x40")) for number in (1, 2, 3)]
+    (settled,) = Completing(stage.pair, patience_seconds=2.0).of_rows(archived)
     assert (settled.completed, settled.left) == (0, {CHANGED: 3})
     assert stage.in_backlog() == 3
 

@@ -239,6 +239,7 @@ SEND_NOTHING = {
     "pipeline archive": "records what it takes out of queues",
     "pipeline follow": "the same",
     "pipeline reconcile": "only reads",
+    "promotion report": "only reads",
 }
 
 

@@ -174,25 +174,28 @@ def evacuate(
 
     \b
     While senders go on:
-      1. Follow: what queues of FROM get is on TO within seconds.
-         What is dead-lettered, deferred or scheduled, and what
-         subscriptions hold, waits for the cut-over. Ctrl-C ends it
-         in order, and the same line goes on, after a crash too:
+      1. Follow: what queues of FROM get is on TO in seconds.
+         Dead letters, deferred and scheduled messages, and
+         what subscriptions hold, wait for the cut-over.
+         Ctrl-C ends it in order; the same line goes on,
+         after a crash too:
            sbpair evacuate contoso-weu contoso-neu --follow
-      2. Start the consumers on TO at once: what was moved waits for
-         them. Then stop those on FROM. A session that was moved is
-         kept from consumers on FROM, so its order holds; an operator
-         sees from another terminal how much waits, and how long:
+      2. Start the consumers on TO at once: messages wait for
+         them there. Then stop those on FROM. A moved session
+         is kept from consumers on FROM, so its order holds.
+         How much waits, and how long:
            sbpair evacuate contoso-weu contoso-neu --status
-      3. The way back, until the cut-over: end --follow; once "There
-         now" is 0, stop the consumers on TO, start them on FROM. What
-         was moved is not sent back: it would come after newer ones.
-      4. Cut over, from another terminal while the first line runs.
-         Senders are refused; start them on TO when it has ended.
-         Closed queues cannot be browsed: they are open again for
-         seconds for the proof, then closed and counted:
+      3. The way back, until the cut-over: end --follow; once
+         "There now" is 0, stop the consumers on TO and start
+         them on FROM. What was moved stays on TO: sent back,
+         it would come after newer messages.
+      4. Cut over, from another terminal, while the first
+         line runs. Senders are refused; start them on TO when
+         it has ended. Closed queues cannot be browsed: they
+         are open for seconds for the proof, then closed and
+         counted:
            sbpair evacuate contoso-weu contoso-neu --cut-over
-         Or let the first line do it by itself: --when-lag 2s
+         Or let the first line do it: --when-lag 2s
 
     \b
     Examples:
