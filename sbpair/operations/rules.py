@@ -180,7 +180,7 @@ async def create_catch_all(
     found = await run_until(stop or asyncio.Event(), _subscriptions(ends, topic))
     path = subscription_path(topic, name)
     present = next((facts for facts in found if facts.path.lower() == path.lower()), None)
-    if present is not None and not is_catch_all(present) and not _is_begun(present):
+    if present is not None and not is_catch_all(present) and present.settings.user_metadata != _NOTE:
         raise EntityExistsError(
             f"{request.place(ends)} is there, and is no catch-all. Nothing was changed.",
             hint="Give the catch-all another name.",
@@ -195,11 +195,7 @@ async def create_catch_all(
 
 
 _NOTE = "sbpair: takes what no other subscription takes"
-
-
-def _is_begun(facts: EntityFacts) -> bool:
-    """A run that was killed left it."""
-    return facts.settings.user_metadata == _NOTE
+"""By which a subscription is known that a killed run left."""
 
 
 def _replaced(present: EntityFacts | None, rule: RuleFacts) -> list[str]:

@@ -19,15 +19,11 @@ from sbpair.sqlfilter.expressions import (
     In,
     IsNull,
     Like,
-    MessageView,
     NewId,
     Not,
     Property,
 )
 from sbpair.sqlfilter.values import FilterSyntaxError, Token, tokenize
-
-__all__ = ["MessageView", "Property", "Statement", "parse_action", "parse_filter"]
-
 
 _COMPARISONS = frozenset({"=", "<>", "!=", "<", "<=", ">", ">="})
 _WORDS: Mapping[str, bool | None] = {"TRUE": True, "FALSE": False, "NULL": None}

@@ -20,7 +20,7 @@ from sbpair.core.message import Received
 from sbpair.core.redact import quoted
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.service import session_key
-from sbpair.sqlfilter.expressions import Expression
+from sbpair.sqlfilter.expressions import Expression, MessageView
 from sbpair.sqlfilter.parser import parse_filter
 from sbpair.sqlfilter.values import UNKNOWN, FilterEvaluationError, FilterSyntaxError, tokenize
 
@@ -95,7 +95,7 @@ def _number(received: Received) -> int:
     return received.sequence_number if received.origin is None else received.origin.sequence_number
 
 
-class _View:
+class _View(MessageView):
     """A message as `sbpair.sqlfilter` asks for it."""
 
     def __init__(self, summary: MessageSummary, received: Received) -> None:
@@ -116,9 +116,6 @@ class _View:
 
     def new_id(self) -> uuid.UUID:
         raise FilterEvaluationError("newid() gives another value at each call: it selects nothing.")
-
-    def spend(self, steps: int) -> None:
-        """A filter that a user gives to a command may take as long as it needs."""
 
 
 class FilterError(UsageError):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from sbpair.core.durations import format_duration
-from sbpair.core.entities import AccessRule, EntityFacts, EntityKind
+from sbpair.core.entities import EntityFacts, EntityKind
 from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, Scope, Severity, Thresholds, View
 from sbpair.core.inspection.snapshot import EntitySeen, describe_counts
 from sbpair.core.names import subscription_of
@@ -254,12 +254,8 @@ def _keys(view: View) -> Iterator[Found]:
             if idle is not None and idle >= view.thresholds.unused_key_seconds:
                 text = f"Nobody has used the entity for {format_duration(idle)}, and {rule} still opens it."
                 yield Found(seen.facts.path, text)
-            elif _is_for_all(rule):
+            elif {"Send", "Listen"} <= set(rule.rights):
                 yield Found(seen.facts.path, f"{rule}: senders and receivers share a key.")
-
-
-def _is_for_all(rule: AccessRule) -> bool:
-    return {"Send", "Listen"} <= set(rule.rights)
 
 
 def _catch_alls(view: View) -> Iterator[Found]:
