@@ -54,14 +54,8 @@ def diff(
     settings = load_settings(options)
     first, second = (_contents(options, settings, one, auth) for one in (a, b))
     found = compare(first, second, ignore or ())
-    return CommandResult(
-        "diff",
-        found,
-        (table_of(Difference, found.differences),),
-        summary=found.summary,
-        closing=True,
-        exit=found.exit,
-    )
+    table = table_of(Difference, found.differences)
+    return CommandResult("diff", found, (table,), summary=found.summary, closing=True, exit=found.exit)
 
 
 def _contents(options: Options, settings: "Settings", name: str, auth: NamespaceAuthOption) -> Contents:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,19 +142,14 @@ class PlannedRun:
         """
         if self.request.dry_run:
             return run_and_show(self.options, self._plan, self.shown, nothing=self.nothing)
-        if yes or not can_ask(self.options):
-            return run_and_show(self.options, self._plan_and_do, self.shown, nothing=self.nothing)
-        try:
-            planned = run_async(self.options, self._plan)
-        except Interrupted as interrupted:
-            raise (interrupted.with_state(self.nothing) if self.nothing else interrupted) from None
-        self.agree(planned)
-
-        async def do(stop: Stop) -> Any:
-            async with self._opened() as ends:
-                return await self._do(ends, planned, stop)
-
-        return run_and_show(self.options, do, self.shown, nothing=self.nothing)
+        planned = None
+        if not yes and can_ask(self.options):
+            try:
+                planned = run_async(self.options, self._plan)
+            except Interrupted as interrupted:
+                raise (interrupted.with_state(self.nothing) if self.nothing else interrupted) from None
+            self.agree(planned)
+        return run_and_show(self.options, partial(self._do, planned), self.shown, nothing=self.nothing)
 
     def _opened(self) -> AbstractAsyncContextManager[Any]:
         from sbpair.connect import opened
@@ -164,20 +160,19 @@ class PlannedRun:
         async with self._opened() as ends:
             return await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
 
-    async def _plan_and_do(self, stop: Stop) -> Any:
-        async with self._opened() as ends:
-            planned = await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
-            self.agree(planned)
-            return await self._do(ends, planned, stop)
-
-    async def _do(self, ends: Any, planned: Any, stop: Stop) -> Any:
+    async def _do(self, planned: Any, stop: Stop) -> Any:
+        """`planned`: what was agreed to; None: that is to be found first."""
         from sbpair.render.progress import MoveProgress
 
         options = self.options
         log = None if options.quiet else EventLog(verbose=options.verbose).notify
-        with MoveProgress(self.title, quiet=options.quiet, color=not options.no_color, log=log) as progress:
-            request = replace(self.request, plan=self.hold(planned.plan))
-            return await self.verb(ends, request, observer=progress, stop=stop)
+        async with self._opened() as ends:
+            if planned is None:
+                planned = await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
+                self.agree(planned)
+            with MoveProgress(self.title, quiet=options.quiet, color=not options.no_color, log=log) as progress:
+                request = replace(self.request, plan=self.hold(planned.plan))
+                return await self.verb(ends, request, observer=progress, stop=stop)
 
 
 def carry_out(

@@ -67,7 +67,9 @@ def show(options: Options, on: EntityOptions, session: SessionArgument) -> Comma
     request = operations.SessionRequest(place.path, session, timeout_seconds=options.timeout_seconds(30.0))
     found = call_at(options, place, operations.show_session, request)
     locked = found.session.locked is True
-    said = "is locked by a receiver: its state cannot be read" if locked else f"has {_described(found)}"
+    state = found.state_hex if found.state_text is None else found.state_text
+    said = "has no state" if state is None else f"has the state {state}"
+    said = "is locked by a receiver: its state cannot be read" if locked else said
     return _result("session show", found, f"Session {session} of {place} {said}.", Exit.PARTIAL if locked else Exit.OK)
 
 
@@ -142,12 +144,6 @@ def _change(
     said = f"{what} {'cleared' if state is None else 'set'}" if found.changed else "is that already"
     code = Exit.FINDINGS if dry_run and found.changed else Exit.OK
     return _result(name, found, f"The state of session {session} of {place} {said}.", code)
-
-
-def _described(found: "SessionState") -> str:
-    if found.state_text is None and found.state_hex is None:
-        return "no state"
-    return f"the state {found.state_text if found.state_text is not None else found.state_hex}"
 
 
 def _result(name: str, found: "SessionState", summary: str, code: Exit) -> CommandResult:
