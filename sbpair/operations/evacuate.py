@@ -312,7 +312,8 @@ class _Evacuation:
                     await following.until_quiet()
             if self.stop.is_set():
                 lags, path = await following.lags_at_once(), self.request.ledger
-                return EvacuateResult(plan, ledger=path, stopped=True, closed=is_closed(lags), lag=lags)
+                closed = is_closed(one.status for one in lags if one.followed)
+                return EvacuateResult(plan, ledger=path, stopped=True, closed=closed, lag=lags)
             if result is not None:
                 came = await following.counted()
                 if not came or not (result.source_empty or result.only_left_out) or rounds == MOST_ROUNDS:

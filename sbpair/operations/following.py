@@ -12,7 +12,7 @@ from sbpair.concurrency import abandon_after, cancel_on, end, patiently, side_by
 from sbpair.core.entities import EntityFacts, EntityKind, QueueFacts
 from sbpair.core.errors import ServiceError
 from sbpair.core.events import StepDone
-from sbpair.core.inspection.evacuated import EvacuationPlan, Lag
+from sbpair.core.inspection.evacuated import EvacuationPlan, Lag, is_closed
 from sbpair.core.inspection.evacuation import Action, EntityStep
 from sbpair.core.message import State
 from sbpair.core.transfer.destinations import DestinationSeen
@@ -177,14 +177,12 @@ class Following:
             before = number
 
     async def until_closed(self) -> None:
-        """Wait until another process has closed the queues to senders, which asks for the cut-over. It leaves those as
-        they are that are disabled."""
+        """Wait until another process has closed all queues to senders, which asks for the cut-over."""
         closed = False
         while not (closed or self.stop.is_set()):
             await self._pause()
             with suppress(ServiceError):
-                found = {one.settings.status for one in self._followed(await self._entities())}
-                closed = EntityStatus.SEND_DISABLED in found and EntityStatus.ACTIVE not in found
+                closed = is_closed(one.settings.status for one in self._followed(await self._entities()))
 
     async def _pause(self) -> None:
         """Raises what has broken a task that follows a queue."""

@@ -248,3 +248,16 @@ async def test_a_queue_that_is_disabled_does_not_hold_up_a_cut_over_from_another
         await asyncio.wait({follows.task})
     assert (follows.result.stopped, follows.result.closed) == (False, True)
     assert [one.entity for one in follows.result.left if "shut" in one.entity]
+
+
+async def test_one_queue_that_takes_nothing_does_not_make_the_namespace_closed(
+    ends: Ends, request_: EvacuateRequest
+) -> None:
+    assert ends.topology is not None
+    await ends.topology.update("invoices", {"status": EntityStatus.SEND_DISABLED})
+    asked = replace(request_, status=True, dry_run=True)
+    some = await evacuate(ends, asked)
+    assert (some.closed, "contoso takes messages" in some.closing("")) == (False, True)
+    await ends.topology.update("orders", {"status": EntityStatus.SEND_DISABLED})
+    every = await evacuate(ends, asked)
+    assert (every.closed, "contoso is closed to senders" in every.closing("")) == (True, True)

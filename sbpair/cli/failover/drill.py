@@ -27,7 +27,7 @@ from sbpair.render.result import Check, CommandResult, Severity, metrics_of, tab
 from sbpair.settings import state_directory
 
 if TYPE_CHECKING:
-    from sbpair.emulator import EmulatorThread
+    from sbpair.engine.faults import Faults
 
 # What the embedded namespaces do to the shadows, and what a sender is to experience ("Asynchronous Messaging Patterns
 # and High Availability": a server that is busy is waited for, a right that is missing is the application's business).
@@ -183,7 +183,7 @@ def _embedded(options: Options, messages: int, faults: Sequence[str]) -> Command
             await provision(sides, ProvisionRequest())
             for name in faults:
                 spec, expects = FAULTS[name]
-                outage = _Fault(emulator, PRIMARY, name, spec) if spec else None
+                outage = _Fault(emulator.faults(PRIMARY), name, spec) if spec else None
                 request = operations.DrillRequest(entities, messages, outage=outage, expects=expects, examine=False)
                 done.append(await operations.drill(sides, request, observer=event_log(options), stop=stop))
                 if done[-1].stopped:
@@ -202,13 +202,12 @@ def _embedded(options: Options, messages: int, faults: Sequence[str]) -> Command
 class _Fault:
     """An outage that the emulator makes."""
 
-    emulator: "EmulatorThread"
-    namespace: str
+    faults: "Faults"
     name: str
     spec: str
 
     async def begin(self, paths: Sequence[str]) -> None:
-        self.emulator.faults(self.namespace).add(self.spec)
+        self.faults.add(self.spec)
 
     async def end(self, paths: Sequence[str]) -> None:
-        self.emulator.faults(self.namespace).clear()
+        self.faults.clear()

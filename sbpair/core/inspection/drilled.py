@@ -289,11 +289,8 @@ class Drilled:
                 f"{counted(self.plan.messages, 'message')} sent to each shadow of {listed(self.plan.entities)}, and "
                 f"all of it removed: about {in_words(self.plan.forecast)}. Nothing was changed."
             )
-        left, differ, live = (
-            len(self._of(NOT_REMOVED)),
-            len(self._of(LIVE_COUNT)),
-            counted(self.live_entities, "live entity", "live entities"),
-        )
+        left, differ = len(self._of(NOT_REMOVED)), len(self._of(LIVE_COUNT))
+        live = counted(self.live_entities, "live entity", "live entities")
         removed = "All that it created is removed."
         if left:
             removed = f"{counted(left, 'entity', 'entities')} of a drill could not be removed."

@@ -291,7 +291,7 @@ class EvacuateResult:
             left=plan.left,
             held=tuple(sorted({move.to for move in moves if move.held})),
             source_empty=lag is None and plan.seen.source_empty,
-            closed=is_closed(lag or ()),
+            closed=is_closed(one.status for one in lag or () if one.followed),
             lag=lag or (),
             only_lag=lag is not None,
         )
@@ -436,6 +436,8 @@ class EvacuateResult:
 _OF_MOVES = ("to", "counted", "moved", "accepted", "there_now")
 
 
-def is_closed(lag: Iterable[Lag]) -> bool:
-    """Whether these entities take nothing from senders any more."""
-    return any(one.status is EntityStatus.SEND_DISABLED for one in lag)
+def is_closed(queues: Iterable[EntityStatus]) -> bool:
+    """Whether a cut-over has closed all queues with these statuses to senders. It leaves those as they are that are
+    disabled."""
+    found = set(queues)
+    return EntityStatus.SEND_DISABLED in found and EntityStatus.ACTIVE not in found
