@@ -235,7 +235,8 @@ class AzureMover(AzureReceiver):
             translated = translate(error, f"complete messages of {self._source} on {self._host}", self._source)
             if isinstance(translated, LockLostError):
                 raise LocksLostError(translated.message, entity=self._source, lost=tuple(failed)) from error
-            raise error
+            translated.uncertain = False
+            raise translated from error
 
     async def _complete_by_token(self, wire: TransactedWire, transaction: bytes, tokens: dict[int, UUID]) -> None:
         if tokens:

@@ -112,7 +112,8 @@ async def reschedule_message(
         raise UsageError(f"Message {request.number} of {request.source} is {message.received.state}, not scheduled.")
     at = datetime.fromtimestamp(request.at, UTC).isoformat(timespec="milliseconds")
     text = document_text({**as_document(message.payload), "scheduled_at": at})
-    return await edit(ends, replace(wanted, found=found, text=text), observer=observer, stop=stop)
+    done = await edit(ends, replace(wanted, found=found, text=text), observer=observer, stop=stop)
+    return replace(done, moved=replace(done.moved, act=replace(done.moved.act, recorded=False)))
 
 
 @dataclass(frozen=True, slots=True)

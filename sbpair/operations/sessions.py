@@ -104,11 +104,17 @@ async def show_session(
 
 
 async def _shown(ends: Ends, request: SessionRequest) -> SessionState:
+    name, counted = await _counted(ends, request)
+    session, state = await _locked(ends, request.source, counted)
+    return SessionState(name, request.source, session, *_readable(state))
+
+
+async def _counted(ends: Ends, request: SessionRequest) -> tuple[str, SessionFacts]:
+    """The name of the namespace, and what the session holds."""
     listed = await _listed(ends, ListSessionsRequest(request.source, timeout_seconds=request.timeout_seconds))
     named = {session_key(one.session_id): one for one in listed.sessions}
     session = named.get(session_key(request.session_id)) or SessionFacts(request.session_id, 0, 0, 0, None)
-    session, state = await _locked(ends, request.source, session)
-    return SessionState(listed.namespace, request.source, session, *_readable(state))
+    return listed.namespace, session
 
 
 def _readable(state: bytes | None) -> tuple[str | None, str | None]:
@@ -143,6 +149,7 @@ async def set_session_state(
 
 
 async def _changed(ends: Ends, request: SessionRequest) -> SessionState:
+    name, session = await _counted(ends, request)
     try:
         async with closing(ends.source.receiver(request.source, session_id=request.session_id)) as receiver:
             before = await receiver.session_state()
@@ -155,8 +162,6 @@ async def _changed(ends: Ends, request: SessionRequest) -> SessionState:
             "was.",
             hint="Stop that receiver, or wait until its lock ends.",
         ) from error
-    session = SessionFacts(request.session_id, 0, 0, 0, None, locked=False, state_bytes=len(request.state or b""))
+    session = replace(session, locked=False, state_bytes=len(request.state or b""))
     previous = None if before is None else before.hex()
-    return SessionState(
-        shown_name(ends.source_access), request.source, session, *_readable(request.state), changes, previous
-    )
+    return SessionState(name, request.source, session, *_readable(request.state), changes, previous)

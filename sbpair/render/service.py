@@ -42,7 +42,7 @@ def describe(event: events.Event) -> str | None:
         case events.PairingNoticed(message=message):
             return f"Note: {message}"
         case events.DeadLettered(queue=queue, sequence_number=number, reason=reason, description=description):
-            return f"Dead-lettered message {number} of {queue}: {reason}. {description}"
+            return f"Dead-lettered message {number} of {queue}: {reason}. {description}".rstrip()
         case events.ReceiveFailed():
             return describe_together([event])
         case events.QueueAppeared(queue=queue):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbpair.cli.context import system_clock
-from sbpair.core.errors import SbpairError, StalePlanError, UsageError
+from sbpair.core.errors import SbpairError, StalePlanError, UsageError, unchanged
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
 from sbpair.core.redact import json_text
@@ -50,7 +50,8 @@ def read_plans(path: Path) -> list[Any]:
         UsageError: unreadable, not JSON, or not such a file.
         StalePlanError: it was changed by hand, or has expired.
     """
-    document = dict(_document(path, "plan"))
+    with unchanged():
+        document = dict(_document(path, "plan"))
     if document.pop("sha256", None) != digest_of(document):
         raise StalePlanError(f"{path} is not as it was written. Nothing was changed.")
     if (expires_at := document.get("expires_at")) is not None and system_clock().now().timestamp() > expires_at:
@@ -74,7 +75,7 @@ def _document(path: Path, noun: str) -> Mapping[str, Any]:
     try:
         document = parse_json(read_text(path))
     except DocumentError as error:
-        raise UsageError(f"Cannot read the {noun} {path}: {error}") from error
+        raise UsageError(f"Cannot read the {noun} {path}: {error}", hint=f"Write it with --{noun}-out.") from error
     if not isinstance(document, dict) or not isinstance(document.get(f"{noun}s"), list):
         raise UsageError(f"{path} is not a {noun} file: an object with a list `{noun}s` is expected.")
     return document

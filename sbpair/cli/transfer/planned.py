@@ -93,7 +93,9 @@ class PlanFile:
         """
         if self.written is None:
             return planned
-        return planned.some(self.written.chosen(str(self.path), planned.keys))
+        from sbpair.core.transfer.resend import NOT_PLANNED
+
+        return planned.some(self.written.chosen(str(self.path), planned.keys), others=NOT_PLANNED)
 
     def write(self, keys: "Sequence[Key]", report: "DrainReport", undo: str, result: CommandResult) -> CommandResult:
         """Save the plan for these messages, and say so in the result."""

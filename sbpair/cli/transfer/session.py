@@ -11,7 +11,7 @@ from sbpair import operations
 from sbpair.cli.asking import YesOption, go_ahead
 from sbpair.cli.options import ONCE, Options, command
 from sbpair.cli.transfer.entity_ref import EntityOptions, call_at
-from sbpair.core.errors import UsageError
+from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.outcome import Exit
 from sbpair.render.result import CommandResult, table_of
 
@@ -135,7 +135,8 @@ def _change(
 ) -> CommandResult:
     place = on.to_write(options, only_reads=dry_run, yes=yes)
     request = operations.SessionRequest(place.path, session, state, dry_run=True)
-    found = call_at(options, place, operations.set_session_state, request)
+    with unchanged("Its state is as it was."):
+        found = call_at(options, place, operations.set_session_state, request)
     doing = f"{'Clear' if state is None else 'Set'} the state of session {session} of {place}"
     if found.changed and not dry_run:
         go_ahead(options, doing, yes=yes, state=_STATE)

@@ -267,7 +267,9 @@ class Destination:
     def abandon(self, error: ServiceError | None) -> str:
         """Nothing more is sent there; the reason for which its messages are left."""
         self.last_error = error
-        self.abandoned = f"destination unavailable: {self.path} ({error.code if error is not None else ''})"
+        entity = self.path if error is None or error.entity is None else error.entity
+        here = "destination" if entity.lower() == self.path.lower() else "source"
+        self.abandoned = f"{here} unavailable: {entity} ({error.code if error is not None else ''})"
         return self.abandoned
 
     def may_send(self, now: float) -> bool:

@@ -34,6 +34,7 @@ from sbpair.service import EntityStatus
 CAME_LATER = "came after this run had looked"
 """A consumer that dead-letters what is sent to it again would otherwise keep the run going for ever."""
 LATER_STEP = "its turn has not come"
+NOT_PLANNED = "the plan does not have it"
 NEEDS_SESSION = "the destination takes messages with a session only"
 NO_TIME_TO_LIVE = "its time to live is zero: it would expire at once"
 SAME_ID = "another message of this run has the same MessageId: the duplicate detection would drop it"
@@ -478,10 +479,10 @@ class Planned:
         """Of these, in the order in which they were seen."""
         return tuple(self._meant)
 
-    def some(self, keys: Iterable[Key]) -> "Planned":
-        """Held to these of them; the others are left for later."""
+    def some(self, keys: Iterable[Key], *, others: str = LATER_STEP) -> "Planned":
+        """Held to these of them. `others`: why the others are left."""
         part = Planned(self._judge)
-        part._meant, part._left = dict.fromkeys(keys), {**dict.fromkeys(self._meant, Leave(LATER_STEP)), **self._left}
+        part._meant, part._left = dict.fromkeys(keys), {**dict.fromkeys(self._meant, Leave(others)), **self._left}
         part.settle()
         return part
 

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sbpair.core.entities import QueueFacts
+from sbpair.core.message import State
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE
 from sbpair.core.transfer.canary import Grown
 from sbpair.core.transfer.conclusion import ENDED, hindered_by
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport, OutcomeRow, reasons
-from sbpair.core.transfer.resend import CAME_LATER, NOT_REACHED, Planned, stays
-from sbpair.core.words import counted
+from sbpair.core.transfer.resend import CAME_LATER, NOT_PLANNED, NOT_REACHED, Planned, stays
+from sbpair.core.words import counted, with_hint
 
-_NOT_ASKED_FOR = (CAME_LATER,)
+_NOT_ASKED_FOR = (CAME_LATER, NOT_PLANNED)
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 
 
@@ -32,6 +33,8 @@ class Act:
     """They are changed on the way."""
     command: str = "move"
     """Of the command line, for a ledger."""
+    recorded: bool = True
+    """Its command can keep a ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,8 @@ class MoveResult:
         if self.act.verb == DEAD_LETTERED:
             report = replace(report, dead_lettered=0)  # as was asked for
         stopped = self.grown is not None and self.grown.stopped_because is not None
-        return hindered_by(report, apart_from=_NOT_ASKED_FOR) or (Exit.PARTIAL if stopped else Exit.OK)
+        explained = (State.SCHEDULED.value,) if report.failures else ()
+        return hindered_by(report, apart_from=(*_NOT_ASKED_FOR, *explained)) or (Exit.PARTIAL if stopped else Exit.OK)
 
     @property
     def rows(self) -> Iterator[OutcomeRow]:
@@ -154,7 +158,7 @@ class MoveResult:
             yield OutcomeRow("deleted", self.entity, report.purged)
         if report.dead_lettered:
             yield OutcomeRow(DEAD_LETTERED, self.entity, report.dead_lettered)
-        if report.already_forwarded:
+        if report.already_forwarded and self.to is not None:  # otherwise received again, its lock being over
             yield OutcomeRow("sent before", "", report.already_forwarded)
         for why, number in report.original_faults:
             yield OutcomeRow("original dead-letter reason", why, number)
@@ -171,7 +175,7 @@ class MoveResult:
         left = sum(left.count for left in report.left if left.reason not in _NOT_ASKED_FOR)
         if report.dry_run:
             return f"{what}.{f' {left:,} would be left.' if left else ''} Nothing was changed."
-        may_go = any(not stays(left.reason) and left.reason != CAME_LATER for left in report.left)
+        may_go = any(not stays(left.reason) and left.reason not in _NOT_ASKED_FOR for left in report.left)
         again = go_on and (may_go or report.failures or report.ended_by in ("stop", "filter"))
         return f"{what}.{f' {left:,} {_are(left)} left.' if left else ''}{f' Go on with: {go_on}' if again else ''}"
 
@@ -186,7 +190,7 @@ class MoveResult:
             what += act.verb
         else:
             what += f"{act.verb} to {self.to} on {self.to_namespace}"
-        if report.already_forwarded:
+        if report.already_forwarded and self.to is not None:
             since = "left alone" if act.keep else "completed"
             were = "would be" if report.dry_run else _were(report.already_forwarded)
             what += f"; {report.already_forwarded:,} had been sent before and {were} {since}"
@@ -220,13 +224,18 @@ class MoveResult:
         if report.broken_off is not None:
             yield report.broken_off
         for failure in report.failures:
-            yield f"Not read: {failure.queue}: {failure.error.message}"
+            yield f"Not read: {failure.queue}: {with_hint(failure.error.message, failure.error.hint)}"
         if report.unchecked:
             yield (
                 f"Not checked without Manage on {self.to_namespace}: whether {self.to} is full, takes messages with a "
                 "session only, or drops what it takes for duplicates."
             )
-        if report.uncompleted:
+        if report.uncompleted and self.to is None:
+            yield (
+                f"{counted(report.uncompleted, 'message')} {_were(report.uncompleted)} archived, but the deletion was "
+                "not confirmed: what is still there is archived once more by the next run."
+            )
+        elif report.uncompleted:
             yield (
                 f"{counted(report.uncompleted, 'message')} {_were(report.uncompleted)} sent, but the completion was "
                 "not confirmed: they will be redelivered, with the same MessageId."
@@ -245,9 +254,10 @@ class MoveResult:
             return (
                 "Exactly once: send and complete share a transaction, so a crash can neither lose nor repeat a message."
             )
+        prevents = "; --ledger prevents it for messages already recorded" if self.act.recorded else ""
         return (
             f"At least once: {self.at_least_once_because}. After a crash a message may arrive twice with the same "
-            "MessageId; --ledger prevents it for messages already recorded."
+            f"MessageId{prevents}."
         )
 
 

@@ -30,6 +30,7 @@ from sbpair.ports import MOST_MOVED_AT_ONCE, DeletesInBatches, MessageSender, Sc
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly, closing
 from sbpair.runtime.transfer.drain import (
+    NONE_READABLE,
     ToArchive,
     TransferRequest,
     halt_in_time,
@@ -167,6 +168,7 @@ async def _safely(job: MoveJob, request: TransferRequest, before: list[DrainRepo
     except ServiceError as error:
         if not any(part.has_moved for part in before):
             raise
+        error.message = error.message.removesuffix(f" {NONE_READABLE}")
         return DrainReport(failures=(QueueFailure(job.path, error),))
 
 

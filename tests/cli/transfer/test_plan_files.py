@@ -109,7 +109,7 @@ def test_a_purge_and_a_move_are_held_to_their_plans(local: Sbpair) -> None:
     assert (plan["messages"], [one["message_id"] for one in plan["first"]]) == (2, ["a-0", "a-1"])
     run(local, PUT, "bills", "b-", 1)
     done = local(*move, "--plan", "move.json", "--yes", "-o", "json")
-    assert done.data["forwarded"] == 2, done
+    assert (done.code, done.data["forwarded"]) == (0, 2), "what the plan does not have was not asked for"
     purge = ("purge", "bills", "--pair", "local", "--no-archive")
     assert local(*purge, "--plan-out", "purge.json").code == 0
     run(local, PUT, "bills", "c-", 3)
@@ -120,4 +120,7 @@ def test_a_purge_and_a_move_are_held_to_their_plans(local: Sbpair) -> None:
     }
     assert ids == {"c-0", "c-1", "c-2"}
     assert local(*purge, "--plan", "purge.json", "--yes").code == 2
+    gone = local(*purge, "--plan", "none.json", "--yes")
+    assert gone.code == 2
+    assert "No such file or directory. Nothing was changed.\nWrite it with --plan-out." in gone.stderr, gone
     assert file["expires_at"] - file["made_at"] == 24 * 3600

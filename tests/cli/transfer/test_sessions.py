@@ -71,6 +71,8 @@ def test_sessions_are_listed_with_what_they_hold_and_who_is_locked(made: Entitie
     plain = made.queue(named("plain"))
     refused = made.runner("session", "list", plain)
     assert refused.code == 1, refused
+    kept = made.runner("session", "clear", plain, "s", "--yes")
+    assert (kept.code, "Its state is as it was." in kept.stderr) == (1, True), kept
 
 
 def test_a_state_is_shown_set_and_cleared_and_messages_stay(made: Entities, sessions: str) -> None:
@@ -82,6 +84,7 @@ def test_a_state_is_shown_set_and_cleared_and_messages_stay(made: Entities, sess
     ran = made.runner("session", "set-state", sessions, "s", "at step 3", "--yes", "--pair", "local", "-o", "json")
     assert (ran.code, ran.data["changed"], bytes.fromhex(ran.data["previous_hex"])) == (0, True, b"at step 2"), ran
     assert made.state(sessions, "s") == b"at step 3"
+    assert (ran.data["session"]["active"], ran.data["session"]["state_bytes"]) == (2, 9), ran
     again = made.runner("session", "set-state", sessions, "s", "at step 3", "--yes", "-o", "json")
     assert (again.code, again.data["changed"]) == (0, False)
     piped = made.runner("session", "set-state", sessions, "s", "--from-file", "-", "--yes", stdin="from stdin")

@@ -120,6 +120,9 @@ def test_nothing_is_sent_while_nothing_waits_or_during_a_pause_or_once_it_is_aba
     timeout = OperationTimeoutError("no answer")
     assert made.abandon(timeout) == f"destination unavailable: orders ({timeout.code})"
     assert (made.may_send(9.0), made.last_error) == (False, timeout)
+    source = OperationTimeoutError("no answer", entity="from")
+    assert Destination("orders").abandon(source) == f"source unavailable: from ({timeout.code})"
+    assert Destination("orders").abandon(OperationTimeoutError("", entity="Orders")).startswith("destination")
     assert Destination("orders").abandon(None) == "destination unavailable: orders ()"
 
 

@@ -1,0 +1,90 @@
+"""Commands that repair queues meet missing rights, throttling, partitions: nothing is lost, and nothing false told."""
+
+import json
+import time
+
+from sbpair.core.message import State
+from sbpair.core.names import backlog_queue_path
+from sbpair.core.rewrite import compose
+from sbpair.ports import Sides
+from tests.stories.world import PRIMARY, SECONDARY, World
+
+QUEUE = backlog_queue_path(PRIMARY, 0)
+
+
+def put(world: World, path: str, number: int, **more: object) -> None:
+    async def work(sides: Sides) -> None:
+        sender = (sides.secondary if path == QUEUE else sides.primary).sender(path)
+        messages = [compose(body=b"x", message_id=f"m{one}", **more) for one in range(number)]  # type: ignore[arg-type]
+        await sender.send(messages, timeout_seconds=30)
+        await sender.close()
+
+    world.do(work)
+
+
+def test_a_purge_that_may_not_cancel_names_the_right(world: World) -> None:
+    world.backlog_queues([0])
+    put(world, QUEUE, 2, scheduled_at=time.time() + 3600)
+    world.restrict()
+    purge = f"sbpair purge {QUEUE} --pair restricted --side secondary --no-archive --yes"
+    ran = world(purge)
+    assert (ran.code, "no Send right there" in ran.stderr, "sbpair help permissions" in ran.stderr) == (
+        4,
+        True,
+        True,
+    ), ran
+    world.strand("orders", 3)
+    ran = world(purge)
+    assert (ran.code, "3 messages of" in ran.stderr, "2 are left: scheduled." in ran.stderr) == (4, True, True), ran
+
+
+def test_a_queue_that_refuses_after_its_messages_were_deleted_does_not_hide_that(world: World) -> None:
+    world.destination("orders")
+    put(world, "orders", 5)
+    assert world(f"sbpair emulator fault add {PRIMARY} unauthorized:entity=orders,operation=attach,after=6").code == 0
+    ran = world("sbpair purge orders --no-archive --yes")
+    assert (ran.code, "5 messages of orders were deleted." in ran.stderr) == (4, True), ran
+    assert "nothing was moved" not in ran.stderr, ran
+    assert world(f"sbpair emulator fault clear {PRIMARY}").code == 0
+    assert world.ids("orders") == []
+
+
+def test_a_source_that_refuses_to_complete_is_not_told_as_the_destination(world: World) -> None:
+    for path in ("from", "to"):
+        world.destination(path, lock_duration_seconds=5.0)
+    put(world, "from", 5)
+    fault = "disabled:entity=from,operation=settle"
+    assert world(f"sbpair emulator fault add {PRIMARY} {fault}").code == 0
+    ran = world("sbpair move from to --give-up-after 1s --yes -o json")
+    reasons = list(ran.data["left"])
+    assert (ran.code, reasons) == (3, ["source unavailable: from (entity-disabled)"]), ran
+    assert (len(world.ids("from")), world.ids("to")) == (5, []), "a transaction that failed leaves all where it was"
+    assert world(f"sbpair emulator fault clear {PRIMARY}").code == 0
+    assert world("sbpair move from to --yes").code == 0
+    assert (world.ids("from"), len(world.ids("to"))) == ([], 5)
+
+
+def test_what_is_archived_while_the_source_is_throttled_is_archived_once(world: World) -> None:
+    world.destination("orders", lock_duration_seconds=5.0)
+    put(world, "orders", 20)
+    fault = "throttle:entity=orders,operation=settle,for=3s"
+    assert world(f"sbpair emulator fault add {PRIMARY} {fault}").code == 0
+    ran = world("sbpair purge orders --archive kept --yes")
+    assert (ran.code, "sent before" in ran.stdout + ran.stderr) == (0, False), ran
+    assert "20 messages of orders were archived" in ran.stderr, ran
+    lines = [json.loads(line) for file in (world.home / "kept").iterdir() for line in file.read_text().splitlines()]
+    assert sorted(line["message_id"] for line in lines if "message_id" in line) == sorted(
+        f"m{one}" for one in range(20)
+    )
+    assert world.ids("orders") == []
+
+
+def test_a_message_of_a_partitioned_queue_is_rescheduled_without_advice_for_a_ledger(world: World) -> None:
+    world.destination("parts", enable_partitioning=True)
+    put(world, "parts", 1, scheduled_at=time.time() + 3600)
+    listed = world("sbpair entity peek parts --pair local -o json").data["messages"]
+    ran = world(f"sbpair message reschedule parts {listed[0]['sequence_number']} 2h --pair local --yes")
+    assert (ran.code, "At least once" in ran.stderr, "--ledger" in ran.stderr) == (0, True, False), ran
+    again = world("sbpair entity peek parts --pair local -o json").data["messages"]
+    assert [one["state"] for one in again] == [State.SCHEDULED.value]
+    assert SECONDARY not in ran.stderr
