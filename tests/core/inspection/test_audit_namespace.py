@@ -142,3 +142,8 @@ def test_a_check_of_a_pair_is_none_of_a_namespace_and_back() -> None:
         run(snapshot, snapshot.pair.to_pair(), checks=["SBP001"])
     with pytest.raises(UsageError, match="SBP029 is a check of a namespace"):
         run(healthy(), a_pair(), checks=["SBP029"])
+
+
+def test_a_topic_is_named_as_it_is_spelled() -> None:
+    many = [subscription(f"s{number}", ALL, of="news") for number in range(1_800)]
+    assert [subject for subject, *_ in found("SBP037", topic("News"), *many)] == ["News"]

@@ -50,13 +50,14 @@ def _complete(view: View, prefix: str) -> None:
 
 
 def _below(view: View) -> dict[str, list[EntityFacts]]:
-    """The subscriptions of each topic, by its path in lower case."""
-    found: dict[str, list[EntityFacts]] = {
-        seen.facts.path.lower(): [] for seen in view.entities() if seen.facts.kind is EntityKind.TOPIC
+    """The subscriptions of each topic, by its path."""
+    topics = {
+        seen.facts.path.lower(): seen.facts.path for seen in view.entities() if seen.facts.kind is EntityKind.TOPIC
     }
+    found: dict[str, list[EntityFacts]] = {path: [] for path in topics.values()}
     for seen in view.entities():
         if (parts := subscription_of(seen.facts.path)) is not None:
-            found.setdefault(parts[0].lower(), []).append(seen.facts)
+            found.setdefault(topics.get(parts[0].lower(), parts[0]), []).append(seen.facts)
     return found
 
 
@@ -112,7 +113,7 @@ def _idle(view: View) -> Iterator[Found]:
 
 
 def _hops(view: View) -> Iterator[Found]:
-    below = _below(view)
+    below = {topic.lower(): subscriptions for topic, subscriptions in _below(view).items()}
     following = {seen.facts.path.lower(): seen.facts.settings.forward_to for seen in view.entities()}
 
     def onward(path: str) -> list[str]:
