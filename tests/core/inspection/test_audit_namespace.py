@@ -146,4 +146,6 @@ def test_a_check_of_a_pair_is_none_of_a_namespace_and_back() -> None:
 
 def test_a_topic_is_named_as_it_is_spelled() -> None:
     many = [subscription(f"s{number}", ALL, of="news") for number in range(1_800)]
-    assert [subject for subject, *_ in found("SBP037", topic("News"), *many)] == ["News"]
+    assert [subject for subject, *_ in found("SBP037", topic("News"), *many)] == ["News", "News"], (
+        "subscriptions and their filters"
+    )
