@@ -332,7 +332,7 @@ _HINTS: tuple[tuple[type[ServiceError], re.Pattern[str], str], ...] = (
     (
         errors.AccessDeniedError,
         re.compile("LocalAuthDisabled"),
-        "The namespace takes no keys (disableLocalAuth), so another key does not help: use an identity, for instance "
+        "The namespace accepts no keys (disableLocalAuth), so another key does not help: use an identity, for instance "
         "`auth: azure-cli` in the configuration or --auth azure-cli, that has the roles of: sbpair help permissions",
     ),
     (

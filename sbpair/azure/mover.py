@@ -99,7 +99,7 @@ def _check_sizes(link: SendingLink, payloads: Sequence[bytes], to: str) -> None:
     limit = link.max_message_bytes
     largest = max(len(one) for one in payloads)
     if largest > limit:
-        raise MessageTooLargeError(f"Could not send to {to}: {largest} bytes are more than the {limit} that it takes.")
+        raise MessageTooLargeError(f"Could not send to {to}: {largest} bytes exceed its limit of {limit}.")
 
 
 def _through(received: Received, payload: bytes, link: SendingLink) -> bytes:

@@ -80,7 +80,7 @@ class AzureSender:
         limit = wire.max_message_bytes
         if len(payload) > limit:
             raise MessageTooLargeError(
-                f"Could not {tried}: {len(payload)} bytes are more than the {limit} that it takes.", entity=self._entity
+                f"Could not {tried}: {len(payload)} bytes exceed the limit of {limit}.", entity=self._entity
             )
         outgoing: Outgoing | None = None
         try:

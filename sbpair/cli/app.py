@@ -13,15 +13,15 @@ from sbpair.version import __version__
 GROUPS = {
     "Find and recover": {
         "discover": Entry("inspection.discover", "discover", "Find out whether you have backlog queues, and whose."),
-        "status": Entry("inspection.status", "status", "Show what is waiting, and whether both namespaces answer."),
+        "status": Entry("inspection.status", "status", "Count waiting messages, and check both namespaces."),
         "top": Entry("inspection.top", "top", "Watch pairs, queues and dead letters on a terminal, down to a message."),
         "audit": Entry("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
-        "peek": Entry("transfer.browse", "peek", "Show waiting messages, oldest first; nothing is taken."),
+        "peek": Entry("transfer.browse", "peek", "Show waiting messages, oldest first; change nothing."),
         "drain": Entry("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),
         "syphon": Entry("transfer.syphon", "syphon", "Send waiting messages as they arrive, as a service."),
-        "incident": Entry("transfer.incident", "incident", "Guide through a recovery, one command after another."),
-        "report": Entry("transfer.ledger_report", "report", "Tell an incident from its ledgers, and verify them."),
-        "promotion": Entry("app", "promotion", "Say what a promotion of another region lost or doubled."),
+        "incident": Entry("transfer.incident", "incident", "Guide you through a recovery, one command after another."),
+        "report": Entry("transfer.ledger_report", "report", "Report an incident from its ledgers, and verify them."),
+        "promotion": Entry("app", "promotion", "List messages that a region's promotion lost or duplicated."),
         "restore": Entry("transfer.restore", "restore", "Send archived messages to their destinations."),
         "cleanup": Entry("inspection.cleanup", "cleanup", "List and delete backlog queues that no pair needs."),
     },
@@ -34,12 +34,12 @@ GROUPS = {
     },
     "Any entity": {
         "entity": Entry("app", "entity", "List, create, disable and delete queues, topics and rules."),
-        "rules": Entry("app", "rules", "Test the rules of a topic; find what no subscription takes."),
+        "rules": Entry("app", "rules", "Test the rules of a topic; find messages that no subscription gets."),
         "dlq": Entry("app", "dlq", "List, resubmit and delete dead letters of any queue or subscription."),
         "diff": Entry("inspection.diff", "diff", "Compare the entities of two namespaces, files or snapshots."),
         "move": Entry("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
         "copy": Entry("transfer.move", "copy", "Send copies of the messages of any entity to another one."),
-        "explain": Entry("transfer.message", "explain", "Explain why a message lies where it lies, and what to do."),
+        "explain": Entry("transfer.message", "explain", "Explain why a message is where it is, and what to do."),
         "session": Entry("app", "session", "List sessions; show, set and clear their states."),
         "message": Entry("app", "message", "Show, dead-letter, delete or reschedule one message."),
         "edit": Entry("transfer.edit", "edit", "Change messages in an editor and send them in their place."),
@@ -50,7 +50,7 @@ GROUPS = {
     "Applications": {
         "gateway": Entry("failover.gateway", "gateway", "Give applications of any language failover, as a service."),
         "send": Entry("failover.send", "send", "Send messages; to the secondary while the primary is down."),
-        "ping": Entry("failover.ping", "ping", "Measure how fast each namespace answers, and check your rights."),
+        "ping": Entry("failover.ping", "ping", "Measure the response times of each namespace; check your rights."),
         "drill": Entry("failover.drill", "drill", "Rehearse an outage beside the live entities, and prove it."),
         "replicate": Entry("app", "replicate", "Send to both namespaces; process each message once, in order."),
     },
@@ -142,13 +142,13 @@ entity = _group(
 )
 
 rules = _group(
-    """Test the rules of a topic's subscriptions with a message, and find what no subscription takes.
+    """Test the rules of a topic's subscriptions with a message, and find messages that no subscription gets.
 
     `entity show` lists rules, `entity create` and `entity delete` change them.
     """,
     {
-        "test": Entry("inspection.rules", "test", "Say which rules take a message, and why others do not."),
-        "unmatched": Entry("inspection.rules", "unmatched", "Find what no subscription takes; create one for it."),
+        "test": Entry("inspection.rules", "test", "Show which rules match a message, and why others do not."),
+        "unmatched": Entry("inspection.rules", "unmatched", "Find messages that no subscription gets."),
     },
 )
 
@@ -168,7 +168,7 @@ dlq = _group(
 
 promotion = _group(
     "Look at what a promotion to another region, or a failover of an alias, did to messages.",
-    {"report": Entry("inspection.promotion", "report", "Say what is lost, there twice, or opened again.")},
+    {"report": Entry("inspection.promotion", "report", "List messages that are lost, duplicated, or active again.")},
 )
 
 replicate = _group(
@@ -193,7 +193,7 @@ pipeline = _group(
         "reconcile": Entry(
             "pipeline.reconcile", "reconcile", "Check that each archived message has exactly one outcome."
         ),
-        "analyze": Entry("pipeline.analyze", "analyze", "Report what is in archived backlogs."),
+        "analyze": Entry("pipeline.analyze", "analyze", "Report on the messages of archived backlogs."),
         "replication-audit": Entry(
             "pipeline.replication_audit", "replication_audit", "Check what became of the messages of active/active."
         ),

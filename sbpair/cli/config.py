@@ -18,9 +18,7 @@ from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, table_of
 from sbpair.settings import HOW_TO_CONFIGURE, Settings, environment_names, json_schema, remember_default_pair, together
 
-app = typer.Typer(
-    help="Show and check the configuration: what is in force, and where each value came from.", no_args_is_help=True
-)
+app = typer.Typer(help="Show and check the configuration: the values in force and their sources.", no_args_is_help=True)
 app.callback()(before_the_command)
 
 

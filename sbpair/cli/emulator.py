@@ -95,9 +95,7 @@ def emulator(
     ] = False,
     standard_ports: Annotated[
         bool,
-        typer.Option(
-            help="Listen on 5671 and 443, for clients that know no other ports, on an address for each namespace."
-        ),
+        typer.Option(help="Listen on 5671 and 443, for clients limited to these ports; an address for each namespace."),
     ] = False,
     new_keys: Annotated[
         bool, typer.Option(help="Make new keys and certificates, instead of those of the last start.")
@@ -200,7 +198,7 @@ def emulator(
     names = [check_namespace_label(name) for name in namespace or suggested]
     if sample and (seed is not None or len(names) < 2):
         raise UsageError(
-            "--sample makes a pair of two namespaces and fills it; it takes no --seed, and no single --namespace.",
+            "--sample makes a pair of two namespaces and fills it: leave out --seed and a single --namespace.",
             hint="sbpair emulator --sample",
         )
     _check_named(contents, names, seed)
@@ -378,11 +376,11 @@ def _print_connection_strings(running: "Emulator", names: list[str], tls: bool, 
     say(f"Certificate authority of the administration ports: {running.ca_path}")
     if not is_announced:
         say(
-            "The pair `local`, and what `sbpair emulator env` and `fault` speak of, stay with another sbpair emulator "
+            "The pair `local`, `sbpair emulator env` and `fault` belong to another sbpair emulator "
             "that runs for this user; reach these namespaces by their connection strings. Ctrl-C stops them."
         )
     elif len(names) < 2:
-        say("A pair takes two namespaces: there is no pair `local`. Ctrl-C stops this one.")
+        say("A pair needs two namespaces, so there is no pair `local`. Ctrl-C stops this one.")
     else:
         say("The pair `local` is these namespaces. Ctrl-C stops them.")
 
@@ -532,7 +530,7 @@ def emulator_failover(
     options: Options,
     alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The alias that the namespaces were started with.")],
 ) -> CommandResult:
-    """Have the alias of the running embedded namespaces lead to the second one, as a Geo-DR failover does.
+    """Point the alias of the running embedded namespaces to the second one, as a Geo-DR failover does.
 
     The connections to the first one are cut, the pairing ends, and the first one keeps its messages.
 

@@ -169,7 +169,7 @@ def _keys(name: str, doors: Doors, seed: Mapping[str, Any], environ: Mapping[str
             f"{name}: other machines can reach {doors.host}, and the key {weak[0]} is known to everybody or shorter "
             f"than {LEAST_KEY_CHARACTERS} characters. Nothing was started.",
             hint=f"Give the namespace a key of its own: export {EMULATOR_KEY}=$(openssl rand -base64 32). For tests in "
-            f"the place of Microsoft's container, {_ACCEPT}=Y takes the key of its connection string.",
+            f"the place of Microsoft's container, {_ACCEPT}=Y accepts the key of its connection string.",
         )
     return chosen
 
@@ -179,8 +179,8 @@ def announcement(doors: Doors, names: Sequence[str]) -> list[str]:
     lines = []
     if not doors.on_loopback:
         lines.append(
-            f"Other machines can reach these namespaces at {doors.host}. They need a key; all who can listen on the "
-            "network sees what goes without TLS."
+            f"Other machines can reach these namespaces at {doors.host}. They need a key. Traffic without "
+            "TLS can be read on the network."
         )
     if doors.microsoft and doors.host == "127.0.0.1":
         lines.append(
@@ -195,7 +195,7 @@ def announcement(doors: Doors, names: Sequence[str]) -> list[str]:
 def how_to_open(doors: Doors, error: OSError) -> str:
     """What to do about an address or port that cannot be had."""
     if isinstance(error, PermissionError) and doors.standard:
-        return "Port 443 takes a right on this system: sudo sysctl net.ipv4.ip_unprivileged_port_start=443."
+        return "Port 443 needs a right on this system: sudo sysctl net.ipv4.ip_unprivileged_port_start=443."
     if doors.fixed:
         return (
             f"Stop what else uses the ports {', '.join(map(str, doors.fixed))}, or take another address of this "

@@ -77,7 +77,7 @@ def bent(lax: Sequence[str], *, strict: bool) -> dict[str, str]:
     from sbpair.engine.errors import EmulatorError
 
     if strict:
-        raise UsageError("--strict keeps every law of the service, and takes no --lax. Nothing was started.")
+        raise UsageError("--strict keeps every law of the service and excludes --lax. Nothing was started.")
     parted = {text: text.partition("=") for text in lax}
     forms = {name if form else text: form or "lax" for text, (name, _, form) in parted.items()}
     try:

@@ -114,7 +114,7 @@ def export(
     each file is checked by its own tool. Bicep, `terraform plan` and Grafana's import were not tried.
     Contacts nothing but the --namespace, which it reads (Manage). The files hold names and no secrets; connection
     strings come from the places that each file names.
-    A file that has another content is not replaced without --overwrite.
+    A file with different content is not replaced without --overwrite.
 
     \b
     Examples:
@@ -212,7 +212,7 @@ def _by_names(settings: "Settings", name: str | None) -> ExportedPair:
 
     chosen = settings.choose(name)
     if chosen == LOCAL_PAIR:
-        raise UsageError("The pair `local` is the embedded namespaces, which nobody installs.")
+        raise UsageError("The pair `local` is the embedded namespaces, for which there is nothing to install.")
     if BETWEEN in chosen:
         raise UsageError(
             f"{chosen} has no name and no settings to write down.", hint="Configure the pair: sbpair help config"

@@ -92,12 +92,12 @@ Explained = tuple[ExitCode, ...] | tuple[Right, ...] | ByName | Text
 
 TERMS = {
     "pair": "two Service Bus namespaces, usually in two regions: applications use the primary, and the secondary "
-    "takes their messages while the primary is down",
+    "receives their messages while the primary is down",
     "primary": "the namespace with the queues and topics that applications send to",
     "secondary": "the namespace that keeps messages for the primary during an outage",
     "backlog queue": "a queue on the secondary, PRIMARY/x-servicebus-transfer/N, with messages that could not be sent "
-    "to the primary; each message knows its destination",
-    "drain": "send what is in the backlog queues to where it was meant to go on the primary, then stop",
+    "to the primary; each message contains its destination",
+    "drain": "send the messages in the backlog queues to their original destinations on the primary, then stop",
     "syphon": "a drain that keeps running and forwards messages as they come into the backlog queues",
 }
 

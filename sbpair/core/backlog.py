@@ -297,7 +297,7 @@ def empty_sentence(backlog: Backlog) -> str:
     if backlog.found_by is not FoundBy.PROBED:
         return read
     highest = max(int(queue.queue.rpartition("/")[2]) for queue in backlog.queues) + MISSES
-    return f"{read} Queues above number {highest} were not looked for: without Manage nobody lists them."
+    return f"{read} Queues above number {highest} were not looked for: listing them needs Manage."
 
 
 def headline(backlog: Backlog) -> str:

@@ -456,5 +456,5 @@ def _is_number(value: Any) -> bool:
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name stands twice in one object")
+        raise ValueError("an object contains a name twice")
     return found

@@ -290,7 +290,9 @@ class ConflictError(ServiceError):
 class MessageTooLargeError(ServiceError):
     code = "message-too-large"
     category = Category.TOO_LARGE
-    hint = "Standard takes 256 KB a message, Premium up to 100 MB as set on the entity; send less, or a reference."
+    hint = (
+        "Limits: 256 KB a message in Standard, up to 100 MB in Premium (set on the entity). Send less, or a reference."
+    )
 
 
 class ArgumentRefusedError(ServiceError):

@@ -76,7 +76,7 @@ def check_entity_path(path: str) -> str:
         )
     for segment in normal.split("/"):
         if not _SEGMENT.fullmatch(segment):
-            hint = "In ARM ids `~` stands for `/`; write the path with `/` here." if "~" in path else None
+            hint = "ARM ids use `~` for `/`; write the path with `/` here." if "~" in path else None
             raise InvalidNameError(
                 f"{path!r} is not an entity path: between slashes only letters, digits, '.', '-' and '_' are allowed.",
                 hint=hint,

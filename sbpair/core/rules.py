@@ -73,7 +73,7 @@ class MessageOfRules(MessageView):
 
     def system(self, name: str) -> object:
         if name.lower() in _BY_THE_SERVICE:
-            raise FilterEvaluationError(f"sys.{name} is set by the service when it takes the message.")
+            raise FilterEvaluationError(f"sys.{name} is set by the service when it accepts the message.")
         if name.lower() not in self._system:
             raise FilterEvaluationError(f"There is no system property '{name}'.")
         value = self._system[name.lower()]
@@ -119,7 +119,7 @@ def tested(subscriptions: Iterable[EntityFacts], view: MessageView) -> tuple[Tes
 
 def _not_taking(facts: EntityFacts) -> TestedRule:
     status = facts.settings.status
-    why = "it has no rule" if status.may_send else f"the subscription is {status}, and takes nothing"
+    why = "it has no rule" if status.may_send else f"the subscription is {status}, and gets no messages"
     return TestedRule(_name(facts), None, Takes.NO, (why,), ())
 
 

@@ -33,7 +33,7 @@ class OwnNames:
                 "make the name known to it (--tls-name)."
             )
         if any(origin.partition("://")[2].lower() != hosts[0].lower() for origin in origins):
-            return FORBIDDEN, "A web page of another origin may not speak to this namespace."
+            return FORBIDDEN, "A web page of another origin may not access this namespace."
         return None
 
     def _is_own(self, host: str) -> bool:

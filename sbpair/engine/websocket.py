@@ -83,7 +83,7 @@ async def serve(request: "web.Request", owner: WireOwner) -> "web.StreamResponse
 
     socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=_MAX_MESSAGE_BYTES, compress=False)
     if not socket.can_prepare(request).ok:
-        return web.Response(status=400, text="This address speaks AMQP over WebSocket only.")
+        return web.Response(status=400, text="This address supports only AMQP over WebSocket.")
     await socket.prepare(request)
     carrier = SocketCarrier(owner, socket)
     await carrier.run()

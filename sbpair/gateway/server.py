@@ -239,7 +239,7 @@ class House(GatewayView):
         if not to_send and (management or not link.client_sends or not link.address):
             return self._pass(link, None)
         if TRANSFER_PREFIX in f"/{link.address.lower()}":
-            link.reject(errors.NOT_ALLOWED, "A backlog queue takes no messages of applications.")
+            link.reject(errors.NOT_ALLOWED, "Applications cannot send to a backlog queue.")
             return LinkHandler()
         sends = Sends(self, entity)
         if not sends.diverts or (management and ROUTES[sends.sender.state] is not Route.BACKLOG):

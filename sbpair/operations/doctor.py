@@ -63,7 +63,7 @@ class _Side:
         """All rows of this side. `queue`: a backlog queue to browse; `entities`: where to attach senders."""
         rows = [await self._credential()]
         if rows[0].result is Verdict.ERROR:
-            return [*rows, self._skipped("rights", "the credential gives no token")]
+            return [*rows, self._skipped("rights", "the credential returned no token")]
         port, management = await asyncio.gather(self._port(), self._management())
         rows += [port, *management]
         if port.result is Verdict.ERROR:
@@ -106,7 +106,7 @@ class _Side:
 
     def _refused(self, tried: trials.Tried) -> list[Diagnosis]:
         """No answer, a credential that is not accepted, or one that lacks Manage, which not everybody needs."""
-        clock = self._skipped("clock", "it did not tell its time")
+        clock = self._skipped("clock", "it did not return its time")
         if tried.error is None:
             return [clock]
         if tried.denied:
@@ -120,7 +120,7 @@ class _Side:
 
     def _skew(self, facts: NamespaceFacts, observed_at: float) -> Diagnosis:
         if facts.service_time is None:
-            return self._skipped("clock", f"the {facts.control_plane} API does not tell its time")
+            return self._skipped("clock", f"the {facts.control_plane} API does not include its time")
         skew, limits = observed_at - facts.service_time, Thresholds()
         if abs(skew) < limits.clock_skew_warning_seconds:
             return Diagnosis("clock", self.subject, Verdict.OK, "agrees to a few seconds")

@@ -241,7 +241,7 @@ async def create_rule(
         raise EntityExistsError(f"{place} has a rule {rule.name} already. Nothing was changed.", entity=request.path)
     detail = f"rule; {rule_text(rule)}" + (f"; {rule.action}" if rule.action else "")
     if "$Default" in names:
-        detail += "; beside $Default, which takes every message"
+        detail += "; in addition to $Default, which matches every message"
     subject = f"Rule {rule.name} of {place}"
     change = _changed(
         ends,
@@ -342,7 +342,7 @@ async def delete_rule(
     ]
     if rule.lower() not in names:
         raise EntityNotFoundError(f"{place} has no rule {rule}. Nothing was changed.", entity=request.path)
-    left = "its last rule: it gets no more messages" if len(names) == 1 else f"{counted(len(names) - 1, 'rule')} left"
+    left = "its last rule: it will get no messages" if len(names) == 1 else f"{counted(len(names) - 1, 'rule')} left"
     doing = f"Delete rule {rule} of {place} ({left})"
     change = Changed(
         shown_name(ends.source_access),
@@ -444,7 +444,7 @@ def _refuse_protected(ends: Ends, request: DeleteEntityRequest, place: str) -> N
     if (user := user_of(request.path, host, request.pairs)) is not None:
         raise UsageError(
             f"{place} is a backlog queue that pair {user!r} counts on. Nothing was deleted.",
-            hint=f"What is extra, and can go: sbpair cleanup {user}",
+            hint=f"To delete extra queues: sbpair cleanup {user}",
         )
 
 

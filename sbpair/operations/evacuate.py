@@ -290,7 +290,7 @@ class _Evacuation:
         async with open_ledger(path, recorded, self.observer, to=going, verify=verify) as opened:
             ledger = cast(Ledger, opened)
             before = ledger.accepted.copy()
-            with unchanged(f"What was moved until then stands in {path}; the same command goes on."):
+            with unchanged(f"Moved messages are recorded in {path}; the same command continues."):
                 result = await replace(self, ledger=ledger).follow_and_close(plan)
             await recorded.ended(ledger, DrainReport(ended_by="stop" if result.stopped else "empty"))
             return result.with_followed(before, ledger.accepted)
@@ -338,7 +338,7 @@ class _Evacuation:
         began: dict[str, MailboxMove] = {}
         moved: Counter[str] = Counter()
         stays: dict[str, Counter[str]] = {}
-        state = f"What was moved until then stands in {self.request.ledger}; the same command goes on."
+        state = f"Moved messages are recorded in {self.request.ledger}; the same command continues."
         for _ in range(MOST_ROUNDS):
             progress = 0
             stays = {}

@@ -266,7 +266,7 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _listed(row: dict[str, Any], ledgers: tuple[str, ...]) -> Finding:
-    unknown = f"refused: {row['refused']}" if row["refused"] else "no ledger knows it"
+    unknown = f"refused: {row['refused']}" if row["refused"] else "it is in no ledger"
     why = {
         "taken": f"{unknown}; taken out of its queue and not at its destination: the archive has it",
         "unaccounted": unknown,

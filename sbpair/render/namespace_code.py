@@ -134,7 +134,7 @@ def _left_out(one: EntityFacts, form: _Format, made: Mapping[str, _Resource]) ->
     for name, why in refused.items():
         yield f"{one.path}: rule {name} is left out: {why}."
     if one.kind is EntityKind.SUBSCRIPTION and len(refused) == len(one.rules):
-        yield f"{one.path}: there is no rule left; what is made from the file takes every message."
+        yield f"{one.path}: there is no rule left; a subscription made from the file gets every message."
     if form.tier and (late := [target for target in _targets(one) if target not in made]):
         yield f"{one.path}: it forwards to {', '.join(late)}, made later: apply the file twice."
 
@@ -182,7 +182,7 @@ data "azurerm_servicebus_namespace" "this" {{
 }}
 """
 _DEFAULT_RULES = (
-    "A new subscription has a rule $Default, which takes every message; whether a provider removes it depends on its",
+    "A new subscription has a rule $Default, which matches every message; whether a provider removes it depends on its",
     "release, and one that it does not remove makes a $Default of this file an error: import that, or leave it out.",
     "Queues and topics may hold messages: prevent_destroy keeps them.",
 )
@@ -192,7 +192,7 @@ def _terraform(code: _Code) -> dict[str, str]:
     label = code.found.namespace
     text = code.comment("#", "For Terraform 1.7 and the provider hashicorp/azurerm 4, or newer ones.", *_DEFAULT_RULES)
     text += _TERRAFORM_HEAD.format(in_hcl(label))
-    imports = code.comment("#", "Takes what is there into Terraform's state. Delete this file after the first apply.")
+    imports = code.comment("#", "Imports existing resources into the state. Delete this file after the first apply.")
     for resource in code.resources.values():
         kind, symbol = resource.address.split(".")
         path = "".join(f"/{part}" for pair in zip(resource.kinds, resource.names, strict=True) for part in pair)

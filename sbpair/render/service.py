@@ -34,7 +34,7 @@ def describe(event: events.Event) -> str | None:
         case events.SideFaulted(side=side, message=message):
             return f"The {side} namespace refuses: {message} It is probed until it accepts messages again."
         case events.SideRestored(side=side):
-            return f"The {side} namespace takes messages again."
+            return f"The {side} namespace accepts messages again."
         case events.NotReady(problems=problems):
             return f"An outage of the primary would not find all it needs: {' '.join(problems)}"
         case events.Ready():
@@ -111,7 +111,7 @@ def describe_together(failures: Sequence[events.ReceiveFailed], *, again: bool =
     what = first.queue + (f" and {others} more" if others else "")
     why = f"{first.error_code}: {first.message}" if first.message else first.error_code
     waits = [one.retry_after_seconds for one in failures if one.retry_after_seconds is not None]
-    after = f"next try in {format_duration(max(waits))}." if waits else "given up."
+    after = f"next try in {format_duration(max(waits))}." if waits else "no further try."
     if again:
         return f"Still cannot read {what} ({first.error_code}); {after}"
     return f"Cannot read {what} ({why}); {after}"

@@ -42,7 +42,7 @@ _OF_COMMANDS = {
     "SBPAIR_TIMEOUT": "Time-out of one request, for commands that are given no --timeout",
     "SBPAIR_REASON": "Why something is done, for ledgers and the operations log, without --reason",
     "SBPAIR_JAVA": "Java that Spark runs on: its home folder or program",
-    "SBPAIR_JOURNAL": "Journal of active/active consumers, as `replicate consume --journal` takes it",
+    "SBPAIR_JOURNAL": "Journal of active/active consumers, as for `replicate consume --journal`",
     "SBPAIR_COSMOS_KEY": "Key of the Cosmos DB account of a journal, unless --journal-key names another variable",
 }
 """Read by the commands that need them; no keys of a configuration file."""

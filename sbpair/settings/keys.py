@@ -188,7 +188,7 @@ NAMESPACE_KEYS = (
     Key(
         "host",
         _host,
-        "Where the namespace is, if its name does not tell: a Geo-DR alias, a custom endpoint, an embedded namespace",
+        "Host, if it does not follow from the name: a Geo-DR alias, a custom endpoint, an embedded namespace",
         _STRING,
     ),
     Key(

@@ -148,7 +148,7 @@ async def test_so_does_a_pairing_of_ones_own(larger_backlog: World, known_by: st
         else:
             await pairing.verify(["orders"])
         pairing.force_failover("orders")
-        with pytest.raises(MessageTooLargeError, match=f"orders takes at most {LIMIT_BYTES}") as raised:
+        with pytest.raises(MessageTooLargeError, match=f"the limit of orders is {LIMIT_BYTES}") as raised:
             await pairing.sender("orders").send(compose(body=b"x" * (LIMIT_BYTES + 1), message_id="2"))
         assert raised.value.category is Category.TOO_LARGE
         diverted = await pairing.sender("orders").send(encode_outgoing(largest(None))[0], timeout_seconds=20)

@@ -110,7 +110,7 @@ def test_whatever_is_not_empty_is_told(queues: list[QueueContents], found_by: Fo
         (
             backlog(queue(0), queue(4), found_by=FoundBy.PROBED),
             Verdict.EMPTY,
-            "of any kind. Queues above number 6 were not looked for: without Manage nobody lists them.",
+            "of any kind. Queues above number 6 were not looked for: listing them needs Manage.",
             None,
         ),
         (backlog(found_by=FoundBy.CONFIGURED), Verdict.UNKNOWN, "is not known", "sbpair doctor orders"),

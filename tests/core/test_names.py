@@ -57,7 +57,7 @@ def test_backslashes_become_slashes() -> None:
 def test_a_tilde_gets_the_hint_about_arm() -> None:
     with pytest.raises(InvalidNameError) as refused:
         names.check_entity_path("contoso~x-servicebus-transfer~0")
-    assert "`~` stands for `/`" in refused.value.hint
+    assert "`~` for `/`" in refused.value.hint
 
 
 @pytest.mark.parametrize("label", ["contoso", "a12345", "contoso-weu", "x" * 50])

@@ -97,7 +97,7 @@ async def test_what_the_page_can_do(window: Window) -> None:
         ({"action": "send", "entity": "orders", "body": 7}, "`body` is a text."),
         ({"action": "send", "entity": "orders", "body": "x" * 300_000}, "262144"),
         ({"action": "send", "entity": "orders", "body": "x", "properties": {"a": []}}, "Properties are an object"),
-        ({"action": "advance", "seconds": -1}, "`seconds` lies between"),
+        ({"action": "advance", "seconds": -1}, "`seconds` is between"),
         ({"action": "add-fault", "text": "nonsense"}, "unknown fault"),
         ({"action": "peek", "namespace": "nobody", "entity": "orders"}, "there is no namespace"),
         ({"action": "resubmit", "entity": "orders", "sequence_number": "x"}, "The dead letter is gone."),

@@ -67,10 +67,10 @@ async def test_rules_of_a_subscription(ends: Ends) -> None:
     await create_entity(ends, CreateEntityRequest(path="news", kind=EntityKind.TOPIC))
     await create_entity(ends, CreateEntityRequest(path=path, kind=EntityKind.SUBSCRIPTION))
     made = await create_rule(ends, CreateRuleRequest(path=path, rule=RuleFacts("german", "country = 'DE'")))
-    assert made.detail == "rule; country = 'DE'; beside $Default, which takes every message"
+    assert made.detail == "rule; country = 'DE'; in addition to $Default, which matches every message"
     await delete_rule(ends, DeleteRuleRequest(path=path, rule="$Default"))
     last = await delete_rule(ends, DeleteRuleRequest(path=path, rule="german", dry_run=True))
-    assert last.detail == "rule; its last rule: it gets no more messages"
+    assert last.detail == "rule; its last rule: it will get no messages"
     rules = (await show_entity(ends, ShowEntityRequest(path))).rules
     assert [rule.name for rule in rules] == ["german"]
     with pytest.raises(UsageError, match="cannot be SendDisabled"):

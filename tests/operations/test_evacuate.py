@@ -61,7 +61,7 @@ async def test_what_is_left_out_is_said_and_stays(world: World, ends: Ends, requ
     await sent(ends, "invoices", 1)
     done = await evacuate(ends, replace(request_, without=("ORD*",)))
     assert (done.exit, done.source_empty, done.only_left_out) == (Exit.OK, False, True)
-    assert [(there.entity, there.messages, there.reason) for there in done.left] == [("orders", 2, "not asked for")]
+    assert [(there.entity, there.messages, there.reason) for there in done.left] == [("orders", 2, "excluded")]
     assert (world.waiting("orders"), world.waiting("invoices", "fabrikam")) == (2, 1)
 
 

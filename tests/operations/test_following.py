@@ -98,7 +98,7 @@ async def test_what_comes_is_moved_on_and_the_end_says_what_waits(
     assert (done.stopped, done.source_empty, done.closed, done.exit) == (True, False, False, Exit.PARTIAL)
     assert [(move.mailbox, move.moved, move.accepted) for move in done.moves] == [("orders", 5, 5)]
     assert world.waiting("orders", dead_letter=True) == 1, "dead letters wait for the cut-over"
-    assert "contoso still takes messages" in done.closing("the same")
+    assert "contoso still accepts messages" in done.closing("the same")
     assert any("The way back is open" in note for note in done.notes())
     assert (lag.exit, lag.only_lag) == (Exit.OK, True)
     orders = next(one for one in lag.lag if one.entity == "orders")

@@ -96,7 +96,7 @@ async def test_what_another_would_get_stays_with_its_rule_and_a_way_that_remains
     assert ends.topology is not None
     await ends.topology.delete("news/Subscriptions/all")
     again = await move(ends, MoveRequest(HELD, GERMAN))
-    assert {one.reason for one in again.report.left} == {"no rule of the subscription takes it"}
+    assert {one.reason for one in again.report.left} == {"no rule of the subscription matches it"}
     assert await lying(ends, GERMAN) == payloads
 
 

@@ -242,11 +242,11 @@ async def test_counts_and_settings_of_a_snapshot(here: World, tmp_path: Path) ->
         next(one for one in report.claims if one.claim is claim) for claim in (Claim.FEWER, Claim.CHANGED)
     )
     assert len(report.claims) == 2
-    assert fewer.evidence == "3 in the snapshot, 1 now; consumed, expired or lost cannot be told"
+    assert fewer.evidence == "3 in the snapshot, 1 now; consumed, expired or lost is unknown"
     assert (changed.entity, changed.evidence) == ("parked", "status: Active in the snapshot, Disabled now")
     assert list(report.unread) == ["parked", "parked/$deadletterqueue"]
     assert "sbpair move contoso:orders fabrikam:orders --dry-run" in {one.command for one in on_new.claims}
-    assert any("takes no messages along" in note for note in on_new.notes)
+    assert any("does not move messages" in note for note in on_new.notes)
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_a_drain_goes_on_until_nothing_comes_and_takes_the_dead_letters_along(wo
     assert world.ids("orders") == sorted(ids + late)
     syphon = world("sbpair syphon local --with-dlq --until-idle 1s -o json")
     assert (syphon.code, syphon.data["ended_by"], syphon.data["confirmed_empty"]) == (0, "idle", True)
-    assert "nothing more came for the time asked for" in syphon.stderr
+    assert "no message arrived for the requested time" in syphon.stderr
 
 
 def test_no_manage_right_anywhere(world: World) -> None:

@@ -77,9 +77,9 @@ def drill(
     Beside each entity a shadow is created, with its settings, and backlog queues of the drill's own, which no other
     drain or syphon reads. The failover sender sends; the shadow is set to SendDisabled; messages are diverted; it is
     enabled; the sender fails back; a drain returns the backlog; every message is received and compared. All of it is
-    removed in the end, and after a kill by the next drill. What doctor and audit find is named: it would fail in
-    earnest. Intervals are those of the pair, so with the defaults a drill takes about three minutes. Needs Manage on
-    both namespaces. Exit code: 1 not proved, 3 something could not be removed, 5 proved with findings.
+    removed in the end, and after a kill by the next drill. Findings of doctor and audit are listed: they would matter
+    in a real outage. Intervals are those of the pair, so with the defaults a drill takes about three minutes. Needs
+    Manage on both namespaces. Exit code: 1 not proved, 3 something could not be removed, 5 proved with findings.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def drill(
     """
     if embedded:
         if any((pair, history, dry_run, failover_interval, ping_interval)):
-            raise UsageError("--embedded has a pair of its own, and leaves nothing: it takes --messages and --fault.")
+            raise UsageError("--embedded has a pair of its own, and leaves nothing: only --messages and --fault apply.")
         return _embedded(options, messages, _chosen(fault))
     if fault:
         raise UsageError("--fault is for --embedded: the outage of a real pair is SendDisabled.")

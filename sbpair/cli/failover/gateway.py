@@ -109,8 +109,9 @@ def gateway(
 
     Applications get another connection string and change nothing else. A message is accepted when the primary or the
     backlog has it; nothing is stored here. Without TLS only clients on this machine are let in. SIGTERM and Ctrl-C
-    let in nobody new, wait for what is unsettled and close. SIGUSR1, or a change of a file, has keys and configuration
-    read again; links stay. `sbpair gateway status` asks the one that runs at --listen. More: `sbpair help gateway`
+    refuse new clients, wait for unsettled messages and close. SIGUSR1, or a change of a file, has keys and
+    configuration read again; links stay. `sbpair gateway status` shows the one that runs at --listen. More: `sbpair
+    help gateway`
 
     \b
     Examples:
@@ -188,12 +189,12 @@ def _status(options: Options, host: str, port: int) -> CommandResult:
         found = json.loads(answer.read()) if answer.status == 200 else None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise ConnectionLostError(
-            f"No gateway answers at {host}:{port}: {error}", hint="Name the address it listens on: --listen HOST:PORT"
+            f"There is no gateway at {host}:{port}: {error}", hint="Name the address it listens on: --listen HOST:PORT"
         ) from error
     finally:
         connection.close()
     if found is None:
-        raise UsageError(f"What listens at {host}:{port} is no gateway, or tells nothing of itself.")
+        raise UsageError(f"What listens at {host}:{port} is not a gateway, or reports no state.")
     told = tuple(
         GatewayPair(**one | {"troubles": tuple(one["troubles"])} | {"entities": _entities(one)}) for one in found
     )

@@ -220,7 +220,7 @@ class Lines(Generic[F]):
             more = f" and {counted(number - 1, 'more line')}" if number > 1 else ""
             notes.append(f"line {one.line}{more}: {one.error}: {one.message}")
         if verbose and self.failed > len(each):
-            notes.append(f"{counted(self.failed - len(each), 'more line')} failed; -o jsonl tells of each.")
+            notes.append(f"{counted(self.failed - len(each), 'more line')} failed; -o jsonl lists each.")
         notes += self._hints
         if self.bad_line is not None:
             notes.append(f"Stopped at {self.bad_line}; nothing after it was sent.")
@@ -289,7 +289,7 @@ def to_payload(line: bytes, form: InputFormat, *, now: float, values: Mapping[st
     record = record_of(line)
     if "payload_base64" in record:
         if values:
-            raise UsageError(f"a line with exact bytes takes no {', '.join(values)} from an option")
+            raise UsageError(f"a line with exact bytes cannot be combined with the option {', '.join(values)}")
         return _exact(_bytes(record, "payload_base64"), now)
     properties = {**values.get("application_properties", {}), **properties_of(record)}
     return _composed({**values, **record, **({"application_properties": properties} if properties else {})})

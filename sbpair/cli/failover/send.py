@@ -128,7 +128,7 @@ def send(
 
     A line is a body, or a JSON message: body, message_id, session_id, application_properties, ttl, ..., or a line of
     `sbpair peek -o jsonl`. Needs Send on both namespaces; `sbpair provision` creates the backlog queues. Exit code: 0
-    the primary took all, 5 some went to the backlog, 3 some failed. If all failed: 4 access denied, 6 no answer,
+    the primary accepted all, 5 some went to the backlog, 3 some failed. If all failed: 4 access denied, 6 no answer,
     1 other.
 
     \b

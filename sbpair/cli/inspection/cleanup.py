@@ -138,7 +138,7 @@ def _labels(names: Iterable[str]) -> tuple[str, ...]:
     """Labels of --left-overs-of: a namespace's name or host, or the subject of the audit's finding."""
     labels = tuple(dict.fromkeys(namespace_label(name) for name in names))
     if "" in labels:
-        raise UsageError("--left-overs-of takes the name of a namespace, such as contoso-old.")
+        raise UsageError("--left-overs-of needs the name of a namespace, such as contoso-old.")
     return labels
 
 

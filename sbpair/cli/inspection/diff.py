@@ -42,7 +42,7 @@ def diff(
 ) -> CommandResult:
     """Compare entities, settings, rules and rights of access rules; messages are not compared.
 
-    A file is a snapshot (`sbpair export snapshot`), or one that `sbpair emulator --seed` takes and that has one
+    A file is a snapshot (`sbpair export snapshot`), or a seed of `sbpair emulator --seed` with one
     namespace. Reads only; needs Manage on a namespace. Exit code: 0 the same, 5 different.
 
     \b

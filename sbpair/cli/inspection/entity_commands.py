@@ -220,7 +220,7 @@ def rule_of_options(name: str, sql: str | None, correlation: Sequence[str], acti
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise UsageError(f"--correlation takes NAME=VALUE, not {text!r}. Nothing was changed.")
+            raise UsageError(f"--correlation needs NAME=VALUE, not {text!r}. Nothing was changed.")
         if key.lower().startswith("user."):
             properties[key[len("user.") :]] = value
         elif key.lower() in CORRELATION_FIELDS:
@@ -347,8 +347,8 @@ def create(
 ) -> CommandResult:
     """Create a queue, a topic (--topic), a subscription or a rule: the form of the name says which.
 
-    A new subscription has the rule $Default, which takes every message. What exists already is left as it is, and
-    refused. Needs Manage.
+    A new subscription has the rule $Default, which matches every message. An existing entity is left unchanged and
+    the command fails. Needs Manage.
 
     \b
     Examples:

@@ -62,7 +62,7 @@ def exporter(
     namespaces: NamespacesArgument = None,
     pairs: PairsOption = None,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where it serves; port 0 takes a free one.")
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 selects a free port.")
     ] = "127.0.0.1:9464",
     interval: IntervalOption = "1m",
     audit_interval: Annotated[

@@ -31,7 +31,7 @@ def report(
         str | None, typer.Option(metavar="TIME", help="Miss only what came since then, e.g. 2h for two hours ago.")
     ] = None,
     consumers_stopped: Annotated[
-        bool, typer.Option(help="Nobody has received since: what is gone is lost, unless it has expired.")
+        bool, typer.Option(help="No consumer has received since: missing messages are lost, unless they have expired.")
     ] = False,
 ) -> CommandResult:
     """Compare what a namespace has after a promotion with its last snapshot, with ledgers and archives.

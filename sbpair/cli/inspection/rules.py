@@ -35,7 +35,7 @@ def test(
     of: EntityOptions,
     message: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A message as `sbpair send` takes it: JSON, or a line of `peek -o jsonl`."),
+        typer.Option(metavar="FILE", help="A message as for `sbpair send`: JSON, or a line of `peek -o jsonl`."),
     ] = None,
     property_: Annotated[
         list[str] | None,
@@ -112,10 +112,10 @@ def unmatched(
         str | None,
         typer.Option("--browse", metavar="ENTITY", help="Look through the messages of this queue or subscription."),
     ] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many of them.")] = 10_000,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Maximum number of messages.")] = 10_000,
     create: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Create or update the subscription NAME that takes what no other one takes."),
+        typer.Option(metavar="NAME", help="Create or update subscription NAME for messages that no other gets."),
     ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,

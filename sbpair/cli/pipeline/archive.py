@@ -63,7 +63,9 @@ def archive(
     unit: Annotated[int, typer.Option(min=100, help="Messages per task.")] = 10_000,
     compact: Annotated[bool, typer.Option("--compact/--no-compact", help="Merge small files afterwards.")] = True,
     import_: Annotated[Path | None, typer.Option("--import", help="Add a file that `drain --archive` wrote.")] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only show what is not archived yet; exit 5 if anything is.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option(help="Only show messages not yet archived; exit 5 if there are any.")
+    ] = False,
 ) -> CommandResult:
     """Save a backlog as Parquet files, by pair, queue and date. Running it again adds only what is new.
 
@@ -117,7 +119,7 @@ def _entities(entity: list[str] | None, queue: list[str] | None, side: Side, *, 
             raise UsageError("--side primary needs --entity: the backlog queues are on the secondary.")
         return ()
     if queue:
-        raise UsageError("--entity names what is archived instead of backlog queues (--queue). Give one of them.")
+        raise UsageError("--entity selects an entity instead of the backlog queues (--queue). Give one of them.")
     if take:
         raise UsageError(
             "--take empties backlog queues; what --entity names keeps its messages.",

@@ -166,7 +166,7 @@ def result_of(report: ReplicationReport) -> CommandResult:
     unstamped = sum(one.unstamped for one in report.destinations)
     if unstamped:
         notes.append(
-            f"{counted(unstamped, 'message')} without a stamp: nothing would tell of one that is on neither side."
+            f"{counted(unstamped, 'message')} without a stamp: one that is on neither side would go unnoticed."
         )
     if report.findings > len(report.listed):
         notes.append(f"{len(report.listed):,} of {report.findings:,} findings are listed; see --limit.")

@@ -84,7 +84,7 @@ def consume(
         list[str] | None, typer.Option(metavar="NAME", help="Pass this environment variable to COMMAND; repeatable.")
     ] = None,
     handler_timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="Kill a command that takes longer; the attempt has failed.")
+        str, typer.Option(metavar="DURATION", help="Kill a command after this time; the attempt counts as failed.")
     ] = "5m",
     *,
     journal: JournalOptions,
@@ -98,7 +98,7 @@ def consume(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Stop when no message has come for this time, and what is scheduled within 5m has come.",
+            help="Stop when no message has arrived for this time and none is scheduled within 5m.",
         ),
     ] = None,
     yes: YesOption = False,

@@ -202,7 +202,7 @@ def provision(
     second: SecondArgument = None,
     *,
     journal: JournalOptions,
-    dry_run: Annotated[bool, typer.Option(help="Only show what is missing; exit 5 if anything is.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only show missing queues; exit 5 if there are any.")] = False,
     yes: YesOption = False,
 ) -> CommandResult:
     """Create a replicated queue or subscription, with sessions, on both namespaces.

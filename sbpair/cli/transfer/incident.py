@@ -34,10 +34,10 @@ def incident(
 ) -> CommandResult:
     """Guide through the recovery of a pair after an outage, one command after another.
 
-    Find what waits, examine what the drain needs, a dry run, the question, the drain with ledger and report, then what
-    is left and the dead letters of the primary. Each step is a command of its own, printed before it runs; each can be
-    run alone. Ends where a namespace cannot be reached or refuses, or the answer is no. Run again, it goes on: the
-    ledger keeps what was sent from being sent again. Exit code: that of the drain.
+    Finds waiting messages, checks what the drain needs, shows a dry run, asks, drains with ledger and report, then
+    shows what is left and the dead letters of the primary. Each step is a command of its own, printed before it runs;
+    each can be run alone. Ends if a namespace cannot be reached or refuses, or if you answer no. Run it again to
+    continue: the ledger prevents messages from being sent again. Exit code: that of the drain.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def incident(
     chosen = settings.pair(pair)
     if not (script or yes or can_ask(options)):
         raise UsageError(
-            "An incident asks before it drains, and nobody is there to answer. Nothing was done.",
+            "An incident asks before it drains, and there is no terminal to confirm on. Nothing was done.",
             hint="--script prints the commands, --yes runs them without asking.",
         )
     steps = list(_steps(options, chosen.name, chosen.secondary.label, into))

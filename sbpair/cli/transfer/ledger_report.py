@@ -26,12 +26,12 @@ def report(
     *,
     verify: Annotated[bool, typer.Option(help="Exit 5 if a line was changed, dropped, moved or added since.")] = False,
 ) -> CommandResult:
-    """Tell an incident from its ledgers: who ran what, what went where, what may be there twice, what is left.
+    """Report an incident from its ledgers: who ran which command, where messages went, what may be duplicated or left.
 
     Reads files only; the numbers follow from the ledgers alone. Each line is chained to all lines before it, so that
     --verify finds what was changed, dropped, moved or added. A last line that a crash cut off is none of these. A user
     who can write the file can also chain it again: sign it, or keep its SHA-256 elsewhere. Ledgers of releases before
-    the chain are read too, and said to be not chained.
+    the chain are read too, and reported as not chained.
 
     \b
     Sign a ledger, and check the signature:
@@ -101,7 +101,7 @@ def incident_sections(incident: IncidentReport) -> Iterator[Section]:
         "All runs of the ledger",
     )
     if notes := tuple(incident.notes()):
-        yield Text("What the ledger tells besides", notes)
+        yield Text("Also in the ledger", notes)
     yield table_of(RunSeen, incident.runs, "Runs")
     yield from _tables(incident)
     yield table_of(LedgerSeen, incident.ledgers, "Evidence")

@@ -29,9 +29,9 @@ _STATE = "The message is as it was."
 
 @command(output="core.transfer.peeked:PeekedMessage")
 def show(options: Options, on: EntityOptions, number: NumberArgument, *, dlq: DlqOption = False) -> CommandResult:
-    """Show everything that is known of one message: body, properties, state. Takes nothing. Needs Listen.
+    """Show one message completely: body, properties, state. Changes nothing. Needs Listen.
 
-    Why it lies there: `sbpair explain`.
+    Why it is there: `sbpair explain`.
 
     \b
     Examples:
@@ -83,10 +83,10 @@ def explain(
     *,
     dlq: DlqOption = False,
 ) -> CommandResult:
-    """Explain one message: where it came from, why it lies there, what stands before it, and what to do next.
+    """Explain one message: where it came from, why it is there, which messages precede it, and what to do next.
 
-    Also which rule took it, what its time to live means now, whether it is locked, who could take it, and others with
-    its MessageId. What cannot be known is named as such. Takes nothing. Needs Listen; Manage tells more.
+    Also which rule matched it, when it expires, whether it is locked, who can receive it, and others with its
+    MessageId. Unknown facts are marked as unknown. Changes nothing. Needs Listen; Manage shows more.
 
     \b
     Examples:
@@ -162,7 +162,7 @@ def complete(
 ) -> CommandResult:
     """Delete one message, archived first: active, deferred, scheduled (it is cancelled) or dead letter.
 
-    Asks for the entity's name. --archive DIR or --no-archive has to be given; `sbpair restore` sends what is archived.
+    Asks for the entity's name. --archive DIR or --no-archive has to be given; `sbpair restore` sends archived messages.
     To reach an active message, the ones before it are locked for a moment and released. Needs Listen, and Send for a
     scheduled one.
 
@@ -241,8 +241,8 @@ def _future(text: str) -> float:
 def undefer(options: Options, on: EntityOptions, *, to: AgainToOption = None, chosen: ResendOptions) -> CommandResult:
     """Make deferred messages active again: each is sent to its own queue and completed, in one transaction.
 
-    For messages whose numbers nobody kept. They go to the end of the queue, in a session behind its other messages;
-    nothing else is touched. Needs Listen and Send.
+    For messages whose sequence numbers are lost. They go to the end of the queue, in a session behind its other
+    messages; nothing else is touched. Needs Listen and Send.
 
     \b
     Examples:

@@ -54,10 +54,10 @@ def move(
 ) -> CommandResult:
     """Send the messages of a queue or subscription to another entity, each as its application sent it.
 
-    Moves what is there when it begins; with --until-idle also what comes, until nothing has come for so long. Messages
-    of one session go in their order, and an entity that requires sessions is emptied session by session, states
-    included (with a filter or --limit they stay). Scheduled messages keep their time; those due within a minute are
-    left. A topic holds nothing but scheduled messages. Deferred messages go last and are active then. What the
+    Moves what is there when it begins; with --until-idle also messages that arrive, until none has arrived for this
+    time. Messages of one session go in their order, and an entity that requires sessions is emptied session by session,
+    states included (with a filter or --limit they stay). Scheduled messages keep their time; those due within a minute
+    are left. A topic holds nothing but scheduled messages. Deferred messages go last and are active then. What the
     destination would refuse or drop stays, with the reason.
 
     Within a namespace a message is sent and completed, or cancelled, in one transaction: exactly once. Into another

@@ -35,7 +35,7 @@ QueuesOption = Annotated[
     ),
 ]
 LimitOption = Annotated[int | None, typer.Option("-n", "--limit", min=1, help="At most this many messages."), ONCE]
-RateOption = Annotated[float | None, typer.Option(min=0.01, help="At most this many messages a second.")]
+RateOption = Annotated[float | None, typer.Option(min=0.01, help="Maximum messages per second.")]
 ReserveOption = Annotated[
     int | None,
     typer.Option(

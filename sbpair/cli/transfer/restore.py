@@ -63,8 +63,8 @@ def restore(
     Reads what `drain`, `cleanup`, `purge` and `dlq purge` write with --archive, and `peek -o jsonl`. With --ledger the
     same command continues after an interruption. A line whose message cannot be sent where it was to go holds up no
     other: it is named, and kept in a file in the folder `unsent` beside its archive, for --to QUEUE. Messages that were
-    only browsed are refused: those still in their queues, since a drain would send them again, and those that have left
-    them, since a drain may have sent them. Needs Send on the primary, and Listen on the secondary for what was only
+    only browsed are refused: a drain would send those still in their queues again, and may already have sent those that
+    left them. Needs Send on the primary, and Listen on the secondary for what was only
     browsed; with --namespace both on that.
 
     \b

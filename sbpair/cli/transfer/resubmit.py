@@ -92,12 +92,12 @@ def resubmit(
     """Send dead letters again, each exactly as its application sent it, and complete them.
 
     What the destination would refuse or drop stays where it is, with the reason: too large, no session, no time to
-    live, or a MessageId that its duplicate detection is known to remember. Which ids consumers have taken already is
-    not to be seen, so a destination that detects duplicates is refused unless --despite-duplicate-detection says that
-    such an id may be dropped. What is dead-lettered again meanwhile is left. Within a namespace a message is sent and
-    completed in one transaction, so exactly once; into another namespace, or where there are no transactions (Basic
-    tier), it is completed after the destination has it, and after a crash may be sent twice, with the same MessageId.
-    The dry run says which. Needs Listen and Send.
+    live, or a MessageId that its duplicate detection is known to remember. Ids that consumers have already received are
+    not visible, so a destination that detects duplicates is refused unless you add --despite-duplicate-detection.
+    Messages that are dead-lettered again meanwhile are left. Within a namespace a message is sent and completed in one
+    transaction, so exactly once; into another namespace, or where there are no transactions (Basic tier), it is
+    completed after the destination has it, and after a crash may be sent twice, with the same MessageId. The dry run
+    says which. Needs Listen and Send.
 
     --set and --unset change all of them; their dry run shows the first differences, and what is not changed keeps its
     bytes. --grow sends a few, waits until consumers have taken them, and then sends more; the same command goes on

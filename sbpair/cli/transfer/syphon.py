@@ -45,7 +45,7 @@ def syphon(
 ) -> CommandResult:
     """Run as a service: forward backlog messages to the primary as they arrive.
 
-    Serves every backlog queue that exists, not only the configured ones, and finds one that is made later within a
+    Serves every backlog queue that exists, not only the configured ones, and finds new ones within a
     --poll. Messages are forwarded at once; an empty queue costs one receive per --poll, and a list of the queues is
     made as often. Several syphons may share the work of one pair. SIGTERM, Ctrl-C and the end of --for or --until-idle
     settle or release what is in flight, then report.

@@ -79,7 +79,7 @@ def polling_syphon(seconds: int) -> SyphonModel:
         UsageError: not a positive time.
     """
     if seconds <= 0:
-        raise UsageError(f"A poll takes more than 0 seconds, not {seconds}.")
+        raise UsageError(f"A poll interval is more than 0 seconds, not {seconds}.")
     rate = Fraction(HOUR_SECONDS, seconds)
     return SyphonModel(f"poll {format_duration(seconds)}", rate, f"one receive every {seconds} s", rate)
 
@@ -166,7 +166,7 @@ class Workload:
             raise UsageError("Messages, sizes and copies are 0 or more.")
         for share in (self.diverted_share, self.redelivered_share):
             if share is not None and not 0 <= share <= 1:
-                raise UsageError(f"A share lies between 0 and 1, not at {share}.")
+                raise UsageError(f"A share is between 0 and 1, not {share}.")
 
     @property
     def share_diverted(self) -> Fraction:

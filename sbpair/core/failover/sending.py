@@ -409,7 +409,7 @@ class EntityRules:
         largest = max(map(len, payloads))
         if self.max_message_bytes is not None and largest > self.max_message_bytes:
             raise MessageTooLargeError(
-                f"The message has {largest} bytes; {entity} takes at most {self.max_message_bytes}. It was not sent.",
+                f"The message has {largest} bytes; the limit of {entity} is {self.max_message_bytes}. It was not sent.",
                 hint="Make the message smaller.",
                 entity=entity,
             )
@@ -420,7 +420,7 @@ class EntityRules:
                     raise _conflicting(one, entity)
         if self.needs_session and any(one.session_id is None for one in keys):
             raise ArgumentRefusedError(
-                f"The message has no session id, and {entity} takes only messages that have one. It was not sent.",
+                f"The message has no session id, and {entity} requires one. It was not sent.",
                 hint="Set a session id.",
                 entity=entity,
             )
@@ -445,8 +445,8 @@ def first_that_fit(payloads: Iterable[bytes], limit_bytes: int, *, queue: str) -
     for payload in payloads:
         if not count and len(payload) > limit_bytes:
             raise MessageTooLargeError(
-                f"With the properties added for the backlog the message has {len(payload)} bytes; {queue} takes at "
-                f"most {limit_bytes}. It was not sent.",
+                f"With the properties added for the backlog the message has {len(payload)} bytes; the limit of "
+                f"{queue} is {limit_bytes}. It was not sent.",
                 hint="Make the message smaller, or raise the limit of the backlog queues (Premium).",
                 entity=queue,
             )

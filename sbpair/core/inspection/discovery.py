@@ -233,7 +233,7 @@ def sentences(discovery: Discovery) -> Iterator[str]:
                 "messages."
             )
             if role is None:
-                yield f"Only the resource manager tells its role: configure `subscription` for {namespace.namespace}."
+                yield f"Only the resource manager returns its role: configure `subscription` for {namespace.namespace}."
 
 
 def summary(discovery: Discovery) -> str:

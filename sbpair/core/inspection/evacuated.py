@@ -359,7 +359,7 @@ class EvacuateResult:
         for path, to in [(path, to) for path, to in ours if to is not None][:1]:
             places = [f"{self.to_namespace}:{one}" for one in (path, to)]
             command = shlex.join(["sbpair", "move", *places, "--delete-empty"])
-            yield f"What is held for a subscription goes to it alone with: {command}"
+            yield f"To deliver messages held for a subscription to it alone: {command}"
         if any(step.action is Action.CREATE for step in self.entities):
             yield (
                 f"Not copied to {target}: shared access rules of the namespace and of its entities, role "
@@ -385,7 +385,7 @@ class EvacuateResult:
         if self.only_lag:
             ages = [one.age_seconds for one in self.lag if one.followed and one.age_seconds is not None]
             oldest = f", in queues for up to {max(ages):,.1f} s" if any(ages) else ""
-            state = "is closed to senders" if self.closed else "takes messages"
+            state = "is closed to senders" if self.closed else "accepts messages"
             return f"{source} {state}. {waiting} there, not on {target}{oldest}. {NOTHING_CHANGED}"
         if self.dry_run:
             messages = counted(sum(move.counted for move in self.moves), "message")
@@ -401,12 +401,12 @@ class EvacuateResult:
             closed = " It is closed to senders, and was counted once more since." if self.closed else ""
             return f"{what} {source} is empty: every queue, topic and subscription was counted and browsed.{closed}"
         if self.stopped and self.plan.scope.follows:
-            state = "is closed to senders" if self.closed else "still takes messages"
+            state = "is closed to senders" if self.closed else "still accepts messages"
             return f"{what} Stopped following. {source} {state}; {waiting} wait there. Go on with: {go_on}"
         if self.stopped:
             return f"{what} Interrupted; what was in flight is settled or released. Go on with: {go_on}"
         if self.only_left_out:
-            return f"{what} Only what was left out still holds messages on {source}."
+            return f"{what} Only the excluded entities still hold messages on {source}."
         return f"{what} {source} is not empty. Go on with: {go_on}"
 
     @property

@@ -223,7 +223,7 @@ def _needs(step: EntityStep) -> set[str]:
 
 # Where the messages of each entity go.
 
-NOT_ASKED_FOR = "not asked for"
+NOT_ASKED_FOR = "excluded"
 SET_ACTIVE = "set it to Active"
 """How a reason ends that is gone once the entity has another status."""
 

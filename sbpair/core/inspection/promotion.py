@@ -26,14 +26,14 @@ class Claim(StrEnum):
     LOST = "lost"
     """It was there, nobody can have received it, and it had not expired."""
     UNACCOUNTED = "unaccounted"
-    """It was there and is not; whether it was consumed, expired or lost cannot be told."""
+    """It was there and is not; whether it was consumed, expired or lost is unknown."""
     TWICE = "twice"
     OPENED_AGAIN = "opened-again"
     """It was settled, and is there again."""
     NOT_COMPLETED = "not-completed"
     """It is there although it was sent on; its run did not end, so it may never have been completed."""
     FEWER = "fewer"
-    """An entity holds fewer messages than the snapshot counts; consumed, expired or lost cannot be told."""
+    """An entity holds fewer messages than the snapshot counts; consumed, expired or lost is unknown."""
     CHANGED = "changed"
     """An entity, setting or rule is not as in the snapshot."""
 
@@ -135,11 +135,11 @@ def promotion_report(seen: PromotionEvidence) -> PromotionReport:
 
 def _notes(seen: PromotionEvidence, claims: Sequence[Claimed]) -> Iterator[str]:
     if seen.unread:
-        yield f"Not browsed, so that what is said to be gone may lie there: {listed(seen.unread)}."
+        yield f"Not browsed, so messages reported as gone may be there: {listed(seen.unread)}."
     if seen.snapshot is not None and seen.snapshot.namespace != seen.now.namespace:
         old, new = seen.snapshot.namespace, seen.now.namespace
         yield (
-            f"The snapshot is of {old}. A Geo-DR failover takes no messages along; what {old} held is still there: "
+            f"The snapshot is of {old}. A Geo-DR failover does not move messages; those of {old} are still there: "
             f"sbpair evacuate {old} {new} --dry-run"
         )
     if not seen.undisturbed and any(one.claim is Claim.UNACCOUNTED for one in claims):
@@ -255,7 +255,7 @@ def _counts(seen: PromotionEvidence) -> Iterator[Claimed]:
         for place, kinds in ((entity.path, ("active", "scheduled")), (dead_letter_path(entity.path), ("dead_letter",))):
             before, left = (sum(getattr(counts, kind) for kind in kinds) for counts in (entity.counts, after))
             if before > left:
-                evidence = f"{before:,} in the snapshot, {left:,} now; consumed, expired or lost cannot be told"
+                evidence = f"{before:,} in the snapshot, {left:,} now; consumed, expired or lost is unknown"
                 path = split_source(place)[0]
                 words = ["entity", "show", f"{namespace}:{path}"]
                 if old != namespace:

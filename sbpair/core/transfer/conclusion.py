@@ -210,7 +210,7 @@ _EARLY = {
     "count": "the limit was reached",
     "filter": "stopped at a message for which the filter cannot be evaluated",
 }
-ENDED = _EARLY | {"idle": "nothing more came for the time asked for"}
+ENDED = _EARLY | {"idle": "no message arrived for the requested time"}
 
 
 def left_out(messages: int) -> str:
@@ -233,7 +233,7 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst
         fates = "; ".join([first.removesuffix("."), *_other_fates(report, backlog, asked)])
         return f"{fates}. Nothing was changed."
     if backlog is None:
-        return f"{first} What is left in the backlog was not counted. Run: sbpair status {asked.pair}"
+        return f"{first} The rest of the backlog was not counted. Run: sbpair status {asked.pair}"
     if verdict(backlog) is Verdict.EMPTY:
         return f"{first} {empty_sentence(backlog)}"
     if asked.filtered and report.ended_by not in _EARLY and not _left(report):
@@ -439,7 +439,7 @@ def _notes(report: DrainReport, asked: Asked) -> Iterator[str]:
         )
     if report.archive is not None and report.forwarded and not report.dry_run:
         restore = f"sbpair restore {report.archive} --pair {asked.pair} --ledger restored.jsonl"
-        yield f"To send what is archived to its destinations: {restore}"
+        yield f"To send the archived messages to their destinations: {restore}"
     if report.unchecked:
         full = "is full or takes" if len(report.unchecked) == 1 else "are full or take"
         yield (

@@ -708,4 +708,4 @@ def _fits(custody: Custody, destination: Destination, item: Item) -> bool:
 
 
 def _too_large(destination: Destination) -> str:
-    return f"The message is larger than the {destination.limit_bytes} bytes that {destination.path} takes."
+    return f"The message is larger than the {destination.limit_bytes} bytes that {destination.path} accepts."

@@ -187,7 +187,7 @@ def _alive(known: MessageContext, summary: MessageSummary) -> tuple[str, str, st
         text = "a consumer deferred it: it is received by its sequence number only, and stays until somebody does"
         return "deferred", text, "sbpair undefer {place} --where 'sys.SequenceNumber = {number}'"
     if settings.status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
-        text = f"its entity is {settings.status}: nobody can receive from it"
+        text = f"its entity is {settings.status}: consumers cannot receive from it"
         return "entity-disabled", text, "sbpair entity set-status {place} Active"
     if settings.forward_to:
         text = f"its entity forwards to {settings.forward_to}, and this message is not forwarded yet"
@@ -288,7 +288,7 @@ def _rules(known: MessageContext, summary: MessageSummary) -> Iterator[MessageFa
     text = f"taken by the rule {', '.join(rule.name for rule in took)}"
     if acting := [rule.name for rule in took if rule.action]:
         text += f"; an action of {', '.join(acting)} may have changed it"
-    never = "no rule takes it now: the rules were changed, or an action changed the message"
+    never = "no rule matches it now: the rules were changed, or an action changed the message"
     yield MessageFact("rule", text if took else never)
 
 
@@ -331,7 +331,7 @@ def _delivery(known: MessageContext, summary: MessageSummary) -> Iterator[Messag
         text = f"held by a receiver until {spoken_time(until)}; the service does not say by whom"
         yield MessageFact("lock", text)
     elif known.received.state is not State.ACTIVE:
-        yield MessageFact("lock", "nobody holds it: it is not delivered")
+        yield MessageFact("lock", "not locked: it is not delivered")
     else:
         yield MessageFact("lock", "whether a receiver holds it now: a browse does not show locks", known=False)
     if known.before is not None:
@@ -344,14 +344,14 @@ def _delivery(known: MessageContext, summary: MessageSummary) -> Iterator[Messag
     else:
         who = "the receiver that holds its session" if known.settings.requires_session else "any receiver with Listen"
         yield MessageFact("receivers", f"{who} can take it; the entity is {known.settings.status}")
-    yield MessageFact("receivers", "whether one is connected now is not told by the service", known=False)
+    yield MessageFact("receivers", "whether one is connected now: the service does not report it", known=False)
 
 
 def _same_id(known: MessageContext, summary: MessageSummary) -> MessageFact:
     if not (summary.message_id or known.received.message_id):
         return MessageFact("duplicates", "it has no MessageId to find others by", known=False)
     if not known.same_id:
-        return MessageFact("duplicates", "no other message of its MessageId lies in the queue or its dead letters")
+        return MessageFact("duplicates", "no other message with its MessageId is in the queue or its dead letters")
     places = [f"{near.number}{' (dead letter)' if near.dead_letter else ''}" for near in known.same_id[:5]]
     return MessageFact("duplicates", f"{counted(len(known.same_id), 'other')} of its MessageId: {', '.join(places)}")
 

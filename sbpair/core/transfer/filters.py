@@ -115,7 +115,7 @@ class _View(MessageView):
         return UNKNOWN if value is None else value
 
     def new_id(self) -> uuid.UUID:
-        raise FilterEvaluationError("newid() gives another value at each call: it selects nothing.")
+        raise FilterEvaluationError("newid() returns another value at each call: it selects nothing.")
 
 
 class FilterError(UsageError):

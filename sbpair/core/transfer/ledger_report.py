@@ -281,7 +281,7 @@ class IncidentCounter:
     def over(self) -> bool:
         """The ledger has no more lines. Whether its last run, if it is known, wrote that it had ended."""
         for key, destination in self._doubt.destinations().items():
-            self._may_be_double(key, destination, "an answer was lost, and no later line tells of the message")
+            self._may_be_double(key, destination, "an answer was lost, and no later line mentions the message")
         ended = self._run is None or self._run.who == NOT_RECORDED
         self._close()
         self._doubt = InDoubt()

@@ -36,7 +36,7 @@ _BY_REASON = {
     "MaxDeliveryCountExceeded": "The service put it there: it was received and not settled too often. To try again: "
     "sbpair drain {pair} --dlq",
     "EntityNotFound": "Its destination did not exist. Create the destination, then: sbpair drain {pair} --dlq",
-    "MessageTooLarge": "It is larger than its destination takes. Keep it with: sbpair drain {pair} --dlq --archive DIR",
+    "MessageTooLarge": "It is too large for its destination. Keep it with: sbpair drain {pair} --dlq --archive DIR",
     "ArgumentRefused": "Its destination refuses it as it is, for example without a session id where sessions are "
     "required (see the description). Keep it with: sbpair drain {pair} --dlq --archive DIR",
     "NotABacklogMessage": "It has no destination (`x-ms-path`): another program put it into the backlog queue. Keep it "

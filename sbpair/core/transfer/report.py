@@ -255,7 +255,7 @@ class DrainReport:
         row="ping messages completed",
     )
     purged: int = _count(
-        "Messages deleted because that was asked for.",
+        "Messages deleted on request.",
         Moment.SETTLED,
         _completed_as("purged"),
         metric="sbpair_purged_messages",

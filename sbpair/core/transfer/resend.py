@@ -35,11 +35,11 @@ CAME_LATER = "came after this run had looked"
 """A consumer that dead-letters what is sent to it again would otherwise keep the run going for ever."""
 LATER_STEP = "its turn has not come"
 NOT_PLANNED = "the plan does not have it"
-NEEDS_SESSION = "the destination takes messages with a session only"
+NEEDS_SESSION = "the destination requires a session id"
 NO_TIME_TO_LIVE = "its time to live is zero: it would expire at once"
 SAME_ID = "another message of this run has the same MessageId: the duplicate detection would drop it"
 UNREADABLE = "it is not an AMQP message"
-TOO_LARGE = "it is larger than the destination takes"
+TOO_LARGE = "it is too large for the destination"
 DUPLICATE = "the duplicate detection would drop it"
 SHORT_SECONDS = 600.0
 """A message that lives no longer, once it is sent, is worth a word: its consumers have to be there."""
@@ -50,7 +50,7 @@ HELD = "another receiver holds its session"
 OTHER_STATE = "its session has another state at the destination, or got one meanwhile"
 STATE_STAYS = "the state of a session, which the destination does not keep"
 NOT_REACHED = "not reached before the run ended"
-NOT_SCHEDULED = "scheduled no more when its turn came: it became active, or somebody cancelled it"
+NOT_SCHEDULED = "no longer scheduled when its turn came: it became active or was cancelled"
 IN_DOUBT = "the commit was not answered: it was moved, or is still scheduled here"
 PRESENT = f"{DUPLICATE}: the destination got a message with the same MessageId not long ago"
 
@@ -87,8 +87,8 @@ def refuse_destination(
         )
     if (window := window_of(seen)) is not None and not despite_duplicate_detection:
         raise UsageError(
-            f"{seen.path} on {namespace} detects duplicates: it takes and drops a message whose MessageId it got "
-            f"within {format_duration(window)}, and nobody can see which ones its consumers have taken. {state}",
+            f"{seen.path} on {namespace} detects duplicates: it drops a message whose MessageId it got "
+            f"within {format_duration(window)}, and the ones that its consumers received are not visible. {state}",
             hint="Name another entity, or add --despite-duplicate-detection if such a message may be dropped.",
         )
 
@@ -323,7 +323,7 @@ class OnlyFor:
                 return Leave(f"{one.subscription} {COPY}, by its rule {one.rule}")
         takes = [one for one in tested(self._mine, view) if one.takes is not Takes.NO]
         if not takes:
-            return Leave("no rule of the subscription takes it")
+            return Leave("no rule of the subscription matches it")
         for one in takes:
             if one.takes is Takes.FAILS or one.rule in self._changing:
                 return Leave(f"rule {one.rule} of the subscription would change it")

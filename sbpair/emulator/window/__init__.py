@@ -377,5 +377,5 @@ def _seconds(asked: Mapping[str, Any], name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise WindowError(f"`{name}` is a number of seconds.")
     if not 0 <= value <= MOST_SECONDS:
-        raise WindowError(f"`{name}` lies between 0 and {MOST_SECONDS:,}.")
+        raise WindowError(f"`{name}` is between 0 and {MOST_SECONDS:,}.")
     return float(value)

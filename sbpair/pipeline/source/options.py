@@ -325,7 +325,7 @@ def backlog_in(options: Mapping[str, str]) -> Backlog:
     side = _one_of(Side, "side", options.get("side", Side.SECONDARY))
     if side is Side.PRIMARY and not queues and "ranges" not in options:
         raise UsageError(
-            "The backlog queues are on the secondary; on the primary the option queues names what is read."
+            "The backlog queues are on the secondary; on the primary the option queues selects what is read."
         )
     return Backlog(PairByName.load(options.get("pair"), Path(config) if config else None), queues, side)
 

@@ -244,7 +244,7 @@ _RUN = re.compile(r"[\w.-]{1,80}", re.ASCII)
 
 def _budget(reserve: int) -> float:
     if not 0 <= reserve < NAMESPACE_CREDITS_PER_SECOND:
-        raise ValueError(f"reserve lies between 0 and {NAMESPACE_CREDITS_PER_SECOND - 1}, not {reserve}")
+        raise ValueError(f"reserve is between 0 and {NAMESPACE_CREDITS_PER_SECOND - 1}, not {reserve}")
     return credits_beside(reserve)
 
 

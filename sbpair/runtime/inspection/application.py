@@ -90,7 +90,7 @@ _NEXT = "Run: sbpair provision --dry-run"
 def _of_entity(entity: str, found: int | ServiceError) -> Diagnosis:
     """A primary that is away is no reason not to divert."""
     if isinstance(found, int):
-        return Diagnosis("entity", entity, Verdict.OK, f"{entity} takes messages up to {found} bytes.")
+        return Diagnosis("entity", entity, Verdict.OK, f"{entity} accepts messages up to {found} bytes.")
     return Diagnosis.of_error("entity", entity, found, verdict=Verdict.WARNING)
 
 
@@ -102,6 +102,6 @@ def _of_sizes(theirs: Sequence[int | ServiceError], ours: Sequence[int | Service
             "size",
             "secondary",
             Verdict.WARNING,
-            f"The primary takes {largest} bytes a message, a backlog queue {backlog}; larger ones cannot be diverted.",
+            f"The primary accepts {largest} bytes a message, backlog queues {backlog}: larger ones cannot be diverted.",
             "Raise the limit of the backlog queues, or use a secondary of the primary's tier.",
         )

@@ -356,7 +356,7 @@ async def gather(
         await side_by_side(lambda read: read(), reads, at_once=len(reads))
         await _read_destinations(first, second)
     else:
-        first.unread.append(Unread("namespace", NOT_ASKED, "only the secondary's queues were asked for"))
+        first.unread.append(Unread("namespace", NOT_ASKED, "only the secondary's queues were requested"))
         await _read_secondary(second, pair, peek, scope)
     return Snapshot(FORMAT_VERSION, taken_at, PairFields.of(pair), first.snapshot(), second.snapshot())
 

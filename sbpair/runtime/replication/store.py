@@ -70,8 +70,8 @@ class SessionStore:
         async with aclosing(self._journal.scan(FIRST_EDITION)) as old:  # type: ignore[type-var]
             async for _ in old:
                 raise JournalError(
-                    f"{self._journal.name} was written by an older sbpair and knows sessions by their id alone, not "
-                    "the queue they are in.",
+                    f"{self._journal.name} was written by an older sbpair and identifies sessions by their id alone, "
+                    "not by queue.",
                     hint="Let the older version process what waits, then go on with a new journal.",
                 )
         namespaces = sorted({_host_name(host) for host in hosts})

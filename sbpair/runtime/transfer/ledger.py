@@ -396,7 +396,7 @@ def _check_way(there: Mapping[str, Any], way: Mapping[str, Any], path: Path, num
         )
     if there and way and there != way:
         raise UsageError(
-            f"Line {number} of the ledger {path} tells of messages {_told(there)}; this run moves them {_told(way)}. "
+            f"Line {number} of the ledger {path} records messages {_told(there)}; this run moves them {_told(way)}. "
             "The file was left as it was, and nothing was moved.",
             hint="Name the ledger of this pair, or begin a new one with --new-ledger.",
         )
@@ -407,7 +407,7 @@ def _check_destination(queue: str, destination: Any, wanted: Mapping[str, str], 
     to = wanted.get(queue.lower())
     if to is not None and destination and isinstance(destination, str) and destination.lower() != to.lower():
         raise UsageError(
-            f"Line {number} of the ledger {path} tells of a message of {quoted(queue)} that was sent to "
+            f"Line {number} of the ledger {path} records a message of {quoted(queue)} that was sent to "
             f"{quoted(destination)}; this run sends to {quoted(to)}, and would complete it without sending it. "
             "The file was left as it was, and nothing was moved.",
             hint="Name another ledger, or begin a new one with --new-ledger.",

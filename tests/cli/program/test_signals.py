@@ -134,7 +134,7 @@ def test_a_signal_ends_the_wait_for_an_answer(
         _, err = end(process, number, code)
     said = [one for one in err.splitlines() if number.name in one]
     assert 1 <= len(said) <= 2, err
-    assert "a second signal leaves at once" in said[0]
+    assert "a second signal exits at once" in said[0]
     assert_nothing_left(home, before, "journal.db-wal", "journal.db-shm")
 
 

@@ -101,7 +101,7 @@ async def test_a_queue_that_still_cannot_be_read_is_told_in_short(capsys: pytest
     assert capsys.readouterr().err.splitlines() == [
         f"Cannot read q/0 (connection-lost: {why}); next try in 1s.",
         "Still cannot read q/0 (connection-lost); next try in 2s.",
-        "Cannot read q/0 (timeout); given up.",
+        "Cannot read q/0 (timeout); no further try.",
         "Waiting in q/0 and 1 more: the next message of each is locked by another receiver (a killed run keeps its "
         "locks) until 00:01:00 UTC at the latest, unless it renews them; sessions are not overtaken.",
         "Going on.",

@@ -111,7 +111,7 @@ def test_what_a_destination_would_refuse_or_drop_stays_with_the_reason(made: Ent
     assert all("duplicate detection would drop it until" in reason for reason in swallowed.data["left"])
     ran = made.runner("dlq", "resubmit", queue, "--to", sessions, "--yes", "-o", "json")
     assert (ran.code, ran.data["forwarded"]) == (3, 1)
-    assert ran.data["left"] == {"the destination takes messages with a session only": 1}
+    assert ran.data["left"] == {"the destination requires a session id": 1}
     assert made.ids(sessions) == ["b"]
     assert made.ids(queue, dead_letter=True) == ["a"]
 

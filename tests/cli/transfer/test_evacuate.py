@@ -119,13 +119,13 @@ def test_what_is_in_the_way_is_said_and_nothing_is_touched(made: Entities) -> No
     made.dead("plain", messages("dead", 1))
     lines = {one["entity"]: one for one in made.runner(*WORDS, "--except", "orders", "--dry-run", "-o", "tsv").records}
     assert lines["orders"]["left"] == "1"
-    assert lines["orders"]["note"] == "not asked for"
+    assert lines["orders"]["note"] == "excluded"
     assert [lines["plain"][name] for name in ("kind", "action", "counted")] == ["queue", "conflict", "1"]
     assert "it detects duplicates there" in lines["plain"]["note"]
     assert lines["plain/$deadletterqueue"]["to"] == f"{HELD}/queues/plain/dead-letters"
     part = made.runner(*WORDS, "--except", "ORDERS", "--despite-duplicate-detection", "--yes", "-o", "json")
     assert (part.code, part.data["source_empty"]) == (0, False)
-    assert [(one["entity"], one["reason"]) for one in part.data["left"]] == [("orders", "not asked for")]
+    assert [(one["entity"], one["reason"]) for one in part.data["left"]] == [("orders", "excluded")]
     assert (made.ids("orders"), made.ids("plain"), made.ids("plain", Side.SECONDARY)) == (["orders0"], [], ["dead0"])
 
 
@@ -152,7 +152,7 @@ def test_a_plan_is_written_read_and_refused_once_an_entity_has_changed(made: Ent
     killed_after_its_first_change(made, "--plan", "plan.json", "--rate", "0.01")
     done = made.runner(*WORDS, "--plan", "plan.json", "--yes", "-o", "json")
     assert (done.code, made.ids("orders", Side.SECONDARY)) == (0, ["orders0", "orders1"]), done
-    assert [one["reason"] for one in done.data["left"]] == ["not asked for"]
+    assert [one["reason"] for one in done.data["left"]] == ["excluded"]
     assert len(made.ids("test-orders")) == 2
     again = made.runner(*WORDS, "--plan", "plan.json", "--yes", "-o", "json")
     assert (again.code, again.data["moves"]) == (0, []), "killed on its last step, it would be begun once more"
@@ -252,7 +252,7 @@ def test_a_follower_that_is_killed_goes_on_and_a_cut_over_beside_it_ends_it(made
     until(lambda: there() == 2 * sent, process)
     shown = made.runner(*WORDS, "--status", "-o", "json")
     assert (shown.code, {one["entity"] for one in shown.data["lag"]}) == (0, {"orders", "by/session"}), shown
-    assert "local-primary takes messages." in shown.stderr
+    assert "local-primary accepts messages." in shown.stderr
     cut = made.runner(*WORDS, "--cut-over", "--yes", "-o", "json", timeout=LIMIT_SECONDS)
     assert (cut.code, cut.data["source_empty"], cut.data["closed"]) == (0, True, True), cut
     stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
@@ -277,7 +277,7 @@ def test_a_follower_that_is_interrupted_prints_both_ways_on(made: Entities) -> N
     process.communicate(timeout=LIMIT_SECONDS)
     said = log.read_text(encoding="utf-8")
     assert process.returncode == 130, said
-    assert "Stopped following. local-primary still takes messages; 0 messages wait there." in said
+    assert "Stopped following. local-primary still accepts messages; 0 messages wait there." in said
     assert "Go on with: sbpair evacuate local-primary local-secondary --follow" in said
     assert "Or cut over: sbpair evacuate local-primary local-secondary --cut-over" in said
     assert "The way back is open" in said
@@ -290,8 +290,8 @@ def test_what_was_held_for_a_subscription_is_handed_to_it_alone_though_the_first
     made.send_together("news", news)
     done = made.runner(*WORDS, "--yes")
     assert done.code == 0, done
-    (line,) = (line for line in done.stderr.splitlines() if "goes to it alone with: " in line)
-    words = shlex.split(line.partition("with: sbpair ")[2])
+    (line,) = (line for line in done.stderr.splitlines() if "to it alone: " in line)
+    words = shlex.split(line.partition("alone: sbpair ")[2])
     assert words[-1] == "--delete-empty"
     german, held = "news/Subscriptions/german", f"{HELD}/topics/news/german"
     process = made.runner.start(*words, "--rate", "20", "--yes", "-q")

@@ -419,7 +419,7 @@ def test_findings_of_one_check_are_one_thing_to_do() -> None:
     near_full = finding("SBP009", Severity.WARNING, "invoices")
     first, second, third = alike([*missing, full, near_full])
     assert (len(first.findings), first.subject) == (6, "contoso/x-servicebus-transfer/0-2, 7, 10-11")
-    assert first.message == "0 is missing. And 5 more like it."
+    assert first.message == "0 is missing. And 5 similar findings."
     assert first.remedy == "sbpair provision p"
     assert (second.subject, second.message) == ("orders", "It is missing.")
     assert third.first.severity is Severity.WARNING

@@ -98,4 +98,4 @@ def test_the_role_in_an_alias_is_said_only_where_the_resource_manager_told_it() 
     assert known.startswith("contoso-weu is the Primary of the Geo-DR alias contoso, with contoso-neu; ")
     member, role = sentences(Discovery((NamespaceSearched("contoso-weu", "h", alias="contoso"),), {}))
     assert member.startswith("contoso-weu is a member of the Geo-DR alias contoso; ")
-    assert role == "Only the resource manager tells its role: configure `subscription` for contoso-weu."
+    assert role == "Only the resource manager returns its role: configure `subscription` for contoso-weu."

@@ -115,7 +115,7 @@ def test_what_turns_out_too_large_is_dead_lettered_when_the_limit_is_known():
     bench.destinations.limit_known("orders", 100)
     [settle] = bench.of(Settle)
     assert (settle.received.sequence_number, settle.reason) == (2, "MessageTooLarge")
-    assert settle.description == "The message is larger than the 100 bytes that orders takes."
+    assert settle.description == "The message is larger than the 100 bytes that orders accepts."
 
 
 def test_after_a_failure_a_destination_gets_a_single_batch_at_a_time():

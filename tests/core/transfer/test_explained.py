@@ -117,7 +117,7 @@ SITUATIONS: dict[str, tuple[MessageContext, str, str]] = {
     "too large for it": (
         planted(dead=("MessageTooLarge", "x")),
         "too-large-for-destination",
-        "larger than its destination",
+        "too large for its destination",
     ),
     "refused by it": (planted(dead=("ArgumentRefused", "x")), "refused-by-destination", "refuses it"),
     "no destination": (planted(dead=("NotABacklogMessage", "x")), "no-destination", "no destination"),
@@ -230,7 +230,7 @@ def test_the_rule_that_takes_it_is_named() -> None:
         told(explain(known), "rule") == "taken by the rule german, labelled; an action of labelled may have changed it"
     )
     none = planted(entity=AUDIT, rules=rules[:2], properties={"country": "US"})
-    assert told(explain(none), "rule").startswith("no rule takes it now")
+    assert told(explain(none), "rule").startswith("no rule matches it now")
     unknown = explain(planted(entity=AUDIT, manage=False))
     assert [one.known for one in unknown.statements if one.about == "rule"] == [False]
 

@@ -191,7 +191,7 @@ def test_what_may_be_twice_at_its_destination_is_named_and_what_was_refused_is_n
     )
     assert {double.message_id: double.why for double in told.possible_doubles} == {
         "m1": "an earlier send of it was not answered",
-        "m4": "an answer was lost, and no later line tells of the message",
+        "m4": "an answer was lost, and no later line mentions the message",
         "m6": "an earlier send of it was not answered",
         "m7": "it was sent more than once",
     }

@@ -408,7 +408,7 @@ def test_what_a_format_cannot_hold_is_left_out_and_told() -> None:
     )
     found = FoundNamespace.of("contoso-weu", Tier.PREMIUM, 0.0, entities)
     value = "it compares with a value of a type that the file cannot hold"
-    none_left = "there is no rule left; what is made from the file takes every message."
+    none_left = "there is no rule left; a subscription made from the file gets every message."
     a, b = "news/Subscriptions/a: ", "news/Subscriptions/b: "
     both = {
         f"{a}rule moment is left out: {value}.",

@@ -79,7 +79,7 @@ def to_entity(stage: Stage, entity: str = "orders") -> dict[str, str]:
 
 def test_no_more_can_be_left_to_others_than_there_is(stage: Stage) -> None:
     assert WriteOptions.parse(to_entity(stage) | {"reserve": "400"}, overwrite=False, of_backlog=False).budget == 600
-    with pytest.raises(UsageError, match="reserve lies between 0 and 999, not 1000"):
+    with pytest.raises(UsageError, match="reserve is between 0 and 999, not 1000"):
         WriteOptions.parse(to_entity(stage) | {"reserve": "1000"}, overwrite=False, of_backlog=False)
 
 

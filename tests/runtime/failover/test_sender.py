@@ -640,7 +640,7 @@ async def test_what_the_primary_would_never_take_is_not_diverted() -> None:
         world.primary.fail("send", EntityDisabledError("disabled"), entity="orders")
         await fail_over(world)
         large = compose(body=b"x" * 5000, message_id="1")
-        with pytest.raises(MessageTooLargeError, match=r"orders takes at most 4000\. It was not sent\."):
+        with pytest.raises(MessageTooLargeError, match=r"the limit of orders is 4000\. It was not sent\."):
             await world.pairing.sender("orders").send(large)
         assert len(world.diverted_payloads()) == 1
         fits = compose(body=b"x" * 3500, message_id="2")

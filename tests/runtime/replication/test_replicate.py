@@ -299,7 +299,7 @@ async def test_a_journal_of_other_namespaces_is_refused(both: Stage) -> None:
 async def test_a_journal_of_the_first_edition_is_refused_with_what_to_do(both: Stage) -> None:
     await both.journal.create("session", "s", {"session_id": "s", "state": "completed"}, ttl_seconds=60)
     await both.send(("s", "m1"))
-    with pytest.raises(JournalError, match="knows sessions by their id alone") as caught:
+    with pytest.raises(JournalError, match="identifies sessions by their id alone") as caught:
         await both.consume()
     assert "new journal" in (caught.value.hint or "")
     assert both.left(PRIMARY)[0] == 1

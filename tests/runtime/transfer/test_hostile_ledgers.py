@@ -31,7 +31,7 @@ async def test_the_ledger_of_other_namespaces_is_not_continued(tmp_path: Path) -
     path = tmp_path / "ledger.jsonl"
     before = await written(path, entry())
     for other in (Way("another.servicebus.windows.net", WAY.to_namespace), Way(WAY.from_namespace, None)):
-        with pytest.raises(UsageError, match=r"tells of messages from 'contoso-neu.*this run moves them from"):
+        with pytest.raises(UsageError, match=r"records messages from 'contoso-neu.*this run moves them from"):
             Ledger(path, resume=True, way=other)
     assert path.read_bytes() == before
     again = Ledger(path, resume=True, way=WAY)

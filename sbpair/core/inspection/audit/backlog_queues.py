@@ -36,7 +36,7 @@ def _extra(view: View) -> Iterator[Found]:
         if name.index < count or user_of(queue.path, view.pair.secondary.host, view.others) is not None:
             continue
         state = (
-            "It is empty." if queue.empty else f"It holds {queue.contents}; sbpair drain {view.pair.name} takes them."
+            "It is empty." if queue.empty else f"It holds {queue.contents}; sbpair drain {view.pair.name} returns them."
         )
         yield Found(
             queue.path,
@@ -242,8 +242,8 @@ CHECKS = (
         "SBP011",
         "Forwarding on a backlog queue",
         Severity.WARNING,
-        "A forwarding rule moves messages away as they arrive; the syphon never sees them. Forwarded dead letters end "
-        "up where nobody looks for backlog messages.",
+        "A forwarding rule moves messages away as they arrive; the syphon never receives them. Forwarded dead letters "
+        "end up where backlog messages are not expected.",
         "sbpair provision {pair} --update",
         _forwarding,
     ),

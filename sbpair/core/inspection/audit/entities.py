@@ -32,7 +32,7 @@ def _too_small(view: View) -> Iterator[Found]:
         limit = _message_limit(entity)
         if limit is not None and limit < BACKLOG_MESSAGE_KILOBYTES:
             yield Found(
-                path, f"It takes messages up to {limit} KB; a backlog queue may hold {BACKLOG_MESSAGE_KILOBYTES} KB."
+                path, f"Its message limit is {limit} KB; a backlog queue may hold {BACKLOG_MESSAGE_KILOBYTES} KB."
             )
         if _free_bytes(entity) < BACKLOG_MESSAGE_KILOBYTES * 1024:
             yield Found(path, f"It has no room left for a message of {BACKLOG_MESSAGE_KILOBYTES} KB.")
@@ -44,8 +44,8 @@ def _larger_than_backlog(view: View, path: str, limit: int | None) -> Iterator[F
     if limit is not None and limit > BACKLOG_MESSAGE_KILOBYTES and view.secondary.tier() is not Tier.PREMIUM:
         yield Found(
             path,
-            f"It takes messages up to {limit} KB, the backlog queues only {BACKLOG_MESSAGE_KILOBYTES} KB: larger ones "
-            "cannot be diverted.",
+            f"Its message limit is {limit} KB, that of the backlog queues {BACKLOG_MESSAGE_KILOBYTES} KB: larger "
+            "messages cannot be diverted.",
             Severity.WARNING,
         )
 
@@ -89,10 +89,10 @@ CHECKS = (
     ),
     Check(
         "SBP019",
-        "Entity cannot take a backlog message back",
+        "Entity cannot accept a backlog message",
         Severity.ERROR,
         "A message may have been diverted at up to 256 KB. An entity with a smaller limit or without room refuses it "
-        "on the way back; one with a larger limit takes messages that a secondary of a lower tier cannot.",
+        "on the way back; one with a larger limit accepts messages that are too large for a secondary of a lower tier.",
         "az servicebus queue show --name {subject} --namespace-name ... --resource-group ...\n"
         "Raise the entity's limit, make room, or give the secondary the primary's tier.",
         _too_small,
@@ -162,9 +162,9 @@ def _dead_letters(view: View) -> Iterator[Found]:
     for _, queue in view.own_backlog():
         dead = queue.facts.counts.dead_letter + queue.facts.counts.transfer_dead_letter
         if dead:
-            yield Found(queue.path, f"{counted(dead, 'dead letter')}: nothing moves them on by itself.")
+            yield Found(queue.path, f"{counted(dead, 'dead letter')}: they stay until somebody moves them.")
         elif queue.peeked is not None and queue.peeked.dead_letter:
-            yield Found(queue.path, "Dead letters that the counts do not show: nothing moves them on by itself.")
+            yield Found(queue.path, "Dead letters that the counts do not show: they stay until somebody moves them.")
     _say_if_incomplete(view)
 
 

@@ -69,7 +69,7 @@ class FindingGroup:
         """The common one; the first one's with how many there are besides, where they differ."""
         if all(one.message == self.first.message for one in self.findings):
             return self.first.message
-        others = counted(len(self.findings) - 1, "more like it", "more like it")
+        others = counted(len(self.findings) - 1, "similar finding")
         return f"{self.first.message.rstrip('.')}. And {others}."
 
     @property
@@ -181,7 +181,7 @@ class Side:
     def tier(self) -> Tier:
         tier = self.facts().tier
         if tier is None:
-            raise CannotRun(f"the {self.facts().control_plane} API does not tell the tier of {self.name}")
+            raise CannotRun(f"the {self.facts().control_plane} API does not include the tier of {self.name}")
         return tier
 
     def tier_if_known(self) -> Tier | None:

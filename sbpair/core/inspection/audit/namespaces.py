@@ -78,7 +78,7 @@ def _independent(view: View) -> Iterator[Found]:
     if primary.location is None or secondary.location is None:
         raise OnlyArmTells("region unknown: it needs ARM access (`management: arm`)")
     if _region(primary.location) == _region(secondary.location):
-        yield Found(subject, f"Both namespaces are in {secondary.location}: an outage of that region takes both.")
+        yield Found(subject, f"Both namespaces are in {secondary.location}: an outage of that region affects both.")
 
 
 def _region(location: str) -> str:
@@ -91,7 +91,7 @@ def _geo_dr(view: View, side: Side) -> Iterator[Found]:
     facts = side.facts()
     if not (facts.alias or facts.geo_dr_role or facts.geo_dr_partner):
         return
-    role = facts.geo_dr_role or "role not told by this API"
+    role = facts.geo_dr_role or "role not included in this API"
     partner = f" with {facts.geo_dr_partner}" if facts.geo_dr_partner else ""
     read_only = (facts.geo_dr_role or "").lower() == _READ_ONLY_ROLE
     yield Found(
@@ -108,7 +108,7 @@ def _geo_replication(view: View, side: Side) -> Iterator[Found]:
     if facts.control_plane == ControlPlane.DATA_PLANE:
         if facts.tier in (Tier.BASIC, Tier.STANDARD):
             return  # replication is a feature of Premium
-        raise CannotRun(f"the data-plane API does not tell whether {side.name} is geo-replicated")
+        raise CannotRun(f"geo-replication of {side.name} unknown: the data-plane API does not include it")
     if facts.geo_replication:
         yield Found(side.name, f"The {side.role} is geo-replicated ({facts.geo_replication}).")
 
@@ -117,7 +117,7 @@ def _geo_replication(view: View, side: Side) -> Iterator[Found]:
 def _clock_skew(view: View, side: Side) -> Iterator[Found]:
     facts = side.facts()
     if facts.service_time is None or side.seen.observed_at is None:
-        raise CannotRun(f"the {facts.control_plane} API did not tell the time of {side.name}")
+        raise CannotRun(f"the {facts.control_plane} API did not return the time of {side.name}")
     skew = side.seen.observed_at - facts.service_time
     if abs(skew) < view.thresholds.clock_skew_warning_seconds:
         return
@@ -185,7 +185,7 @@ def _more_rights(view: View) -> Iterator[Found]:
 def _state(view: View, side: Side) -> Iterator[Found]:
     facts = side.facts()
     if facts.status is None:
-        raise OnlyArmTells(f"the {facts.control_plane} API does not tell the status of {side.name}")
+        raise OnlyArmTells(f"the {facts.control_plane} API does not include the status of {side.name}")
     if facts.status.lower() not in _GOOD_STATES:
         yield Found(side.name, f"The {side.role}'s status is {facts.status}.")
 
@@ -255,7 +255,7 @@ CHECKS = (
         "Two primaries with the same label",
         Severity.ERROR,
         "Backlog queues are named for the first label of the primary's host only. Namespaces of two clouds can have "
-        "the same label; on one secondary their messages cannot be told apart.",
+        "the same label; on one secondary their messages cannot be distinguished.",
         "sbpair config show\nGive one of the two pairs another secondary.",
         _same_label,
     ),
