@@ -52,6 +52,13 @@ LEFT_IN_NAMES = {
     "runtime/replication/consumer.py:look",
 }
 NOT_IN_SENTENCES = re.compile(r"\b(?:whoever|so many|anew|for good)\b", re.IGNORECASE)
+NOT_FOR_USERS = re.compile(
+    r"\b(?:(?:is|are|was|were|been?) told|told (?:by|of)|tells? (?:of|nothing)|not tell|unasked|not asked for"
+    r"|nobody (?:can be asked|is there|lists|looks|knows|holds)|(?:fall|fell) together|speaks? of"
+    r"|(?:knows?|sees?|takes) (?:no|nothing)|takes (?:only )?messages|more like it|the answer was no)\b",
+    re.IGNORECASE,
+)
+"""In pages, help and texts that commands print: messages, queues and commands are not persons."""
 MOST_SHARED = 76
 """Class names that two rooms have; it may only shrink."""
 MOST_LINES_OF_ONE = 3
@@ -118,6 +125,45 @@ def test_no_docstring_comment_or_help_has_a_forbidden_word() -> None:
     places = (*files(), *((page.name, page.read_text("utf-8")) for page in ROOT.glob("cli/pages/*.md")))
     found = {f"{path}: {match[0]}" for path, text in places for match in NOT_IN_SENTENCES.finditer(text)}
     assert found == set()
+
+
+def texts(source: str) -> Iterator[str]:
+    """What a module may show: its string constants, and the docstrings of commands, which are their help."""
+    tree = ast.parse(source)
+    hidden = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    hidden |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in hidden:
+            yield node.value
+        elif isinstance(node, ast.FunctionDef) and "Annotated[" in ast.unparse(node.args):
+            yield ast.get_docstring(node) or ""
+
+
+def phrases(text: str) -> list[str]:
+    return [match[0] for match in NOT_FOR_USERS.finditer(" ".join(text.split()))]
+
+
+def test_no_text_for_users_speaks_of_things_as_persons() -> None:
+    places = [(path, text) for path, source in files() for text in texts(source)]
+    pages = (*ROOT.glob("cli/pages/*.md"), ROOT.parent / "README.md")
+    places += [(page.name, page.read_text("utf-8")) for page in pages]
+    assert {(path, phrase) for path, text in places for phrase in phrases(text)} == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("""say("The tier is told by ARM")""", ["is told"]),
+        ("""say(f"{place} takes" " messages again")""", ["takes messages"]),
+        ("""def run(x: Annotated[str, 1]):\n    \'Delete it unasked.\'""", ["unasked"]),
+        ("""def run(x):\n    \'Nobody can be asked.\'""", []),
+        ("""say("It accepts messages.")""", []),
+    ],
+)
+def test_phrases_are_found_in_what_users_read(source: str, found: list[str]) -> None:
+    assert [phrase for text in texts(source) for phrase in phrases(text)] == found
 
 
 def test_no_long_loop_is_over_one() -> None:

@@ -151,7 +151,7 @@ def _configured(pair: str | Pair, host: str) -> Pair:
     if pair.primary.host.lower() != host.lower():
         raise ValueError(
             f"The primary of the pair {pair.name!r} is {pair.primary.host}, and this client is for {host}: what it "
-            "cannot send would wait where nobody looks for it."
+            "cannot send would wait where no drain looks for it."
         )
     return pair
 

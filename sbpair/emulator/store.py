@@ -427,7 +427,7 @@ class Store(NamespaceStore):
         """The disk is full, or worse. Who waits for an answer gets one; what is pending is tried again and again."""
         if self.failure is None:
             _LOG.error(
-                "The store %s cannot be written: %s. Senders are told that the service is busy, and nothing is "
+                "The store %s cannot be written: %s. Senders get the error that the service is busy, and nothing is "
                 "confirmed; it is tried again every %.0f s.",
                 self.path,
                 why,

@@ -190,7 +190,7 @@ class House(GatewayView):
         found = self.pairing.verification
         if primary_serves or (found is not None and found.ready) or self.pairing.backlog_queue_count > 0:
             return []
-        return [*(found.problems if found is not None else ()), f"{self.pair.primary.label} takes no messages."]
+        return [*(found.problems if found is not None else ()), f"{self.pair.primary.label} accepts no messages."]
 
     def status(self) -> GatewayPair:
         """As `sbpair gateway status` shows it."""

@@ -100,7 +100,7 @@ class NamespaceByName:
             access = settings.side("source", "primary")
         except ConfigurationError as error:
             said = error.message.replace("pairs.source.primary.", "").replace("pairs.source.primary", "namespace")
-            beside = "Give the options `namespace` and `host` where the name does not tell the host."
+            beside = "Give the options `namespace` and `host` where the host does not follow from the name."
             hint = beside if "host" in (error.hint or "") or "its name" in (error.hint or "") else error.hint
             raise ConfigurationError(f"The options of the source: {said}", hint=hint) from error
         if access is None:

@@ -118,8 +118,7 @@ def _result(name: str, found: SendDryRun) -> CommandResult:
             rows.append(_Row("would not be taken", f"{where}: {reason}", number))
     blind = [place.namespace for place in found.places if not place.asked]
     notes = [
-        f"Not checked without Manage on {namespace}: whether {found.entity} is full or takes messages with a session "
-        "only."
+        f"Not checked without Manage on {namespace}: whether {found.entity} is full or requires a session id."
         for namespace in blind
     ]
     if found.stopped_at is not None:

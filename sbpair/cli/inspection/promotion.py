@@ -37,7 +37,7 @@ def report(
     """Compare what a namespace has after a promotion with its last snapshot, with ledgers and archives.
 
     Forced promotion of Geo-Replication loses what was not replicated, and brings back what was settled in that time; a
-    Geo-DR failover takes no messages along. Each claim has its evidence. `lost` is said only where nobody can have
+    Geo-DR failover does not move messages. Each claim has its evidence. `lost` is said only where nobody can have
     received the message and it has not expired; otherwise it is `unaccounted`. What was there before --since (the time
     of the promotion, less the replication lag) is not missed. Reads only, and browses every entity. Needs Manage and
     Listen. Exit code: 0 nothing found, 5 claims, 3 not everything could be browsed.

@@ -441,8 +441,5 @@ def _notes(report: DrainReport, asked: Asked) -> Iterator[str]:
         restore = f"sbpair restore {report.archive} --pair {asked.pair} --ledger restored.jsonl"
         yield f"To send the archived messages to their destinations: {restore}"
     if report.unchecked:
-        full = "is full or takes" if len(report.unchecked) == 1 else "are full or take"
-        yield (
-            f"Not checked without Manage on the primary: whether {listed(report.unchecked)} {full} messages with a "
-            "session only."
-        )
+        full = "is full or requires" if len(report.unchecked) == 1 else "are full or require"
+        yield (f"Not checked without Manage on the primary: whether {listed(report.unchecked)} {full} a session id.")

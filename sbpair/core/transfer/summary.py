@@ -227,8 +227,8 @@ class MoveResult:
             yield f"Not read: {failure.queue}: {with_hint(failure.error.message, failure.error.hint)}"
         if report.unchecked:
             yield (
-                f"Not checked without Manage on {self.to_namespace}: whether {self.to} is full, takes messages with a "
-                "session only, or drops what it takes for duplicates."
+                f"Not checked without Manage on {self.to_namespace}: whether {self.to} is full, requires a session "
+                "id, or drops messages as duplicates."
             )
         if report.uncompleted and self.to is None:
             yield (

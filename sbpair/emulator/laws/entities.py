@@ -239,7 +239,7 @@ class PartitionLaws:
         "broker/transactions.py Transaction._bind",
     )
     partition_unavailable = fixed(
-        "A partition that is unavailable takes nothing; messages without a key go to the others.",
+        "A partition that is unavailable accepts nothing; messages without a key go to the others.",
         _PARTITIONED,
         "broker/partitions.py check_open",
         differs="only by the fault `partition-down:partition=3`; counts include what waits there",

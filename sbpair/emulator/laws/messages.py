@@ -121,7 +121,7 @@ class MessageLaws:
         "broker/topics.py Subscription.evaluating",
     )
     no_rule_no_copy = fixed(
-        "A subscription is made with a rule that matches all; without rules it takes nothing.",
+        "A subscription is made with a rule that matches all; without rules it gets nothing.",
         _RULES,
         "namespace.py Namespace.create_subscription",
     )

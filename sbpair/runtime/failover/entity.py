@@ -166,7 +166,7 @@ class MonitoredEntity:
         """What a send raises while the entity is invalid: the error the ping met, a new one for each send."""
         cause = self._machine.cause
         if cause is None:
-            return ServiceError(f"The entity {self.entity!r} takes no messages.", entity=self.entity)
+            return ServiceError(f"The entity {self.entity!r} accepts no messages.", entity=self.entity)
         refusal = copy.copy(cause)
         refusal.__cause__ = cause
         return refusal

@@ -264,7 +264,7 @@ class _Worker:
         error = None
         try:
             if self._ledger is None:
-                raise RuntimeError("a process that was told of no ledger sent lines for one")
+                raise RuntimeError("a process without a ledger sent lines for one")
             await self._ledger.append(lines, room_bytes, synced=synced)
         except LedgerError as raised:
             error = raised

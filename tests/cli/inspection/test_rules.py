@@ -69,7 +69,7 @@ def test_why_a_rule_does_not_take_a_message_and_what_its_action_changes(local: S
     assert rules["german"]["changes"] == ["lang: not set -> 'de'", "draft is removed"]
     assert rules["large"]["because"] == ["amount > 100 is unknown: amount is not set"]
     assert rules["invoices"]["because"] == ["kind = 'new' is unknown: kind is not set"]
-    assert "Disabled, and takes nothing" in rules["all-but-off"]["because"][0]
+    assert "Disabled, and gets no messages" in rules["all-but-off"]["because"][0]
     mistake = local("rules", "test", topic, "--property", "sys.Nothing=1")
     assert (mistake.code, "sys.subject" in mistake.stderr) == (2, True)
     assert local("rules", "test", "orders", "--property", "a=1").code == 1
