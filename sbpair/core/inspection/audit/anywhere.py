@@ -166,7 +166,7 @@ def _never_matching(view: View) -> Iterator[Found]:
     for subscriptions in _below(view).values():
         for facts in subscriptions:
             if not facts.rules:
-                yield Found(facts.path, "It has no rule: it takes no message.")
+                yield Found(facts.path, "It has no rule, so it gets no messages.")
             for rule in facts.rules:
                 if rule.name.startswith(CATCH_ALL_RULE):
                     continue  # nothing may be left for it
@@ -192,7 +192,7 @@ def _unread_by_anybody(view: View) -> Iterator[Found]:
         touched = (
             "and nobody has touched it since"
             if untouched
-            else "and whether anybody receives is not told by the service"
+            else "and the service does not report whether a receiver is connected"
         )
         grave = untouched or waited >= view.thresholds.stranded_error_seconds
         yield Found(
@@ -335,10 +335,10 @@ CHECKS = (
     ),
     _check(
         "SBP033",
-        "Forwarding to an entity that takes nothing",
+        "Forwarding to a missing or disabled entity",
         Severity.ERROR,
         "Messages that an entity forwards to one that is gone or disabled become transfer dead letters at their "
-        "source, where nobody looks (Chaining Service Bus entities with autoforwarding).",
+        "source, where they are easily missed (Chaining Service Bus entities with autoforwarding).",
         _LOOK + "Create or enable the target, or end the forwarding.",
         _forwarding_to_nothing,
     ),
@@ -347,7 +347,7 @@ CHECKS = (
         "Rule that can never match",
         Severity.WARNING,
         "A filter that asks for two values of one property, compares with NULL or says FALSE is true for no message "
-        "(Subscription Rule SQL Filter Syntax); one without rules takes nothing (Topic filters and actions).",
+        "(Subscription Rule SQL Filter Syntax); one without rules gets no messages (Topic filters and actions).",
         _LOOK + "Correct the rule, or delete it.",
         _never_matching,
     ),
@@ -356,7 +356,7 @@ CHECKS = (
         "Nobody receives",
         Severity.WARNING,
         f"Messages have waited {format_duration(_LIMITS.stranded_error_seconds)} or more, or as long as nobody touched "
-        "the entity. The service does not tell whether a receiver is connected; its AccessedAt changes with sends as "
+        "the entity. The service does not report whether a receiver is connected; its AccessedAt changes with sends as "
         "well as receives (Message counters; Service Bus REST API).",
         "sbpair entity peek {pair}:{subject}\nStart the consumer, or delete the subscription that nobody needs.",
         _unread_by_anybody,
@@ -394,8 +394,8 @@ CHECKS = (
         "Keys that are unused or shared",
         Severity.INFO,
         "A shared access rule with Send and Listen is one key for senders and receivers; one of an entity that nobody "
-        "uses is a way in that nobody watches (Service Bus access control with Shared Access Signatures). Which client "
-        "uses which key is not told by the service.",
+        "uses is a way in that nobody watches (Service Bus access control with Shared Access Signatures). The "
+        "service does not report which client uses which key.",
         _LOOK + "Give senders and receivers a rule each, or Entra ID; delete rules that nobody uses.",
         _keys,
     ),
