@@ -3,7 +3,7 @@
 import json
 import time
 
-from sbpair.core.message import State
+from sbpair.core.message import Disposition, State
 from sbpair.core.names import backlog_queue_path
 from sbpair.core.rewrite import compose
 from sbpair.ports import Sides
@@ -77,6 +77,25 @@ def test_what_is_archived_while_the_source_is_throttled_is_archived_once(world: 
         f"m{one}" for one in range(20)
     )
     assert world.ids("orders") == []
+
+
+def test_deferred_messages_that_were_sent_do_not_count_as_left(world: World) -> None:
+    world.destination("orders")
+    put(world, "orders", 5)
+
+    async def defer(sides: Sides) -> None:
+        receiver = sides.primary.receiver("orders")
+        done = 0
+        while done < 5:
+            for one in await receiver.receive(5 - done, wait_seconds=5):
+                await receiver.settle(one, Disposition.DEFER)
+                done += 1
+        await receiver.close()
+
+    world.do(defer)
+    ran = world("sbpair undefer orders --limit 2 --yes -o json")
+    assert (ran.data["forwarded"], ran.data["left"]) == (2, {}), ran
+    assert len(world.ids("orders")) == 5
 
 
 def test_a_message_of_a_partitioned_queue_is_rescheduled_without_advice_for_a_ledger(world: World) -> None:

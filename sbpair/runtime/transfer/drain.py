@@ -569,6 +569,8 @@ class _Run:
         }
         for source, numbers in wanted.items():
             self._fetched |= {(source, number) for number in numbers}
+            # A run that is stopped now does not look again: what it counted before is so no longer.
+            self._found[source].whole = not numbers
             await pump.take_deferred(source, numbers)
         return any(wanted.values())
 
