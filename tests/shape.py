@@ -21,24 +21,24 @@ from typing import Any
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "sbpair"
 
-LINES = 103_100
+LINES = 107_500
 ROOMS = {
-    "": 1_640,
-    "amqp": 1_820,
-    "azure": 5_450,
-    "cli": 16_600,
-    "clients": 2_150,
-    "core": 20_500,
-    "emulator": 14_450,
-    "engine": 5_030,
-    "gateway": 3_390,
+    "": 1_680,
+    "amqp": 1_690,
+    "azure": 5_430,
+    "cli": 17_330,
+    "clients": 2_140,
+    "core": 22_330,
+    "emulator": 14_010,
+    "engine": 5_020,
+    "gateway": 3_380,
     "journal": 610,
-    "operations": 5_740,
-    "pipeline": 10_060,
-    "render": 2_850,
-    "runtime": 10_610,
-    "settings": 1_830,
-    "sqlfilter": 640,
+    "operations": 7_230,
+    "pipeline": 9_900,
+    "render": 3_190,
+    "runtime": 10_840,
+    "settings": 1_810,
+    "sqlfilter": 1_150,
 }
 """Lines of each room, a hundredth more than they had when this was set; "" are the modules that stand in none."""
 CAPABILITIES = ("transfer", "failover", "replication", "inspection", "cost")
@@ -54,7 +54,7 @@ PARAMETER_LISTS = {
     "clients/consumer.py:__init__": 11,
     "engine/port.py:__init__": 12,
 }
-MESSAGE_FILES = 17
+MESSAGE_FILES = 13
 MIRRORED_PERCENT = 60
 
 
