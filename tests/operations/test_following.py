@@ -257,7 +257,7 @@ async def test_one_queue_that_takes_nothing_does_not_make_the_namespace_closed(
     await ends.topology.update("invoices", {"status": EntityStatus.SEND_DISABLED})
     asked = replace(request_, status=True, dry_run=True)
     some = await evacuate(ends, asked)
-    assert (some.closed, "contoso takes messages" in some.closing("")) == (False, True)
+    assert (some.closed, "contoso accepts messages" in some.closing("")) == (False, True)
     await ends.topology.update("orders", {"status": EntityStatus.SEND_DISABLED})
     every = await evacuate(ends, asked)
     assert (every.closed, "contoso is closed to senders" in every.closing("")) == (True, True)
