@@ -171,7 +171,7 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
     return CommandResult(
         "pipeline replay",
         ReplayResult(pair, report),
-        (Table("", columns("what", "where: Destination or reason", "#messages"), rows),),
+        (Table("", columns("what: Outcome", "where: Destination or reason", "#messages"), rows),),
         notes=tuple(notes),
         closing=True,
         summary=f"{report.forwarded:,} of {report.matched:,} messages {verb} to the primary"

@@ -159,7 +159,7 @@ UNDELIVERABLE = "undeliverable: "
 class OutcomeRow:
     """A row of a table that says what became of messages."""
 
-    what: str = field(metadata=column("What"))
+    what: str = field(metadata=column("Outcome"))
     where: str = field(metadata=column("Destination or reason"))
     messages: int | None = field(metadata=column("Messages", counts=True))
     """None: it is not known how many."""
