@@ -246,12 +246,12 @@ class IncidentCounter:
         self._runs: list[RunSeen] = []
         self._messages: set[tuple[str, Key]] = set()
         self._sent: Counter[tuple[str, Key]] = Counter()
-        self._lines: set[tuple[Key, str, str]] = set()
+        self._lines: set[tuple[tuple[str, Key], str, str]] = set()
         """What a line says that stands in two files of a folder: a stream's is folded into another one."""
         self._outcomes: Counter[str] = Counter()
         self._destinations: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
-        self._doubles: dict[Key, PossibleDouble] = {}
+        self._doubles: dict[tuple[str, Key], PossibleDouble] = {}
         self._waits: list[float] = []
         self._enqueued: list[float] = []
         self._times: list[str] = []
@@ -280,8 +280,10 @@ class IncidentCounter:
 
     def over(self) -> bool:
         """The ledger has no more lines. Whether its last run, if it is known, wrote that it had ended."""
+        between = NOT_RECORDED if self._run is None else self._run.between
+        why = "an answer was lost, and no later line mentions the message"
         for key, destination in self._doubt.destinations().items():
-            self._may_be_double(key, destination, "an answer was lost, and no later line mentions the message")
+            self._may_be_double((between, key), destination, why)
         ended = self._run is None or self._run.who == NOT_RECORDED
         self._close()
         self._doubt = InDoubt()
@@ -296,11 +298,11 @@ class IncidentCounter:
     def _message(self, line: Line) -> None:
         key, outcome, said = line.key, line.outcome, line.fields
         time, destination = str(said.get("time")), str(said.get("destination") or "")
-        if (key, outcome, time) in self._lines:
-            return
-        self._lines.add((key, outcome, time))
         between = _between(line.way)
         message, enqueued = (between, key), key[3] / 1000
+        if (message, outcome, time) in self._lines:
+            return
+        self._lines.add((message, outcome, time))
         unanswered = self._doubt.note(line)
         self._messages.add(message)
         if self._run is None:
@@ -316,15 +318,16 @@ class IncidentCounter:
             if enqueued > 0 and (at := _moment(time)) is not None:
                 self._waits.append(at - enqueued)
             if self._sent[message] > 1:
-                self._may_be_double(key, destination, "it was sent more than once")
+                self._may_be_double(message, destination, "it was sent more than once")
         elif outcome in _UNDELIVERED:
             self._reasons[str(said.get("reason"))] += 1
         attempts = said.get("attempts")
         if unanswered or (isinstance(attempts, int) and attempts > 1):
-            self._may_be_double(key, destination, "an earlier send of it was not answered")
+            self._may_be_double(message, destination, "an earlier send of it was not answered")
 
-    def _may_be_double(self, key: Key, destination: str, why: str) -> None:
-        self._doubles.setdefault(key, PossibleDouble(key[2], destination, key[0], key[1], why))
+    def _may_be_double(self, message: tuple[str, Key], destination: str, why: str) -> None:
+        _, key = message
+        self._doubles.setdefault(message, PossibleDouble(key[2], destination, key[0], key[1], why))
 
     def report(self, ledgers: tuple[LedgerSeen, ...], *, verified: bool) -> IncidentReport:
         """All of them."""

@@ -197,6 +197,13 @@ def test_what_may_be_twice_at_its_destination_is_named_and_what_was_refused_is_n
     }
 
 
+def test_messages_of_two_pairs_are_not_taken_for_one() -> None:
+    """Queues of the same name, and the same numbers in them: two incidents side by side."""
+    other = {"from_namespace": "d.example", "to_namespace": "c.example"}
+    told = told_of(entry(number, attempts=2).line(way) for way in (WAY, other) for number in (1, 2))
+    assert (told.messages, told.sent, len(told.possible_doubles)) == (4, 4, 4)
+
+
 def test_no_line_makes_the_reader_fail() -> None:
     line = json.loads(entry(1).line(WAY))
     odd = [
