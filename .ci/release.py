@@ -227,7 +227,14 @@ def bill(wheel: Path) -> dict[str, Any]:
     extras = sorted(set(about.get_all("Provides-Extra", [])) - DEVELOPERS_EXTRAS)
     optional = {name: found for extra in extras for name, found in _closure(requirements, extra)}
     every = optional | required
-    edges = {name: sorted({_name(one) for one in _needed(found, "")} & every.keys()) for name, found in every.items()}
+    # `textual` needs `markdown-it-py[linkify]`: what an extra brings is needed by the package that has it.
+    asked: dict[str, set[str]] = {}
+    for one in (*requirements, *(each for found in every.values() for each in _needed(found, ""))):
+        asked.setdefault(_name(one), {""}).update(one.extras)
+    edges = {
+        name: sorted({_name(one) for extra in asked.get(name, {""}) for one in _needed(found, extra)} & every.keys())
+        for name, found in every.items()
+    }
     direct = sorted({_name(one) for extra in ("", *extras) for one in requirements if _applies(one, extra)})
     hashes = locked_hashes()
     refs = {name: _purl(found.metadata) for name, found in every.items()}

@@ -32,7 +32,6 @@ PATHS = (
     "tests/sqlfilter",
     "tests/cli/test_advice.py",
     "tests/cli/test_contents.py",
-    "tests/cli/test_renamed.py",
     "tests/runtime/inspection/test_backlog.py",
     "tests/runtime/inspection/test_gather.py",
     "tests/runtime/replication/test_handlers.py",

@@ -143,11 +143,12 @@ class MoveProgress(Shown):
 
     def _moved(self, messages: int, size_bytes: int) -> None:
         now = self._now()
-        if self._stalled(now):
-            self._began, self._done_before = now, self.done
+        resumed = self.done > 0 and self._stalled(now)
         self.done += messages
         self.size_bytes += size_bytes
         self._last_move = now
+        if resumed:  # what has just come says nothing of the pace yet
+            self._began, self._done_before = now, self.done
 
     def _stalled(self, now: float) -> bool:
         return now - self._last_move >= STALLED_SECONDS

@@ -193,14 +193,28 @@ class Calculated:
     right: "Expression"
 
     def __call__(self, view: MessageView) -> object:
-        result = values.arithmetic(self.operator, self.left(view), self.right(view))
-        if isinstance(result, str):
-            view.spend(len(result))
+        steps = self._steps()
+        result = steps[0].left(view)
+        for step in steps:
+            result = values.arithmetic(step.operator, result, step.right(view))
+            if isinstance(result, str):
+                view.spend(len(result))
         return result
 
     def __str__(self) -> str:
-        sides = (f"({side})" if isinstance(side, Calculated) else _operand(side) for side in (self.left, self.right))
-        return f" {self.operator} ".join(sides)
+        text = ""
+        for step in self._steps():
+            left = f"({text})" if text else _operand(step.left)
+            right = f"({step.right})" if isinstance(step.right, Calculated) else _operand(step.right)
+            text = f"{left} {step.operator} {right}"
+        return text
+
+    def _steps(self) -> list["Calculated"]:
+        """`1 + 1 + 1` is as deep as it is long: from the innermost one outwards, for a walk that needs no stack."""
+        steps = [self]
+        while isinstance(left := steps[-1].left, Calculated):
+            steps.append(left)
+        return steps[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +251,9 @@ def _operand(value: Expression) -> str:
 
 def everything_in(expression: Expression) -> Iterator[Expression]:
     """The expression and all that it is made of."""
-    yield expression
-    for field in fields(expression):
-        value = getattr(expression, field.name)
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, Expression):
-                yield from everything_in(part)
+    waiting = [expression]
+    while waiting:
+        yield (part := waiting.pop())
+        values_of = (getattr(part, field.name) for field in fields(part))
+        parts = [each for value in values_of for each in (value if isinstance(value, tuple) else (value,))]
+        waiting += [each for each in reversed(parts) if isinstance(each, Expression)]

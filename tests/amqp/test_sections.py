@@ -260,5 +260,7 @@ def test_properties_that_are_text_go_by_their_names_and_no_others() -> None:
         None,
         "paid",
     ]
-    with pytest.raises(TypeError, match="'subjekt' is no property of a message; known: correlation_id, subject"):
+    with pytest.raises(
+        TypeError, match="'subjekt' is no property of a message; known: message_id, session_id, correlation_id"
+    ):
         text_properties("1", None, {"subjekt": "paid"})  # type: ignore[typeddict-unknown-key]

@@ -43,7 +43,7 @@ RULES = (
 
 def as_created(found: EntityFacts) -> EntityFacts:
     """Without what the tier says and nobody asked for."""
-    return replace(found, settings=replace(found.settings, max_message_size_in_kilobytes=None))
+    return replace(found, accessed_at=None, settings=replace(found.settings, max_message_size_in_kilobytes=None))
 
 
 @pytest.fixture

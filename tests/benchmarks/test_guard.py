@@ -81,11 +81,12 @@ async def test_operations_of_a_drain_stay_in_proportion(on: Embedded) -> None:
     assert many["management"] <= 3 * len(BACKLOG), "browses of empty queues"
 
 
-async def test_a_scrape_asks_a_namespace_no_more_than_it_says(on: Embedded) -> None:
+async def test_a_scrape_asks_a_namespace_no_more_than_it_says() -> None:
     """A call for each page of entities and each topic, and fewer credits than it allows itself; what it tells of both
     is what the namespace has counted."""
-    on.entities(SCRAPED)
-    rows = {(row.case.split()[0], row.figure): row.value for row in await scraped(on, SCRAPED)}
+    with embedded() as empty:
+        empty.entities(SCRAPED)
+        rows = {(row.case.split()[0], row.figure): row.value for row in await scraped(empty, SCRAPED)}
     for case in ("first", "second"):
         figures = {figure: value for (told, figure), value in rows.items() if told == case}
         assert figures["management calls"] == figures["management calls, as told"] == 1 + 1 + 3

@@ -90,7 +90,7 @@ def test_the_status_of_a_gateway_that_is_not_there(world: World, tmp_path: Path)
     assert "--listen" in error["hint"]
     administration = world.emulator.connection_string("contoso").partition("sb://")[2].partition(";")[0]
     (error,) = asked_for(world, tmp_path, administration, code=2)
-    assert "no gateway" in error["message"]
+    assert "is not a gateway" in error["message"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -51,7 +51,7 @@ def test_no_time_left_is_told_of_what_does_not_move() -> None:
     progress.notify(Forwarded(0.0, "q", "orders", 1, 100))
     clock.now += 2.0
     progress.notify(Forwarded(0.0, "q", "orders", 4, 400))
-    assert progress.line().startswith("drain: 10 of 17 messages, 2/s, about 2.8s left ("), (
+    assert progress.line().startswith("drain: 10 of 17 messages, 2/s, about 3.5s left ("), (
         "the pause is no part of the pace"
     )
 

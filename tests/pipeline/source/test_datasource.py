@@ -76,7 +76,7 @@ def test_no_secret_is_in_a_plan_or_a_log(spark: "SparkSession", session: Session
         ({"ranges": "[[1]]"}, "ranges is not a list"),
         ({"includePayload": "maybe"}, "includePayload is true or false"),
         ({"side": "both"}, "option side is primary, secondary, not 'both'"),
-        ({"side": "primary"}, "on the primary the option queues names what is read"),
+        ({"side": "primary"}, "on the primary the option queues selects what is read"),
     ],
 )
 def test_options_are_strict(options: dict[str, str], said: str) -> None:
