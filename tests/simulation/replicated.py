@@ -264,7 +264,10 @@ class Replicated:
         self.lying[key] -= 1
         self.lying_on[key, lies.side] -= 1
         self.world.trace.note("copy done", key, lies.side)
-        if key not in self.worked:
+        # Of a message that has failed the dead letter remains. Its other copy follows it there as long as the journal
+        # knows of that; one that comes later is of a place that is finished, and completed.
+        forgotten = key in self.failed and not self._remembered(self.failed[key])
+        if key not in self.worked and not forgotten:
             raise Violation(f"replicated message {key} was completed, and nobody has processed it: it is lost")
 
     def about_to_write(self, kind: str, document: Mapping[str, Any]) -> None:
