@@ -80,10 +80,7 @@ def build(wheel: Path, archive: Path, epoch_seconds: int) -> None:
             "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar+gzip", blob) for blob in blobs],
         }
     ).encode()
-    named = {
-        "org.opencontainers.image.ref.name": version,
-        "io.containerd.image.name": f"docker.io/library/sbpair:{version}",
-    }
+    named = {"org.opencontainers.image.ref.name": version}
     pointer = {**_descriptor("application/vnd.oci.image.manifest.v1+json", manifest), "annotations": named}
     files = {
         "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
