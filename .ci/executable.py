@@ -2,8 +2,8 @@
 
 PyInstaller freezes the wheel and the locked packages of `pip install sbpair` (no Spark). Its own single file unpacks
 54 MB at each start and takes three times as long as the installed command; so its folder is packed behind a shell
-script here, which unpacks it once into the cache of the user and then only starts it: 1.2 times. Nuitka would compile
-half a million lines of C for that, and PEX needs a Python on the machine. PyInstaller's licence (GPL) has an exception
+script here, which unpacks it once into the cache of the user and then only starts it: 1.3 times. Nuitka would have to
+compile all of it as C first, and PEX needs a Python on the machine. PyInstaller's licence (GPL) has an exception
 for what it freezes; the licences of the packages lie in the folder. What is built on a system runs on those with its
 glibc or a newer one and zlib, of the same processor.
 """

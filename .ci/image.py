@@ -2,8 +2,8 @@
 
 mmdebstrap installs Debian's Python, of this machine's release and from this machine's sources; pip adds the wheel and
 the locked packages of `pip install sbpair` by their hashes. Both are layers of an OCI image, which is written here: an
-archive that `docker load`, `podman load` and `skopeo copy oci-archive:` take. The program runs as user 10001, needs no
-file system that can be written but /tmp and /var/lib/sbpair, and ends orderly at SIGTERM.
+archive in OCI's layout. skopeo and umoci were tried with it, Docker and podman were not. The program runs as user
+10001, needs no file system that can be written but /tmp and /var/lib/sbpair, and ends orderly at SIGTERM.
 """
 
 import gzip
