@@ -27,7 +27,7 @@ from sbpair.core.words import counted
 from sbpair.render.result import Column, CommandResult, Table, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.transfer.peeked import Group, GroupKey, PeekResult
+    from sbpair.core.transfer.peeked import Group, GroupKey, PeekedMessage, PeekResult
     from sbpair.settings import Settings
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
@@ -248,16 +248,11 @@ def peek_messages(
 
 
 def _peeked(options: Options, name: str, place: EntityRef, request: "operations.BrowseRequest") -> CommandResult:
-    from sbpair.core.transfer.peeked import PeekedMessage, columns_without_body
-
     found = call_at(options, place, operations.browse_messages, request)
     number = len(found.messages) if found.groups is None else sum(group.messages for group in found.groups)
     shown = counted(number, "dead letter" if request.dead_letter else "message")
     more = "; there may be more, see --limit" if found.left_off else ""
-    table = table_of(PeekedMessage, found.messages, show=() if request.with_body else columns_without_body())
-    screen: tuple[Table, ...] = ()
-    if found.groups is not None:
-        table, screen = _grouped(found.groups, request.group_by)
+    table, screen = _listed(found.messages, found.groups, request)
     return CommandResult(
         name,
         found,
@@ -348,12 +343,19 @@ def _named(pair: Pair, queues: list[str] | None, entity: str | None, primary: bo
     return tuple(dict.fromkeys(backlog_path(pair, queue) for queue in queues or ()))
 
 
-def _grouped(groups: "Sequence[Group]", keys: "Sequence[GroupKey]") -> tuple[Table, tuple[Table, ...]]:
-    """The table of groups, and what a screen shows of it."""
-    from sbpair.core.transfer.peeked import Group
+def _listed(
+    messages: "Sequence[PeekedMessage]",
+    groups: "Sequence[Group] | None",
+    request: "operations.BrowseRequest | operations.PeekRequest",
+) -> tuple[Table, tuple[Table, ...]]:
+    """The table of the messages, or of their groups where there are any; and what a screen shows instead."""
+    from sbpair.core.transfer.peeked import Group, PeekedMessage, columns_without_body
 
+    if groups is None:
+        return table_of(PeekedMessage, messages, show=() if request.with_body else columns_without_body()), ()
     table = table_of(Group, groups)
-    table = replace(table, columns=(*(Column(key.value, key.value.capitalize()) for key in keys), *table.columns))
+    keys = (Column(key.value, key.value.capitalize()) for key in request.group_by)
+    table = replace(table, columns=(*keys, *table.columns))
     return table, (replace(table, rows=[_with_short_times(row) for row in table.rows]),)
 
 
@@ -375,13 +377,10 @@ def _group_keys(text: str | None) -> "tuple[GroupKey, ...]":
 
 
 def _backlog_shown(result: "PeekResult", request: "operations.PeekRequest") -> CommandResult:
-    from sbpair.core.transfer.peeked import Groups, PeekedMessage, columns_without_body
+    from sbpair.core.transfer.peeked import Groups
 
-    screen: tuple[Table, ...] = ()
-    if isinstance(result, Groups):
-        table, screen = _grouped(result.groups, request.group_by)
-    else:
-        table = table_of(PeekedMessage, result.messages, show=() if request.with_body else columns_without_body())
+    messages, groups = ((), result.groups) if isinstance(result, Groups) else (result.messages, None)
+    table, screen = _listed(messages, groups, request)
     return CommandResult(
         "peek",
         result,
