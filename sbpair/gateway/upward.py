@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from sbpair.amqp.types import AmqpDecodeError, Uint
 from sbpair.core.errors import OperationTimeoutError
 from sbpair.engine.connection import MAX_FRAME_SIZE
-from sbpair.engine.frames import transfer_continuation, transfer_head
+from sbpair.engine.frames import transfer_continuation
 from sbpair.engine.link import IncomingDelivery
-from sbpair.engine.performatives import Fields, perform, read_performative
+from sbpair.engine.performatives import TRANSFER, Fields, perform, read_performative
 from sbpair.engine.session import WINDOW
 from sbpair.gateway.heads import Head, put_head
 
@@ -123,13 +123,15 @@ class Upward:
         if not delivery.settled:
             one = self._await_answer(number, passed, delivery)
             one.whole = True
-            self._remember(one, delivery.payload)
+            if delivery.state is None:
+                self._remember(one, delivery.payload)
+            else:
+                one.parts = None  # in a transaction of the primary's
         handle, wire, settled = passed.link.handle, self._connection.primary, delivery.settled
         room = (MAX_FRAME_SIZE if wire is None else min(wire.max_frame_bytes, MAX_FRAME_SIZE)) - 128
         parts = [delivery.payload[at : at + room] for at in range(0, max(len(delivery.payload), 1), room)]
-        head = transfer_head(
-            handle, number, delivery.tag, delivery.message_format, settled=settled, more=len(parts) > 1
-        )
+        numbers = Uint(handle), Uint(number), delivery.tag, Uint(delivery.message_format)
+        head = perform(TRANSFER, [*numbers, settled, len(parts) > 1, None, delivery.state])
         for index, part in enumerate(parts, start=1):
             self._write(head, part)
             head = transfer_continuation(handle, settled=settled, more=index + 1 < len(parts))

@@ -3,10 +3,11 @@
 import socket
 from typing import Any
 
+import azure.servicebus as sdk
 import pytest
 
 from sbpair.amqp.sections import build
-from sbpair.amqp.types import Described, Uint, Ulong
+from sbpair.amqp.types import Array, Described, Uint, Ulong
 from sbpair.engine.frames import read_header
 from sbpair.engine.performatives import (
     ACCEPTED,
@@ -26,8 +27,8 @@ from sbpair.engine.performatives import (
     read_performative,
 )
 from tests.clients.conftest import World
-from tests.gateway.conftest import Running
-from tests.gateway.test_hostile import AMQP, SASL, attach, frame, signed_in
+from tests.gateway.conftest import KEYS, Running
+from tests.gateway.test_hostile import AMQP, SASL, attach, frame, opened, signed_in
 
 
 class Conversation:
@@ -130,3 +131,30 @@ def test_what_cannot_be_kept_is_refused(world: World, gateway: Running) -> None:
         assert talk.within(b"nobody's", "c") == REJECTED
         assert talk.discharge(b"nobody's") == REJECTED
     assert world.backlog() == []
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_request_of_a_client_that_only_listens_stays_in_its_transaction(
+    world: World, gateway: Running, fail: bool
+) -> None:
+    """Such a client's requests are read on their way, for its right to each. .NET completes deferred messages so."""
+    listener = next(key for key in KEYS if key.name == "listener")
+    primary = sdk.ServiceBusClient.from_connection_string(world.connection_string())
+    with primary, primary.get_queue_sender("orders") as sender, primary.get_queue_receiver("orders") as receiver:
+        sender.send_messages(sdk.ServiceBusMessage("work"))
+        token = receiver.receive_messages(1)[0].lock_token
+        with opened(gateway, "PLAIN", f"\0{listener.name}\0{listener.primary_key}".encode()) as client:
+            talk = Conversation(client)
+            for handle, receives in ((2, True), (3, False)):
+                talk.send(attach("orders/$management", handle=handle, receiver=receives))
+                talk.until(ATTACH)
+            request = build(
+                properties=["1", None, None, None, "orders/$management"],
+                application_properties={"operation": "com.microsoft:update-disposition"},
+                value={"disposition-status": "completed", "lock-tokens": Array(0x98, (token,))},
+            )
+            number = talk.declare()
+            talk.transfer(3, request, Described(Ulong(TRANSACTIONAL_STATE), [number]))
+            assert world.bodies("orders") == ["work"]
+            assert talk.discharge(number, fail=fail) == ACCEPTED
+        assert world.bodies("orders") == (["work"] if fail else [])
