@@ -210,7 +210,8 @@ class Settling:
 class _NothingIsSent:
     """The sink of a pump that only completes."""
 
-    in_doubt = False
+    def in_doubt(self, destination: str, items: Sequence[Item]) -> bool:
+        return False
 
     async def limit_bytes(self, destination: str) -> int:
         raise NotImplementedError

@@ -136,7 +136,7 @@ class Carrier:
         try:
             if self._ledger is not None:
                 entries = self._entries(batch.items, "forwarded")
-                begun = await self._ledger.begin(entries, in_doubt=self._sink.in_doubt)
+                begun = await self._ledger.begin(entries, in_doubt=self._sink.in_doubt(batch.destination, batch.items))
         except LedgerError as error:
             self._break_down(error)
             self._machine.destinations.unrecorded(batch)

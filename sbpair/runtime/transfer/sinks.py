@@ -21,8 +21,8 @@ _NO_LIMIT_BYTES = 2**31
 class Sink(Protocol):
     """Takes batches for destinations. Raises ServiceError as `MessageSender` does."""
 
-    in_doubt: bool
-    """Whether a send whose answer is lost may have arrived while its messages are still in their queue."""
+    def in_doubt(self, destination: str, items: Sequence[Item]) -> bool:
+        """Whether these may arrive, should the answer be lost, while they are still in their queue."""
 
     async def limit_bytes(self, destination: str) -> int: ...
 
@@ -34,10 +34,11 @@ class Sink(Protocol):
 class NamespaceSink:
     """Sends to the entities of a namespace, one link each."""
 
-    in_doubt = True
-
     def __init__(self, messaging: Messaging) -> None:
         self._links = Links(messaging)
+
+    def in_doubt(self, destination: str, items: Sequence[Item]) -> bool:
+        return True
 
     def _sender(self, destination: str) -> MessageSender:
         return self._links.to(destination)
@@ -59,13 +60,20 @@ class TransactionSink:
     is sent as to another namespace, and completed afterwards.
     """
 
-    in_doubt = False
-
     def __init__(self, mover: Moves, messaging: Messaging) -> None:
         self._mover = mover
         self._plain = NamespaceSink(messaging)
         self._without_key: set[str] = set()
         """Destinations that take messages without a key outside transactions only."""
+        self._taken: set[tuple[str, bool]] = set()
+        """Destinations that have taken a message into a transaction, and whether it had a key."""
+
+    def in_doubt(self, destination: str, items: Sequence[Item]) -> bool:
+        """Where they go, or may have to go, as to another namespace."""
+        keyless = items[0].group is None
+        if keyless and destination in self._without_key:
+            return True
+        return len(items) == 1 and (destination, not keyless) not in self._taken
 
     async def limit_bytes(self, destination: str) -> int:
         return await self._mover.max_message_bytes(destination)
@@ -85,6 +93,7 @@ class TransactionSink:
             if keyless:
                 self._without_key.add(destination)
         else:
+            self._taken.add((destination, not keyless))
             for one in items:
                 one.completed = True
 
@@ -100,8 +109,6 @@ class ArchiveSink:
         SbpairError: no file can be made there.
     """
 
-    in_doubt = True
-
     def __init__(self, directory: Path, stamp: str) -> None:
         try:
             make_private_folder(directory)
@@ -111,6 +118,9 @@ class ArchiveSink:
             raise SbpairError(said, hint="Name another folder with --archive.") from error
         self._writing = asyncio.Lock()
         self._failed = False
+
+    def in_doubt(self, destination: str, items: Sequence[Item]) -> bool:
+        return True
 
     async def limit_bytes(self, destination: str) -> int:
         return _NO_LIMIT_BYTES

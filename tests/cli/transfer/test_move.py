@@ -5,13 +5,14 @@ import itertools
 import json
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
 
 from sbpair.cli.options import Options
 from sbpair.cli.transfer.options import patience
+from sbpair.core.access import namespace_name
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import LocksLostError
 from sbpair.core.message import Disposition, Received, State
@@ -19,12 +20,13 @@ from sbpair.core.pairing import Side
 from sbpair.core.retry import UNREACHED_SECONDS
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.ledger import Way
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.resend import DUE, IN_DOUBT, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS, Resender, Selection
 from sbpair.ports import Ends, Sides, TransactedMessaging
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
-from sbpair.runtime.transfer.ledger import outcomes_in, sent_in
+from sbpair.runtime.transfer.ledger import Begun, Ledger, outcomes_in, sent_in
 from sbpair.runtime.transfer.move import move
 from sbpair.runtime.transfer.moving import MoveJob
 from tests.cli.process import Sbpair
@@ -181,6 +183,59 @@ class _Interrupts:
     async def close(self) -> None:
         await self._mover.close()
         await self._sender.close()
+
+
+class _Dies(Ledger):
+    """Of a process that is killed after a send was accepted, and before it could write that down."""
+
+    async def confirm(self, begun: Begun, sent: Collection[int], *, certain: bool = True) -> None:
+        if sent:
+            raise _KilledError
+        await super().confirm(begun, sent, certain=certain)
+
+
+class _KilledError(Exception):
+    pass
+
+
+def test_a_kill_leaves_in_doubt_what_went_outside_of_a_transaction_and_it_is_not_sent_twice(made: Entities) -> None:
+    queue = made.queue(named("orders"))
+    parts = made.queue(named("parts"), enable_partitioning=True)
+    made.send(queue, *messages("a", "b", "c"))
+    path = made.runner.home / f"{queue}.jsonl"
+
+    async def work(sides: Sides) -> None:
+        here = sides.pair.primary
+        ledger = _Dies(path, way=Way(namespace_name(here), namespace_name(here)))
+        seen = DestinationSeen(parts)
+        job = MoveJob(
+            TransferRequest((queue,), to=ToQueue(parts), leave_missing=True),
+            Ends(
+                sides.primary,
+                sides.primary,
+                transactions=cast(TransactedMessaging, sides.primary),
+                source_access=here,
+                target_access=here,
+            ),
+            Resender(seen, Selection(), same_entity=False, now=time.time),
+            seen=seen,
+            facts={},
+            clock=SystemClock(),
+            observer=RecordingObserver(),
+            ledger=ledger,
+            stop=asyncio.Event(),
+        )
+        with pytest.raises(_KilledError):
+            await move(job)
+        await ledger.close()
+
+    made.do(work)
+    sent = made.ids(parts)
+    assert sent
+    until(lambda: made.ids(queue) == ["a", "b", "c"])
+    ran = made.runner("move", queue, parts, "--ledger", str(path), "--yes", "-o", "json")
+    assert (ran.code, ran.data["already_forwarded"]) == (0, len(sent)), ran
+    assert (sorted(made.ids(parts)), made.ids(queue)) == (["a", "b", "c"], [])
 
 
 @pytest.mark.parametrize("in_doubt", [False, True])
