@@ -35,4 +35,4 @@ def completion(options: Options, shell: Annotated[Shell, typer.Argument(help="Yo
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     script = get_completion_script(prog_name="sbpair", complete_var=COMPLETION_VARIABLE, shell=shell.value)
-    return CommandResult("completion", Script(shell, script), text=script + "\n")
+    return CommandResult(Script(shell, script), text=script + "\n")

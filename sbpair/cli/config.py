@@ -50,7 +50,7 @@ def show(options: Options) -> CommandResult:
     found = tuple(Setting(key, _shown(one.value), one.source) for key, one in sorted(settings.values.items()))
     files = ", ".join(str(path) for path in settings.files) or "none"
     data = Shown(tuple(map(str, settings.files)), found, environment_names())
-    return CommandResult("config show", data, (table_of(Setting, found),), summary=f"Files read: {files}")
+    return CommandResult(data, (table_of(Setting, found),), summary=f"Files read: {files}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,6 @@ def check(options: Options) -> CommandResult:
         for pair in pairs
     )
     return CommandResult(
-        "config check",
         Checked(checked),
         (table_of(CheckedPair, checked),),
         summary=f"{counted(len(checked), 'pair')}, configuration valid.",
@@ -124,7 +123,7 @@ def schema(options: Options) -> CommandResult:
       sbpair config schema --outfile .vscode/sbpair.schema.json
     """
     document = json_schema()
-    return CommandResult("config schema", document, text=json.dumps(document, indent=2) + "\n")
+    return CommandResult(document, text=json.dumps(document, indent=2) + "\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +149,7 @@ def use(
     settings.pair(pair)
     path = remember_default_pair(pair, settings.environ)
     summary = f"{pair} is now the default pair ({path})."
-    return CommandResult("config use", Used(pair, str(path)), summary=summary, closing=True)
+    return CommandResult(Used(pair, str(path)), summary=summary, closing=True)
 
 
 def _shown(value: Any) -> Any:

@@ -173,7 +173,6 @@ def _result(story: "Story") -> CommandResult:
     )
     verdict = "PROVED: every message arrived exactly once, byte for byte, sessions in order."
     return CommandResult(
-        "demo",
         found,
         (table_of(Place, found.places),),
         notes=notes,

@@ -182,7 +182,7 @@ def emulator(
       sbpair emulator --lax partitioned-batch-key
     """
     if ctx.invoked_subcommand is not None:
-        return CommandResult("emulator", None)
+        return CommandResult(None)
     if not_emulated:
         return emulator_laws.not_emulated()
     if laws or law:
@@ -245,14 +245,14 @@ def emulator(
                     say(told)
                 if clock is None:
                     await stop.wait()
-                    return CommandResult("emulator", ())
+                    return CommandResult(())
                 from sbpair.emulator.window import open_window
 
                 async with open_window(running) as window:
                     say(f"Open in a browser on this machine: {window.url}")
                     await stop.wait()
                 clock.close()
-        return CommandResult("emulator", ())
+        return CommandResult(())
 
     try:
         return run_async(options, serve)
@@ -308,9 +308,7 @@ def _compatibility() -> CommandResult:
         if one[name]
     ]
     screen = (Table("", few, in_short, compact=True),)
-    return CommandResult(
-        "emulator", tried, (Table("", columns_of(TriedClient, names), shown),), notes=tuple(notes), screen=screen
-    )
+    return CommandResult(tried, (Table("", columns_of(TriedClient, names), shown),), notes=tuple(notes), screen=screen)
 
 
 def read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, Any], Sequence[str]]:
@@ -502,7 +500,7 @@ def emulator_env(
         text = json.dumps({"ConnectionStrings": {one.name: one.value for one in variables[:-1]}}, indent=2)
     else:
         text = "\n".join(_LINES[form](one) for one in variables)
-    return CommandResult("emulator env", tuple(variables), text=text + "\n")
+    return CommandResult(tuple(variables), text=text + "\n")
 
 
 def _variable(namespace: str) -> str:
@@ -547,7 +545,6 @@ def emulator_failover(
     except ControlError as error:
         raise SbpairError(f"Failover of {alias}: {error}") from error
     return CommandResult(
-        "emulator failover",
         FailedOver(alias, now),
         summary=f"{alias} leads to {now}. What {name} holds is left there. See: sbpair evacuate {name} {now} --dry-run",
         closing=True,
@@ -618,7 +615,7 @@ def fault_list(
         for told in _faults_of(name)
     )
     summary = f"{counted(len(found), 'fault')}."
-    return CommandResult("emulator fault list", found, (table_of(Fault, found),), summary=summary)
+    return CommandResult(found, (table_of(Fault, found),), summary=summary)
 
 
 @fault_app.command("add")
@@ -654,7 +651,6 @@ def fault_add(
     except ControlError as error:
         raise UsageError(f"{shortened(spec)}: {error}") from error
     return CommandResult(
-        "emulator fault add",
         added,
         summary=f"Fault {added.id} is in force on {namespace}. End it: sbpair emulator fault clear {namespace}",
         closing=True,
@@ -686,9 +682,7 @@ def fault_clear(
     except ControlError as error:
         raise SbpairError(f"Faults of {namespace}: {error}") from error
     removed = f"fault {fault_id}" if fault_id else "all faults"
-    return CommandResult(
-        "emulator fault clear", Cleared(namespace, fault_id), summary=f"{namespace}: removed {removed}.", closing=True
-    )
+    return CommandResult(Cleared(namespace, fault_id), summary=f"{namespace}: removed {removed}.", closing=True)
 
 
 def _faults_of(name: str) -> list[Any]:

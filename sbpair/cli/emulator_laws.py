@@ -41,7 +41,7 @@ def not_emulated() -> CommandResult:
     from sbpair.emulator.laws import BOOK
 
     missing = tuple(NotEmulated(law.name, law.sentence, law.differs) for law in BOOK if law.differs)
-    return CommandResult("emulator", missing, (table_of(NotEmulated, missing),))
+    return CommandResult(missing, (table_of(NotEmulated, missing),))
 
 
 def listed(names: Sequence[str]) -> CommandResult:
@@ -62,7 +62,7 @@ def listed(names: Sequence[str]) -> CommandResult:
     rows = [
         row | {"forms": ", ".join(f"{form}: {value}" for form, value in row["forms"].items())} for row in to_plain(laws)
     ]
-    return CommandResult("emulator", laws, (Table("", columns, rows),))
+    return CommandResult(laws, (Table("", columns, rows),))
 
 
 def bent(lax: Sequence[str], *, strict: bool) -> dict[str, str]:

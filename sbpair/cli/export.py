@@ -151,7 +151,6 @@ def export(
     done = tuple(_write(path, text, before[path], dry_run=dry_run) for path, text in texts.items())
     new = sum(one.result != UNCHANGED for one in done)
     return CommandResult(
-        "export",
         Exported(kind.value, chosen.name if chosen else None, done),
         (table_of(ExportedFile, done),),
         notes=left_out if dry_run else (*left_out, f"Check before you use it: {_CHECKS[kind]}"),

@@ -251,27 +251,23 @@ def help_on(
     match list(words or ()):
         case []:
             text = _contents()
-            return CommandResult("help", Text(text), text=text)
+            return CommandResult(Text(text), text=text)
         case [(Topic.TERMS | Topic.ENVIRONMENT | Topic.METRICS) as name]:
-            return CommandResult("help", dict(_meanings(Topic(name))), text=_explained(Topic(name)), prose=True)
+            return CommandResult(dict(_meanings(Topic(name))), text=_explained(Topic(name)), prose=True)
         case [Topic.EXIT_CODES]:
             codes = tuple(ExitCode(int(code), code.label, when) for code, when in EXIT_CODES.items())
-            return CommandResult(
-                "help", codes, (table_of(ExitCode, codes),), text=_explained(Topic.EXIT_CODES), prose=True
-            )
+            return CommandResult(codes, (table_of(ExitCode, codes),), text=_explained(Topic.EXIT_CODES), prose=True)
         case [Topic.PERMISSIONS]:
             rights = tuple(Right(*row) for row in PERMISSIONS)
-            return CommandResult(
-                "help", rights, (table_of(Right, rights),), text=_explained(Topic.PERMISSIONS), prose=True
-            )
+            return CommandResult(rights, (table_of(Right, rights),), text=_explained(Topic.PERMISSIONS), prose=True)
         case [(Topic.FILTERS | Topic.CONFIG) as name]:
             text = _explained(Topic(name))
-            return CommandResult("help", Text(text), text=text, prose=True)
+            return CommandResult(Text(text), text=text, prose=True)
         case [topic] if topic in list(map(str, Topic)):
             page = _NOTE.sub("", _page(topic))
-            return CommandResult("help", Text(page), text=page, prose=True, paged=True)
+            return CommandResult(Text(page), text=page, prose=True, paged=True)
     text = _help_of(ctx, words or ())
-    return CommandResult("help", Text(text), text=text, paged=True)
+    return CommandResult(Text(text), text=text, paged=True)
 
 
 def _page(topic: str) -> str:
@@ -355,7 +351,7 @@ def _site(ctx: typer.Context, folder: Path) -> CommandResult:
     except OSError as error:
         raise UsageError(f"The site cannot be written to {quoted(str(folder))}: {error.strerror}.") from error
     text = f"{counted(len(written), 'file')} written. Open {folder / 'index.html'}\n"
-    return CommandResult("help", Text(text), text=text)
+    return CommandResult(Text(text), text=text)
 
 
 _WHAT = (
@@ -422,7 +418,7 @@ def cheat(
         raise UsageError(f"There are no tasks for {quoted(subject)}.", hint=hint)
     shown = {subject: tasks[subject]} if subject is not None else tasks
     text = "\n".join(f"## {name}\n\n{body}\n" for name, body in shown.items())
-    return CommandResult("cheat", Text(text), text=text, prose=True)
+    return CommandResult(Text(text), text=text, prose=True)
 
 
 def _help_of(ctx: typer.Context, words: Sequence[str]) -> str:

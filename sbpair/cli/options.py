@@ -308,7 +308,7 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
             check_format(called, options.output, checks=output.checks, page=output.page)
             if options.outfile is not None:
                 check_writable(options.outfile)
-            return Finished(called, options, result=function(options, **values))
+            return Finished(called, options, result=replace(function(options, **values), command=called))
         except SbpairError as error:
             if isinstance(error, EntityNotFoundError):
                 error.looking_like(suggestions.known_entities(ctx))

@@ -110,14 +110,12 @@ def schema(
         known = outputs()
         besides = {each: output.besides for each, output in known.items() if output.besides}
         rows = [{"command": each, "note": besides.get(each, "")} for each in known]
-        return CommandResult(
-            "schema", Known(tuple(known), besides), (Table("", columns("command", "note: Without JSON"), rows),)
-        )
+        return CommandResult(Known(tuple(known), besides), (Table("", columns("command", "note: Without JSON"), rows),))
     output, name = output_of(words), " ".join(words)
     if output is None:
         raise _unknown(name, outputs())
     document = envelope_schema(name, output)
-    return CommandResult("schema", document, text=json.dumps(document, indent=2) + "\n")
+    return CommandResult(document, text=json.dumps(document, indent=2) + "\n")
 
 
 def _unknown(name: str, known: Iterable[str]) -> UsageError:

@@ -141,7 +141,6 @@ class CommandResult:
     the last line for a person, `notes` the lines before it.
     """
 
-    command: str
     data: Any
     tables: tuple[Table, ...] = ()
     summary: str = ""
@@ -167,6 +166,8 @@ class CommandResult:
     """`summary` and `notes` go to stderr wherever stdout does not show them, unless the command runs quietly."""
     streamed: bool = False
     """The records went out one by one already; JSON Lines has nothing to add."""
+    command: str = ""
+    """Its name, which the decorator of the command fills in."""
 
 
 def metrics_of(figures: Any, *labels: tuple[str, str]) -> Iterator[Metric]:

@@ -126,7 +126,7 @@ def test_a_command_goes_on_with_all_that_it_was_given_but_what_was_for_once() ->
         chosen: of_transfer.ResendOptions,
     ) -> CommandResult:
         lines.append(options.go_on)
-        return CommandResult("probe", None)
+        return CommandResult(None, command="probe")
 
     @app.command()
     def other() -> None: ...

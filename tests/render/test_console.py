@@ -12,7 +12,7 @@ from sbpair.render.output import Format
 from sbpair.render.result import Column, CommandResult, Table
 from sbpair.render.tables import terminal_bars
 
-RESULT = CommandResult("ping", {"a": 1}, (Table("", (Column("a", "A"),), [{"a": 1}]),), summary="done")
+RESULT = CommandResult({"a": 1}, (Table("", (Column("a", "A"),), [{"a": 1}]),), summary="done", command="ping")
 
 
 def test_a_file_is_replaced_in_one_step(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_drawn_columns_are_bars_on_one_scale_and_only_on_a_terminal() -> None:
     table = Table("", columns, rows)
     assert [len(bar) for bar in terminal_bars(table, columns[1], width=8)] == [8, 6, 1, 0]
     assert terminal_bars(Table("", columns, []), columns[1]) == []
-    assert render(CommandResult("cost", {}, (table,)), Format.TSV) == "n\n1\n2\n3\n4\n"
+    assert render(CommandResult({}, (table,), command="cost"), Format.TSV) == "n\n1\n2\n3\n4\n"

@@ -46,7 +46,7 @@ def test_a_stream_of_few_signs_gets_escapes(encoding: str) -> None:
 @pytest.mark.parametrize("chosen", [Format.JSON, Format.JSONL, Format.YAML, Format.TSV, Format.MARKDOWN, Format.TABLE])
 def test_half_a_surrogate_pair_breaks_no_file(chosen: Format, tmp_path: Path) -> None:
     half = "half \ud83d"
-    result = CommandResult("x", {"said": half}, (Table("", (Column("said", "Said"),), [{"said": half}]),))
+    result = CommandResult({"said": half}, (Table("", (Column("said", "Said"),), [{"said": half}]),), command="x")
     path = tmp_path / "out"
     emit(result, chosen, outfile=path)
     assert "half" in path.read_text(encoding="utf-8")

@@ -53,7 +53,6 @@ def result_of(value: str) -> CommandResult:
     """A result that has the value in every place where a foreign one can be."""
     rows = [{"name": value, "more": [value]}]
     return CommandResult(
-        "audit",
         {"name": value, value: [value]},
         (Table(value, (Column("name", "Name"), Column("more", "More")), rows),),
         summary=value,
@@ -61,6 +60,7 @@ def result_of(value: str) -> CommandResult:
         exit=Exit.OK,
         checks=(Check(value, value, Severity.ERROR, value), Check("A", value, Severity.WARNING, value)),
         metrics=(Metric("sbpair_entities", 1.0, (("queue", value),)),),
+        command="audit",
     )
 
 

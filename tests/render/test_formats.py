@@ -111,13 +111,13 @@ def test_tsv_has_as_many_cells_in_every_line() -> None:
 
 def test_a_wide_table_as_text_is_not_cut() -> None:
     long = "q" * 3000
-    result = CommandResult("peek", {}, (Table("", (Column("queue", "Queue"),), [{"queue": long}]),))
+    result = CommandResult({}, (Table("", (Column("queue", "Queue"),), [{"queue": long}]),), command="peek")
     assert long in render(result, Format.TABLE)
     assert long in render(result, Format.TSV)
 
 
 def test_a_document_is_printed_as_it_is() -> None:
-    result = CommandResult("completion", {"shell": "bash"}, text="line one\n\x09indented\n")
+    result = CommandResult({"shell": "bash"}, text="line one\n\x09indented\n", command="completion")
     assert render(result, Format.TSV) == "line one\n\x09indented\n"
     assert render(result, Format.TABLE) == "line one\n\x09indented\n"
 
@@ -125,7 +125,7 @@ def test_a_document_is_printed_as_it_is() -> None:
 @pytest.mark.parametrize("chosen", [Format.PROMETHEUS, Format.NAGIOS, Format.GITHUB, Format.JUNIT, Format.HTML])
 def test_a_command_without_checks_has_no_monitoring_formats(chosen: Format) -> None:
     with pytest.raises(UsageError, match=chosen.value):
-        render(CommandResult("config show", {}), chosen)
+        render(CommandResult({}, command="config show"), chosen)
 
 
 def test_printable_leaves_ordinary_text_alone_and_escapes_the_rest() -> None:

@@ -14,7 +14,7 @@ from sbpair.render.result import Check, Column, CommandResult, Metric, Severity,
 
 def result(*severities: Severity, exit_code: Exit = Exit.OK, message: str = "because") -> CommandResult:
     checks = tuple(Check(f"C{number}", f"s{number}", severity, message) for number, severity in enumerate(severities))
-    return CommandResult("audit", {}, summary="done", exit=exit_code, checks=checks)
+    return CommandResult({}, summary="done", exit=exit_code, checks=checks, command="audit")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,11 @@ def test_nagios_is_unknown_when_nothing_could_be_looked_at(code: Exit) -> None:
 
 def test_nagios_begins_with_status_and_perfdata_on_one_line() -> None:
     one = CommandResult(
-        "ping", {}, summary="a | b", checks=(), metrics=(Metric("sbpair_ping_connect_seconds", 1.5, (("e", "x'=|"),)),)
+        {},
+        summary="a | b",
+        checks=(),
+        metrics=(Metric("sbpair_ping_connect_seconds", 1.5, (("e", "x'=|"),)),),
+        command="ping",
     )
     assert monitoring.to_nagios(one) == "SBPAIR OK - a / b | 'sbpair_ping_connect_seconds.x_/'=1.5\n"
 
@@ -55,7 +59,7 @@ def test_github_annotates_ten_of_a_kind_and_counts_the_rest() -> None:
 
 def test_github_escapes_what_would_end_an_annotation() -> None:
     check = Check("A:B", "x,y", Severity.ERROR, "50%\r\n::error::forged")
-    text = monitoring.to_github(CommandResult("audit", {}, checks=(check,)))
+    text = monitoring.to_github(CommandResult({}, checks=(check,), command="audit"))
     assert text.splitlines()[0] == "::error title=A%3AB x%2Cy::50%25%0D%0A::error::forged"
 
 
@@ -64,7 +68,7 @@ def test_github_adds_the_table_to_the_step_summary(tmp_path: Path, monkeypatch: 
     page.write_text("before\n", encoding="utf-8")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
     table = Table("", (Column("code", "Code"),), [{"code": "C0"}])
-    emit(CommandResult("audit", {}, (table,), checks=()), Format.GITHUB, outfile=tmp_path / "out.txt")
+    emit(CommandResult({}, (table,), checks=(), command="audit"), Format.GITHUB, outfile=tmp_path / "out.txt")
     assert page.read_text(encoding="utf-8") == "before\n## sbpair audit\n\n| Code |\n| --- |\n| C0 |\n\n"
 
 
@@ -72,7 +76,7 @@ def test_github_step_summary_stays_below_the_limit(tmp_path: Path, monkeypatch: 
     page = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
     table = Table("", (Column("code", "Code"),), [{"code": "C" * 100}] * 15_000)
-    emit(CommandResult("audit", {}, (table,), checks=()), Format.GITHUB, outfile=tmp_path / "out.txt")
+    emit(CommandResult({}, (table,), checks=(), command="audit"), Format.GITHUB, outfile=tmp_path / "out.txt")
     assert 0 < page.stat().st_size < 1000
 
 
@@ -93,7 +97,7 @@ def test_prometheus_writes_help_and_type_once_and_keeps_a_metric_together() -> N
         Metric("sbpair_ping_connect_seconds", 0.5, (("side", "primary"),)),
         Metric("sbpair_ping_connect_seconds", 1e15, (("side", "secondary\n"),)),
     )
-    text = monitoring.to_prometheus(CommandResult("ping", {}, checks=(), metrics=metrics))
+    text = monitoring.to_prometheus(CommandResult({}, checks=(), metrics=metrics, command="ping"))
     lines = text.splitlines()
     assert lines[3:] == [
         "# HELP sbpair_ping_connect_seconds The first accepted ping, which connects.",

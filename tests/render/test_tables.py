@@ -46,7 +46,7 @@ FINDING = Table(
 
 def shown(table: Table, width: int) -> list[str]:
     file = StringIO()
-    result = CommandResult("x", {}, (table,), notes=("A note.",), summary="The end.")
+    result = CommandResult({}, (table,), notes=("A note.",), summary="The end.", command="x")
     Console(file=file, width=width, color_system=None, highlight=False).print(as_renderable(result))
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
@@ -146,14 +146,14 @@ def test_words_say_that_a_table_has_no_rows(columns: int) -> None:
 
 
 def test_a_text_has_every_column_and_no_width() -> None:
-    lines = as_text(CommandResult("x", {}, (FINDING,), summary="The end.")).splitlines()
+    lines = as_text(CommandResult({}, (FINDING,), summary="The end.", command="x")).splitlines()
     assert any("in the night." in line and "sbpair provision orders" in line for line in lines)
 
 
 def test_what_a_screen_shows_may_differ_from_the_table_of_line_formats() -> None:
     from sbpair.render.console import render
 
-    result = CommandResult("x", {}, (QUEUES,), screen=(FINDING,))
+    result = CommandResult({}, (QUEUES,), screen=(FINDING,), command="x")
     assert "SBP001" in render(result, Format.TABLE)
     assert "x-servicebus-transfer/3\t30" in render(result, Format.TSV)
 
@@ -161,7 +161,7 @@ def test_what_a_screen_shows_may_differ_from_the_table_of_line_formats() -> None
 def test_numbers_of_things_have_commas_for_people_and_names_have_none() -> None:
     columns = (Column("number", "Number", right=True), Column("messages", "Messages", right=True, counts=True))
     table = Table("", columns, [{"number": 12345, "messages": 1234567}])
-    assert as_text(CommandResult("x", None, (table,))).split()[-2:] == ["12345", "1,234,567"]
+    assert as_text(CommandResult(None, (table,), command="x")).split()[-2:] == ["12345", "1,234,567"]
 
 
 def test_a_column_says_only_what_its_key_does_not() -> None:

@@ -173,7 +173,6 @@ def one_estimate(found: result.Estimated) -> CommandResult:
     )
     billed = (_billed(found.billed),) if found.billed is not None else ()
     return CommandResult(
-        "cost",
         found,
         (table_of(result.Line, found.lines), *billed),
         notes=found.notes,
@@ -191,12 +190,7 @@ def comparison(found: result.Compared) -> CommandResult:
     columns.insert(1, Column("total", f"{found.currency} a month", right=True))
     columns.insert(3, Column("above_best", "", drawn=True))
     return CommandResult(
-        "cost",
-        found,
-        (Table("", tuple(columns), table.rows),),
-        notes=found.notes,
-        summary=found.summary(),
-        closing=True,
+        found, (Table("", tuple(columns), table.rows),), notes=found.notes, summary=found.summary(), closing=True
     )
 
 
@@ -204,7 +198,6 @@ def price_rows(found: result.Prices, prices: PriceTable) -> CommandResult:
     """The price table with its date and source, and the query for today's."""
     kind = "built-in list prices, not today's" if prices.built_in else "prices"
     return CommandResult(
-        "cost",
         found,
         (table_of(result.Price, found.prices),),
         notes=(f"{found.region}: {kind}, dated {found.dated} ({found.source}).",),
@@ -215,7 +208,6 @@ def price_rows(found: result.Prices, prices: PriceTable) -> CommandResult:
 def billed_result(found: result.BilledAlone, prices: PriceTable) -> CommandResult:
     """Usage details alone: nothing is estimated."""
     return CommandResult(
-        "cost",
         found,
         (_billed(found.billed),),
         notes=(f"Prices: {prices.source} of {prices.region}, dated {prices.dated}.",),

@@ -138,7 +138,6 @@ def _shown(done: Drilled) -> CommandResult:
     earlier = table_of(DrillLine, done.earlier, "Earlier drills")
     severities = {"proved": Severity.OK, "failed": Severity.CRITICAL}
     return CommandResult(
-        "drill",
         done,
         (first, earlier) if done.earlier else (first,),
         notes=tuple(done.notes()),

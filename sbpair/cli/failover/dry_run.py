@@ -54,7 +54,6 @@ class SendDryRun:
 
 def dry_run(
     options: Options,
-    name: str,
     destinations: "Sequence[tuple[Side | None, NamespaceAccess]]",
     entity: str,
     lines: "Lines[Any]",
@@ -62,7 +61,7 @@ def dry_run(
     form: InputFormat,
     to_payload: Callable[[bytes, InputFormat], bytes],
 ) -> CommandResult:
-    """Say of the command `name` what its real run would meet on these namespaces."""
+    """Say what the real run would meet on these namespaces."""
 
     async def work(stop: Stop) -> SendDryRun:
         from sbpair.connect import open_namespace
@@ -85,7 +84,7 @@ def dry_run(
                 places += [_place(side, shown_name(access), one, wanted) for one in seen]
         return SendDryRun(entity, True, wanted.messages, wanted.size_bytes, tuple(places), lines.bad_line)
 
-    return _result(name, run_async(options, work))
+    return _result(run_async(options, work))
 
 
 def _place(side: Side | None, label: str, seen: "DestinationSeen", wanted: "Wanted") -> Place:
@@ -109,7 +108,7 @@ class _Row:
     messages: int = field(metadata=column("Messages", counts=True))
 
 
-def _result(name: str, found: SendDryRun) -> CommandResult:
+def _result(found: SendDryRun) -> CommandResult:
     rows = []
     for place in found.places:
         where = f"{place.entity} on {place.namespace}"
@@ -126,7 +125,6 @@ def _result(name: str, found: SendDryRun) -> CommandResult:
     places = " and ".join(place.namespace for place in found.places)
     exit = Exit.FINDINGS if found.messages else Exit.OK
     return CommandResult(
-        name,
         found,
         (table_of(_Row, rows),),
         notes=tuple(notes),

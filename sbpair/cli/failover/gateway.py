@@ -159,7 +159,7 @@ def gateway(
         return GatewayRun(tuple(running.front.houses), running.endpoint(), *figures, unsettled)
 
     def shown(done: GatewayRun) -> CommandResult:
-        return CommandResult("gateway", done, summary=done.summary(), closing=True)
+        return CommandResult(done, summary=done.summary(), closing=True)
 
     return run_and_show(options, work, shown, nothing="Nothing was served.")
 
@@ -202,7 +202,6 @@ def _status(options: Options, host: str, port: int) -> CommandResult:
     troubles = [text for one in told for text in one.troubles]
     count = sum(one.connections for one in told)
     return CommandResult(
-        "gateway",
         told,
         (
             Table(

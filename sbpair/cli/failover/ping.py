@@ -138,7 +138,6 @@ class _Teller:
 
 def _result(pair: Pair, pinged: Pinged) -> CommandResult:
     return CommandResult(
-        "ping",
         pinged,
         (table_of(PingedEntity, pinged.entities, show=ENTITY_COLUMNS),),
         screen=tuple(_by_side(pair, pinged.entities)),

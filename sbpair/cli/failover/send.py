@@ -173,7 +173,7 @@ def send(
         not is_dry_run and options.output is Format.JSONL, known=to.entities if isinstance(to, Pair) else ()
     )
     if is_dry_run:
-        return dry_run(options, "send", [place], entity, lines, source, form, to_message)
+        return dry_run(options, [place], entity, lines, source, form, to_message)
 
     async def work(stop: Stop) -> SentMessages:
         from sbpair.connect import opened
@@ -246,7 +246,6 @@ class _SentLines(records.Lines[FailedLine]):
     def result(self, sent: SentMessages, *, verbose: bool, namespace: str) -> CommandResult:
         """`namespace`: the only one that was sent to."""
         return CommandResult(
-            "send",
             SendResult(sent, tuple(self.failures), self.bad_line),
             (table_of(SentPlace, sent.places),),
             notes=(*self.notes(verbose=verbose), *sent.notes()),

@@ -193,7 +193,6 @@ def _shown(result: "AuditResult", notes: Sequence[str], fail_on: Severity, *, ea
     on_screen = table_of(FindingRow, finding_rows(reports, each=each, lines=True))
     skipped = table_of(SkippedRow, skipped_rows(reports), "Not checked")
     return CommandResult(
-        "audit",
         result,
         (found, skipped) if skipped.rows else (found,),
         screen=(on_screen, skipped) if skipped.rows else (on_screen,),
@@ -244,7 +243,6 @@ def _listed() -> CommandResult:
     from sbpair.core.inspection.audit.result import AllChecks
 
     return CommandResult(
-        "audit",
         AllChecks(checks.CHECKS),
         (table_of(checks.Check, checks.CHECKS, show=("code", "severity", "scope", "title")),),
         summary="Explain one with: sbpair audit --explain CODE",
@@ -258,4 +256,4 @@ def _explained(code: str, pair: str | None) -> CommandResult:
     check = checks.explain(code)
     remedy = check.remedy.replace("{pair}", pair or "PAIR").replace("{subject}", "ENTITY")
     text = f"{check.code} ({check.severity.value}): {check.title}\n\n{check.explanation}\n\nWhat to do:\n{remedy}\n"
-    return CommandResult("audit", check, text=text, prose=True)
+    return CommandResult(check, text=text, prose=True)

@@ -103,7 +103,7 @@ def cleanup(
     plans = [(pair, as_confirmed(each, request.confirm)) for pair, each in plans]
 
     from_file = plan is not None
-    return planning.carry_out(options, "cleanup", plans, operations.cleanup, request, from_file=from_file, notes=notes)
+    return planning.carry_out(options, plans, operations.cleanup, request, from_file=from_file, notes=notes)
 
 
 def _only_shown(options: Options, plans: planning.PairPlans, notes: list[str], plan_out: Path | None) -> CommandResult:
@@ -184,6 +184,6 @@ def _ask(options: Options, plans: planning.PairPlans, confirm: Collection[str]) 
 
 def _shown(plans: planning.PairPlans, notes: Sequence[str]) -> CommandResult:
     """The plan; exit 5 also for queues that only a person can decide about."""
-    result = planning.planned("cleanup", [plan for _, plan in plans], notes=notes)
+    result = planning.planned([plan for _, plan in plans], notes=notes)
     undecided = any(holds_messages(step) for _, plan in plans for step in plan.steps)
     return replace(result, exit=Exit.FINDINGS) if undecided else result

@@ -55,7 +55,7 @@ def diff(
     first, second = (_contents(options, settings, one, auth) for one in (a, b))
     found = compare(first, second, ignore or ())
     table = table_of(Difference, found.differences)
-    return CommandResult("diff", found, (table,), summary=found.summary, closing=True, exit=found.exit)
+    return CommandResult(found, (table,), summary=found.summary, closing=True, exit=found.exit)
 
 
 def _contents(options: Options, settings: "Settings", name: str, auth: NamespaceAuthOption) -> Contents:

@@ -173,7 +173,6 @@ def _result(discovery: "Discovery", pairs_out: Path | None) -> CommandResult:
         if one.pair and one.holds_messages:
             notes.append(str(Advice(f"The backlog of {one.pair} holds messages.", (f"sbpair status {one.pair}",))))
     return CommandResult(
-        "discover",
         discovery,
         (table_of(DiscoveryRow, rows(discovery, datetime.now(UTC).timestamp())),),
         notes=tuple(notes),

@@ -63,7 +63,6 @@ def doctor(
 def _result(found: Diagnoses) -> CommandResult:
     rows = found.checks
     return CommandResult(
-        "doctor",
         found,
         (table_of(Diagnosis, rows, show=("result", "check", "subject", "detail", "next_step")),),
         screen=(replace(table_of(_ScreenRow, _screen(rows)), compact=True),),

@@ -277,7 +277,6 @@ def list_entities(
     entities = found.entities
     holding = sum(bool(entity.active + entity.dead_letter + entity.scheduled + entity.transfer) for entity in entities)
     return CommandResult(
-        "entity list",
         found,
         (table_of(Listed, entities, show=LISTED_COLUMNS),),
         summary=f"{counted(len(entities), 'entity', 'entities')} on {found.namespace}, {holding} with messages.",
@@ -320,7 +319,7 @@ def show(options: Options, entity: EntityArgument, *, on: NamespaceOptions) -> C
     if found.access_rules:
         access = [AccessRuleRow(known.name, ", ".join(known.rights)) for known in found.access_rules]
         tables.append(table_of(AccessRuleRow, access, "Shared access rules"))
-    return CommandResult("entity show", found, tuple(tables), summary=f"{kind.value.capitalize()} {place}.")
+    return CommandResult(found, tuple(tables), summary=f"{kind.value.capitalize()} {place}.")
 
 
 @command(output="core.inspection.entity:Changed")
@@ -492,25 +491,23 @@ def make_change(
     *,
     yes: bool,
     by_name: str = "",
-    command: str = "",
 ) -> CommandResult:
     """Make a change, after it was looked at and agreed to; `by_name`: what has to be typed to agree."""
     if request.dry_run or not yes:
         with unchanged():
             change = call(options, place.access, verb, replace(request, dry_run=True))
         if request.dry_run or not change.changed:
-            return _told(replace(change, dry_run=request.dry_run), command)
+            return _told(replace(change, dry_run=request.dry_run))
         if by_name:
             go_ahead_by_name(options, change.doing, by_name, yes=yes, state="Nothing was deleted.")
         else:
             go_ahead(options, change.doing, yes=yes, state="Nothing was changed.")
-    return _told(call(options, place.access, verb, request), command)
+    return _told(call(options, place.access, verb, request))
 
 
-def _told(change: Changed, command: str) -> CommandResult:
+def _told(change: Changed) -> CommandResult:
     """A change, or what it would be."""
     return CommandResult(
-        command or f"entity {change.action.value}",
         change,
         (table_of(Changed, [change], show=CHANGED_COLUMNS),),
         summary=change.sentence,

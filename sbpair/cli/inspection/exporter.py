@@ -115,7 +115,7 @@ def exporter(
             await watched.refresh(stop)
 
     run_async(options, work)
-    return CommandResult("exporter", watch.ended, text="")
+    return CommandResult(watch.ended, text="")
 
 
 def _address(text: str) -> tuple[str, int]:

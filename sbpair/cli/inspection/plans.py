@@ -103,7 +103,6 @@ def made(
 
 def carry_out(
     options: Options,
-    command_name: str,
     plans: PairPlans,
     verb: "Verb[Any, AppliedPlan]",
     request: Any,
@@ -131,14 +130,13 @@ def carry_out(
                 applied.append(await verb(sides, asked, observer=event_log(options), stop=stop))
         return applied
 
-    return run_and_show(options, work, lambda applied: _shown(command_name, plans, applied, notes))
+    return run_and_show(options, work, lambda applied: _shown(plans, applied, notes))
 
 
-def planned(command_name: str, plans: Iterable[Plan], *, notes: Sequence[str] = ()) -> CommandResult:
+def planned(plans: Iterable[Plan], *, notes: Sequence[str] = ()) -> CommandResult:
     """Result of a run that only planned: exit 5 if applying would change anything."""
     result = Planned(tuple(plans))
     return CommandResult(
-        command_name,
         result,
         (table_of(PlanRow, plan_rows(result.plans)),),
         notes=tuple(notes),
@@ -149,14 +147,11 @@ def planned(command_name: str, plans: Iterable[Plan], *, notes: Sequence[str] = 
     )
 
 
-def _shown(
-    command_name: str, plans: PairPlans, applied: "Sequence[AppliedPlan]", notes: Sequence[str]
-) -> CommandResult:
+def _shown(plans: PairPlans, applied: "Sequence[AppliedPlan]", notes: Sequence[str]) -> CommandResult:
     """Result of a run that applied its plans."""
     result = Applied.of((plan for _, plan in plans), applied)
     rows, used = result.outcomes, result.used
     return CommandResult(
-        command_name,
         result,
         (table_of(StepOutcome, rows) if rows else table_of(PlanRow, plan_rows(result.plans)),),
         notes=tuple(notes),
@@ -218,8 +213,8 @@ def provision(
         plans = made(options, chosen, operations.provision, request)
     only_plans = [each for _, each in plans]
     if plan_out is not None:
-        return written(options, plan_out, planned("provision", only_plans), plans)
+        return written(options, plan_out, planned(only_plans), plans)
     if dry_run or not steps_agreed(options, plans, yes=yes):
-        return planned("provision", only_plans)
+        return planned(only_plans)
     request = operations.ProvisionRequest(log=operations_log())
-    return carry_out(options, "provision", plans, operations.provision, request, from_file=plan is not None)
+    return carry_out(options, plans, operations.provision, request, from_file=plan is not None)

@@ -57,7 +57,6 @@ def report(
     request = operations.PromotionRequest(before, tuple(ledger or ()), tuple(archive or ()), consumers_stopped, begins)
     found = call(options, access, operations.report_promotion, request)
     return CommandResult(
-        "promotion report",
         found,
         (table_of(Claimed, found.claims),),
         notes=found.notes,

@@ -61,9 +61,7 @@ def test(
     place = of.find(options)
     request = operations.TestRulesRequest(place.path, _payload(message, property_ or ()))
     found = call_at(options, place, operations.test_rules, request)
-    return CommandResult(
-        "rules test", found, (table_of(TestedRule, found.rules),), summary=found.summary, exit=found.exit
-    )
+    return CommandResult(found, (table_of(TestedRule, found.rules),), summary=found.summary, exit=found.exit)
 
 
 def _payload(file: Path | None, properties: Sequence[str]) -> bytes:
@@ -140,7 +138,7 @@ def unmatched(
         place = of.to_write(options, only_reads=dry_run, yes=yes)
         asked = asked_of(place, dry_run) | {"path": subscription_path(place.path, create)}
         request = operations.CatchAllRequest(**asked)
-        return make_change(options, place, operations.create_catch_all, request, yes=yes, command="rules unmatched")
+        return make_change(options, place, operations.create_catch_all, request, yes=yes)
     if dry_run or yes:
         raise UsageError("--dry-run and --yes are for --create: without it nothing is changed.")
     place = of.find(options)
@@ -153,7 +151,6 @@ def unmatched(
     if found.looked_at is None:
         table = table_of(Unmatched, [found], show=("topic", "filter", "catch_all"))
     return CommandResult(
-        "rules unmatched",
         found,
         (table,),
         notes=tuple(notes),

@@ -105,7 +105,7 @@ def _watch(
             exit = run_async(options, work)
         except Interrupted as interrupted:
             exit = Exit.from_label(interrupted.exit_name)
-    return CommandResult("status", None, text="", streamed=True, exit=exit)
+    return CommandResult(None, text="", streamed=True, exit=exit)
 
 
 def _shower(chosen: Format, stack: ExitStack, seconds: float, *, color: bool) -> Callable[[StatusReport], None]:
@@ -142,7 +142,6 @@ def result(found: StatusReport, fail_on: Severity = Severity.ERROR, *, leave: st
     """What is shown of a status. `leave` says on the screen how to end a watch."""
     status = found.status
     return CommandResult(
-        "status",
         found,
         (table_of(StatusRow, [*side_rows(status), *queue_rows(status)]),),
         notes=tuple(found.notes()),

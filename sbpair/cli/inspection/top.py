@@ -66,7 +66,7 @@ def top(
             await TopApp(watched, stop, seconds).run_async()
 
     run_async(options, work)
-    return CommandResult("top", watch.ended, text="")
+    return CommandResult(watch.ended, text="")
 
 
 def _check_terminal() -> None:

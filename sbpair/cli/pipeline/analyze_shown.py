@@ -88,7 +88,6 @@ def result_of(analysis: "Analysis", question: "Question") -> CommandResult:
     tables = _tables(shown, analysis)
     notes = list(_notes(shown, analysis))
     return CommandResult(
-        "pipeline analyze",
         analysis,
         (tables["destinations"], *(table for name, table in tables.items() if name != "destinations" and table.rows)),
         notes=tuple(notes),

@@ -168,7 +168,7 @@ def _import(pair: str, into: str, file: Path, *, delta: bool) -> CommandResult:
         )
     code = Exit.PARTIAL if unreadable else Exit.OK
     table = _table(_per_queue(added))
-    return CommandResult("pipeline archive", data, (table,), summary=summary, closing=True, exit=code)
+    return CommandResult(data, (table,), summary=summary, closing=True, exit=code)
 
 
 def _per_queue(files: "list[ArchiveFile]") -> dict[str, int]:
@@ -190,7 +190,6 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
         summary = f"{counted(len(spans), 'sequence-number range')} not archived yet; nothing was changed."
         exit_code = Exit.FINDINGS if spans else Exit.OK
         return CommandResult(
-            "pipeline archive",
             data,
             (
                 Table(
@@ -215,7 +214,6 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
         )
     taken = f"; {report.settled:,} removed from their queues" if request.take else ""
     return CommandResult(
-        "pipeline archive",
         data,
         (_table(report.per_queue),),
         notes=tuple(notes),
@@ -309,7 +307,6 @@ def _followed(pair: str, report: FollowReport, *, take: bool) -> CommandResult:
     taken = f"; {report.settled:,} removed from their queues" if take else ""
     row = {"rounds": report.rounds, "rows": report.rows}
     return CommandResult(
-        "pipeline follow",
         FollowResult(pair, report),
         (Table("", columns(">rounds", ">rows: Added"), [row]),),
         notes=tuple(f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())),

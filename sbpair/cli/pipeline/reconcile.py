@@ -76,7 +76,6 @@ def reconcile(
     said = ", ".join(f"{counts[kind]:,} {kind}" for kind in FINDINGS)
     good = report.verdicts.get("ok", 0) + report.verdicts.get("arrived", 0)
     return CommandResult(
-        "pipeline reconcile",
         report,
         (Table("", _COLUMNS, to_plain(report.listed), style_key="verdict"),),
         notes=tuple(notes),

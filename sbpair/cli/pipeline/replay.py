@@ -119,7 +119,7 @@ def replay(
         if explain and session is not None:
             prepare(tables, request)
             text = explained(in_order(session.spark.table("todo"), tasks_of(session, request)))
-            return CommandResult("pipeline replay", Explained(text), text=text)
+            return CommandResult(Explained(text), text=text)
         report = replay_archives(tables, request, session=session, tell=log)
     return _result(chosen.name, report)
 
@@ -169,7 +169,6 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
     from sbpair.core.transfer.conclusion import left_out
 
     return CommandResult(
-        "pipeline replay",
         ReplayResult(pair, report),
         (Table("", columns("what: Outcome", "where: Destination or reason", "#messages"), rows),),
         notes=tuple(notes),

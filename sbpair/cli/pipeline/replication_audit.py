@@ -173,7 +173,6 @@ def result_of(report: ReplicationReport) -> CommandResult:
     wrong = ", ".join(f"{counts[name]:,} {text}" for name, text in _WORDS.items() if counts[name])
     destinations = [to_plain(one) for one in report.destinations]
     return CommandResult(
-        "pipeline replication-audit",
         report,
         (
             Table("Queues", _DESTINATIONS, destinations),

@@ -284,13 +284,14 @@ HtmlOption = Annotated[Path | None, typer.Option(help="Write the report here.")]
 
 
 def write_report(result: CommandResult, html: Path | None) -> None:
-    """Write the page of a result to a file, if one is wanted."""
-    from sbpair.render.console import write_atomically
+    """Write the page of a result to a file, if one is wanted.
+
+    Raises:
+        SbpairError: it cannot be written.
+    """
+    from sbpair.render.console import write_file
     from sbpair.render.html import to_html
 
-    if html is None:
-        return
-    if result.page is None:
-        raise UsageError(f"{result.command} has no report to write.")
-    write_atomically(html, to_html(result.page))
-    _log.info(f"Report written to {html}.")
+    if html is not None and result.page is not None:
+        write_file(html, to_html(result.page))
+        _log.info(f"Report written to {html}.")

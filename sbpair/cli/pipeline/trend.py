@@ -83,7 +83,6 @@ def trend_result(trend: "Trend") -> CommandResult:
         f"{sum(one.flaps for one in trend.findings)} flapping."
     )
     return CommandResult(
-        "pipeline trend",
         trend,
         (found, grown),
         notes=tuple(notes),

@@ -239,7 +239,6 @@ def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:
     )
     unread = (f"Not read: {one.side}: {with_hint(one.error.message, one.error.hint)}" for one in data.not_read)
     return CommandResult(
-        "replicate consume",
         data,
         (table_of(Copies, data.counts),),
         notes=(*unread, *_out(queue, report)),

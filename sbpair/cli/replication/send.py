@@ -108,7 +108,7 @@ def send(
     if is_dry_run:
         lines = _Sent(streaming=False, journal=False)
         both = [(Side.PRIMARY, pair.primary), (Side.SECONDARY, pair.secondary)]
-        return dry_run(options, "replicate send", both, queue, lines, source, form, to_message)
+        return dry_run(options, both, queue, lines, source, form, to_message)
     store = journal.open_if_named()
     terms = Terms(retention_seconds=duration_option(retention) or 0.0)
     delay_seconds = duration_option(delay) or 0.0
@@ -194,7 +194,6 @@ class _Sent(records.Lines[FailedLine]):
             self.bad_line,
         )
         return CommandResult(
-            "replicate send",
             data,
             (Table("", columns("where", "#messages"), rows),),
             notes=tuple(notes),

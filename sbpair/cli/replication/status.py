@@ -173,7 +173,6 @@ def _shown(name: str, said: str, seen: list[_Seen], state: State | None, only_st
     counts = ", ".join(f"{by_state[one]} {one}" for one in State)
     hidden = len(wanted) - len(sessions)
     return CommandResult(
-        "replicate status",
         JournalStatus(name, {one: by_state[one] for one in State}, completed, failed, len(stuck), sessions),
         (table_of(SessionShown, sessions),),
         notes=(said, *((f"{counted(hidden, 'more session')} not shown; raise --limit.",) if hidden else ())),
@@ -308,7 +307,6 @@ def _provisioned(pair: str, queue: str, done: _Provisioned, *, dry_run: bool) ->
     missing = dry_run and any(one.result is Result.SKIPPED for one in done.outcomes)
     failed = Exit.OK if dry_run else exit_for(done.outcomes)
     return CommandResult(
-        "replicate provision",
         ReplicateProvisioned(pair, queue, dry_run, outcomes, tuple(done.problems), done.journal or None),
         (Table("", columns_of(QueueOutcome), rows),),
         notes=(f"Journal: {done.journal}",) if done.journal else (),

@@ -118,7 +118,6 @@ def list_reasons(
     matching = " that match" if request.selection.is_set else ""
     why = f", for {counted(len(found.reasons), 'reason')}" if found.reasons else ""
     return CommandResult(
-        "dlq list",
         found,
         (table_of(operations.DeadLetterReason, found.reasons),),
         notes=() if found.messages else request.selection.advice,
@@ -185,7 +184,6 @@ def _shown(found: "operations.Triage", notes: tuple[str, ...]) -> CommandResult:
     cards = Cards([Card(name, f"{number:,}") for name, number in figures])
     tone = Tone.WARN if found.causes or found.not_read else Tone.GOOD
     return CommandResult(
-        "dlq list",
         found,
         (table,),
         summary=found.closing,
@@ -223,7 +221,7 @@ def peek_dead_letters(
     """
     place = on.find(options)
     request = _request(options, place.path, filters, reasons, page)
-    return _peeked(options, "dlq peek", place, replace(request, dead_letter=True))
+    return _peeked(options, place, replace(request, dead_letter=True))
 
 
 @command(output="core.transfer.peeked:DeadLetters")
@@ -244,17 +242,16 @@ def peek_messages(
       sbpair entity peek contoso-weu:orders -n 1000 -o jsonl > orders.jsonl
     """
     place = on.find(options)
-    return _peeked(options, "entity peek", place, _request(options, place.path, filters, None, page))
+    return _peeked(options, place, _request(options, place.path, filters, None, page))
 
 
-def _peeked(options: Options, name: str, place: EntityRef, request: "operations.BrowseRequest") -> CommandResult:
+def _peeked(options: Options, place: EntityRef, request: "operations.BrowseRequest") -> CommandResult:
     found = call_at(options, place, operations.browse_messages, request)
     number = len(found.messages) if found.groups is None else sum(group.messages for group in found.groups)
     shown = counted(number, "dead letter" if request.dead_letter else "message")
     more = "; there may be more, see --limit" if found.left_off else ""
     table, screen = _listed(found.messages, found.groups, request)
     return CommandResult(
-        name,
         found,
         (table,),
         screen=screen,
@@ -382,7 +379,6 @@ def _backlog_shown(result: "PeekResult", request: "operations.PeekRequest") -> C
     messages, groups = ((), result.groups) if isinstance(result, Groups) else (result.messages, None)
     table, screen = _listed(messages, groups, request)
     return CommandResult(
-        "peek",
         result,
         (table,),
         screen=screen,

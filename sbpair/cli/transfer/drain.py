@@ -21,7 +21,7 @@ from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.transfer.options import DrainOptions, Undelivered, doing, make_request, patience
 from sbpair.cli.transfer.planned import PlanFiles
 from sbpair.core.access import AuthMethod
-from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError, unwritable
+from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import in_words
@@ -86,7 +86,7 @@ def drain(
     began_at = system_clock().now().timestamp()
 
     def shown(drained: "operations.DrainResult") -> CommandResult:
-        result = report_result("drain", chosen, drained, verbose=options.verbose)
+        result = report_result(chosen, drained, verbose=options.verbose)
         if file is not None and file.written is None and drained.plan is not None:
             back = in_words(operations_of(drained.report))
             undo = f"What is back is its consumers' at once: to take it away again takes {back}."
@@ -114,9 +114,7 @@ def _request(options: Options, pair: Pair, moves: DrainOptions) -> "operations.D
     )
 
 
-def report_result(
-    command: str, pair: Pair, result: "operations.DrainResult", *, verbose: bool = False
-) -> CommandResult:
+def report_result(pair: Pair, result: "operations.DrainResult", *, verbose: bool = False) -> CommandResult:
     """A run of the pump as tables, data and exit code."""
     from sbpair.core.transfer.report import OutcomeRow
 
@@ -125,7 +123,6 @@ def report_result(
     severity = Severity.OK if result.exit is Exit.OK else Severity.WARNING
     label = ("pair", pair.name)
     return CommandResult(
-        command,
         result,
         (table_of(OutcomeRow, result.rows()),),
         notes=(*result.notes, *([f"{takes} {in_words(operations)}."] if verbose and operations else [])),
@@ -235,10 +232,7 @@ def write_report(path: Path, result: CommandResult) -> None:
         from sbpair.render.html import to_html
 
         text = to_html(result.page)
-    try:
-        write_file(path, text)
-    except OSError as error:
-        raise unwritable(path, error) from error
+    write_file(path, text)
     _log.info(f"Report written to {path}.")
 
 

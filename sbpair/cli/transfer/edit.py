@@ -110,7 +110,7 @@ def edit(
     request = replace(request, text=text, found=found)
     sent = False
     try:
-        result = carry_out("edit", options, operations.edit, request, (source, target), ask, yes=yes)
+        result = carry_out(options, operations.edit, request, (source, target), ask, yes=yes)
         sent = bool(result.data.moved.report.forwarded) and not dry_run
     finally:
         if kept is not None and sent:

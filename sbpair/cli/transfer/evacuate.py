@@ -280,7 +280,6 @@ def _result(done: EvacuateResult, go_on: str, cut_over: str) -> CommandResult:
     ]
     ahead = done.stopped and done.plan.scope.follows and not done.closed
     return CommandResult(
-        "evacuate",
         done,
         (table_of(Lag, done.lag) if done.only_lag else table_of(LineRow, lines),),
         screen=(table_of(Lag, done.lag, "Lag"),) if done.only_lag else tuple(screen),

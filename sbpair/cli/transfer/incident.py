@@ -54,14 +54,12 @@ def incident(
     steps = list(_steps(options, chosen.name, chosen.secondary.label, into))
     if script:
         text = "\n".join(line for what, words in steps for line in (f"# {what}", shlex.join(words))) + "\n"
-        return CommandResult("incident", Incident(chosen.name, ()), text=f"#!/bin/sh\n{text}")
+        return CommandResult(Incident(chosen.name, ()), text=f"#!/bin/sh\n{text}")
     make_private_folder(into)
     done = tuple(_run(options, steps, yes=yes))
     code = next((step.exit for step in done if step.drains), done[-1].exit if done else Exit.OK)
     result = Incident(chosen.name, done)
-    return CommandResult(
-        "incident", result, (table_of(Step, done),), summary=result.closing(len(steps)), exit=code, closing=True
-    )
+    return CommandResult(result, (table_of(Step, done),), summary=result.closing(len(steps)), exit=code, closing=True)
 
 
 def _steps(options: Options, pair: str, secondary: str, into: Path) -> Iterator[tuple[str, list[str]]]:

@@ -56,7 +56,6 @@ def report(
             tone=Tone.BAD if incident.faults else Tone.WARN if incident.possible_doubles else Tone.GOOD,
         )
         return CommandResult(
-            "report",
             incident,
             (table_of(RunSeen, incident.runs),),
             notes=tuple(incident.notes()),

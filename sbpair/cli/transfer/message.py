@@ -42,7 +42,7 @@ def show(options: Options, on: EntityOptions, number: NumberArgument, *, dlq: Dl
     found = browse_number(options, place, number, dlq=dlq)
     rows = [{"field": name, "value": value} for name, value in _shown(found)]
     table = Table("message", columns("field", "value"), rows)
-    return CommandResult("message show", found, (table,))
+    return CommandResult(found, (table,))
 
 
 def _shown(message: "PeekedMessage") -> "list[tuple[str, Any]]":
@@ -100,7 +100,6 @@ def explain(
     found = call_at(options, place, operations.explain_message, request)
     shown = [one if one.known else replace(one, text=f"not known: {one.text}") for one in found.statements]
     return CommandResult(
-        "explain",
         found,
         (table_of(MessageFact, shown),),
         notes=(f"Message {number} of {place}: {found.because}.",),
@@ -143,9 +142,7 @@ def dead_letter(
     def ask(messages: str) -> None:
         go_ahead(options, f"Dead-letter message {number} of {source}", yes=yes, state=_STATE)
 
-    return carry_out(
-        "message dead-letter", options, operations.dead_letter_message, request, (source, None), ask, yes=yes
-    )
+    return carry_out(options, operations.dead_letter_message, request, (source, None), ask, yes=yes)
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -187,7 +184,7 @@ def complete(
         kept = "permanently" if archive is None else f"after writing it to {archive}"
         go_ahead_by_name(options, f"Delete message {number} of {source} {kept}", source.path, yes=yes, state=_STATE)
 
-    return carry_out("message complete", options, operations.purge, request, (source, None), ask, yes=yes)
+    return carry_out(options, operations.purge, request, (source, None), ask, yes=yes)
 
 
 @command(output="core.transfer.summary:EditResult")
@@ -224,9 +221,7 @@ def reschedule(
             options, f"Schedule message {number} of {source} for {said:%Y-%m-%d %H:%M:%S} UTC", yes=yes, state=_STATE
         )
 
-    return carry_out(
-        "message reschedule", options, operations.reschedule_message, request, (source, source), ask, yes=yes
-    )
+    return carry_out(options, operations.reschedule_message, request, (source, source), ask, yes=yes)
 
 
 def _future(text: str) -> float:
@@ -257,4 +252,4 @@ def undefer(options: Options, on: EntityOptions, *, to: AgainToOption = None, ch
     def ask(messages: str) -> None:
         go_ahead(options, f"Send {messages} of {source} to {target}", yes=chosen.yes, state="Nothing was sent.")
 
-    return carry_out("undefer", options, operations.undefer, request, (source, target), ask, yes=chosen.yes)
+    return carry_out(options, operations.undefer, request, (source, target), ask, yes=chosen.yes)

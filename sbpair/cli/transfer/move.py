@@ -99,7 +99,7 @@ def move(
             question += f", and what comes until nothing has come for {format_duration(idle_seconds)}"
         go_ahead(options, question, yes=chosen.yes, state="Nothing was moved.")
 
-    return carry_out("move", options, operations.move, request, (start, target), ask, yes=chosen.yes, files=files)
+    return carry_out(options, operations.move, request, (start, target), ask, yes=chosen.yes, files=files)
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -140,7 +140,7 @@ def copy(
     def ask(messages: str) -> None:
         go_ahead(options, f"Copy {messages} of {start} to {target}", yes=chosen.yes, state="Nothing was copied.")
 
-    return carry_out("copy", options, operations.copy, request, (start, target), ask, yes=chosen.yes)
+    return carry_out(options, operations.copy, request, (start, target), ask, yes=chosen.yes)
 
 
 def _between(

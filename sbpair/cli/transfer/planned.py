@@ -178,7 +178,6 @@ class PlannedRun:
 
 
 def carry_out(
-    command: str,
     options: Options,
     verb: Callable[..., Any],
     request: Any,
@@ -221,7 +220,6 @@ def carry_out(
         advice = () if chosen is None or moved.planned_messages else chosen.advice
         differences = moved.differences if moved.report.dry_run else ()
         result = CommandResult(
-            command,
             done,
             (table_of(OutcomeRow, moved.rows),),
             notes=tuple(note for note in (*moved.remarks, *advice, *differences, *moved.notes) if note not in said),

@@ -54,7 +54,7 @@ def purge_dead_letters(
       sbpair dlq purge orders --archive purged/ --reason TTLExpiredException
       sbpair dlq purge orders --no-archive --until 30d --yes
     """
-    return _purge(options, "dlq purge", on, chosen, reasons or ())
+    return _purge(options, on, chosen, reasons or (), dead_letter=True)
 
 
 @command(output="core.transfer.summary:MoveResult")
@@ -76,7 +76,7 @@ def purge(
       sbpair purge orders --archive purged/
       sbpair purge contoso-weu:orders --no-archive --until 30d --dry-run
     """
-    return _purge(options, "purge", on, chosen)
+    return _purge(options, on, chosen)
 
 
 def check_archive(archive: Path | None, no_archive: bool, state: str) -> None:
@@ -88,10 +88,11 @@ def check_archive(archive: Path | None, no_archive: bool, state: str) -> None:
 
 def _purge(
     options: Options,
-    name: str,
     on: EntityOptions,
     chosen: PurgeOptions,
     reasons: Sequence[str] = (),
+    *,
+    dead_letter: bool = False,
 ) -> CommandResult:
     check_archive(chosen.archive, chosen.no_archive, "Nothing was deleted.")
     archive, yes = chosen.archive, chosen.yes
@@ -100,7 +101,7 @@ def _purge(
     request = operations.PurgeRequest(
         source.path,
         archive,
-        dead_letter=name == "dlq purge",
+        dead_letter=dead_letter,
         selection=operations.Selection(chosen.filters.wanted(), reasons),
         max_messages=chosen.limit,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
@@ -112,4 +113,4 @@ def _purge(
         question = f"Delete {messages} of {source} {kept}"
         go_ahead_by_name(options, question, source.path, yes=yes, state="Nothing was deleted.")
 
-    return carry_out(name, options, operations.purge, request, (source, None), ask, yes=yes, files=chosen.files)
+    return carry_out(options, operations.purge, request, (source, None), ask, yes=yes, files=chosen.files)

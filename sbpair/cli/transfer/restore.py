@@ -128,7 +128,6 @@ def _target(
 
 def _shown(done: "operations.RestoreResult") -> CommandResult:
     return CommandResult(
-        "restore",
         done,
         (table_of(OutcomeRow, done.rows),),
         notes=done.notes,

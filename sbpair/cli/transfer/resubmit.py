@@ -132,6 +132,4 @@ def resubmit(
     def ask(messages: str) -> None:
         go_ahead(options, f"Send {messages} of {source} to {target}", yes=chosen.yes, state="Nothing was sent.")
 
-    return carry_out(
-        "dlq resubmit", options, operations.resubmit, request, (source, target), ask, yes=chosen.yes, files=files
-    )
+    return carry_out(options, operations.resubmit, request, (source, target), ask, yes=chosen.yes, files=files)

@@ -47,9 +47,7 @@ def list_all(
     request = operations.ListSessionsRequest(place.path, lock=lock, timeout_seconds=options.timeout_seconds(30.0))
     found = call_at(options, place, operations.list_sessions, request)
     columns = () if lock else ("session_id", "active", "deferred", "scheduled", "oldest")
-    return CommandResult(
-        "session list", found, (table_of(SessionFacts, found.sessions, show=columns),), summary=found.closing
-    )
+    return CommandResult(found, (table_of(SessionFacts, found.sessions, show=columns),), summary=found.closing)
 
 
 @command(output="core.transfer.sessions:SessionState")
@@ -70,7 +68,7 @@ def show(options: Options, on: EntityOptions, session: SessionArgument) -> Comma
     state = found.state_hex if found.state_text is None else found.state_text
     said = "has no state" if state is None else f"has the state {state}"
     said = "is locked by a receiver: its state cannot be read" if locked else said
-    return _result("session show", found, f"Session {session} of {place} {said}.", Exit.PARTIAL if locked else Exit.OK)
+    return _result(found, f"Session {session} of {place} {said}.", Exit.PARTIAL if locked else Exit.OK)
 
 
 @command(output="core.transfer.sessions:SessionState")
@@ -94,7 +92,7 @@ def set_state(
     if (state is None) is (from_file is None):
         raise UsageError(f"Give the STATE, or --from-file. {_STATE}")
     wanted = state.encode() if state is not None else _read(from_file)
-    return _change(options, "session set-state", on, session, wanted, dry_run=dry_run, yes=yes)
+    return _change(options, on, session, wanted, dry_run=dry_run, yes=yes)
 
 
 @command(output="core.transfer.sessions:SessionState")
@@ -113,7 +111,7 @@ def clear(
       sbpair session clear orders customer-7
       sbpair session clear orders customer-7 --dry-run
     """
-    return _change(options, "session clear", on, session, None, dry_run=dry_run, yes=yes)
+    return _change(options, on, session, None, dry_run=dry_run, yes=yes)
 
 
 def _read(path: Path | None) -> bytes:
@@ -125,7 +123,6 @@ def _read(path: Path | None) -> bytes:
 
 def _change(
     options: Options,
-    name: str,
     on: EntityOptions,
     session: str,
     state: bytes | None,
@@ -144,11 +141,11 @@ def _change(
     what = "would be" if dry_run else "was"
     said = f"{what} {'cleared' if state is None else 'set'}" if found.changed else "is that already"
     code = Exit.FINDINGS if dry_run and found.changed else Exit.OK
-    return _result(name, found, f"The state of session {session} of {place} {said}.", code)
+    return _result(found, f"The state of session {session} of {place} {said}.", code)
 
 
-def _result(name: str, found: "SessionState", summary: str, code: Exit) -> CommandResult:
+def _result(found: "SessionState", summary: str, code: Exit) -> CommandResult:
     from sbpair.core.transfer.sessions import SessionFacts
 
     table = table_of(SessionFacts, (found.session,))
-    return CommandResult(name, found, (table,), summary=summary, exit=code, closing=True)
+    return CommandResult(found, (table,), summary=summary, exit=code, closing=True)

@@ -77,7 +77,7 @@ def syphon(
         return replace(result, asked=replace(result.asked, go_on=moves.go_on(chosen)))
 
     def shown(drained: "operations.DrainResult") -> CommandResult:
-        return report_result("syphon", chosen, drained, verbose=options.verbose)
+        return report_result(chosen, drained, verbose=options.verbose)
 
     return run_and_show(options, work, shown, nothing="Nothing was moved.")
 

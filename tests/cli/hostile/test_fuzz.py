@@ -90,7 +90,7 @@ def test_plans_of_a_file(home: Path, data: bytes) -> None:
 
     def show() -> None:
         table = table_of(PlanRow, plan_rows(map(Plan.from_dict, read_plans(path))))
-        result = CommandResult("provision", table.rows, (table,))
+        result = CommandResult(table.rows, (table,), command="provision")
         to_tsv(result)
         to_markdown(result)
         dump_json(table.rows).encode()

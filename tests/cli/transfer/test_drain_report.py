@@ -106,7 +106,7 @@ def test_a_tally_beyond_a_run_counts_all_runs() -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_is_in_json_schema_and_metrics(name: str) -> None:
     report = replace(full_report(), **{name: 4711})
-    result = report_result("drain", a_pair(), DrainResult.of(ASKED, report, None))
+    result = report_result(a_pair(), DrainResult.of(ASKED, report, None))
     written = to_plain(result.data)
     schema = output_schema(DrainResult)
     jsonschema.validate(written, schema)
@@ -122,7 +122,7 @@ def test_every_number_is_in_json_schema_and_metrics(name: str) -> None:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_numbers_by_name_are_an_object_and_rows(name: str) -> None:
     report = replace(full_report(), **{name: (("a", 1), ("b", 4711))})
-    result = report_result("drain", a_pair(), DrainResult.of(ASKED, report, None))
+    result = report_result(a_pair(), DrainResult.of(ASKED, report, None))
     assert to_plain(result.data)[name] == {"a": 1, "b": 4711}
     assert ("b", 4711) in [(row["where"], row["messages"]) for row in result.tables[0].rows]
 
@@ -194,7 +194,7 @@ def test_queues_that_were_not_read_for_one_reason_are_one_row() -> None:
     gone = [QueueFailure(f"q/{number}", EntityNotFoundError(f"q/{number} is gone.")) for number in range(3)]
     busy = QueueFailure("q/9", ServerBusyError("Busy."))
     drained = DrainResult.of(ASKED, DrainReport(failures=(*gone, busy)))
-    (table,) = report_result("drain", a_pair(), drained).tables
+    (table,) = report_result(a_pair(), drained).tables
     rows = [row["where"] for row in table.rows if row["what"] == "not read"]
     assert rows == ["q/0 and 2 more: q/0 is gone.", "q/9: Busy."]
 
@@ -219,6 +219,6 @@ def test_what_was_not_read_is_no_metric() -> None:
             Backlog("orders", 0.0, (known, unread)),
             Backlog("orders", 0.0, (known,), whole=False, not_asked=("q/1",)),
         )
-        for result in [report_result("drain", a_pair(), DrainResult.of(ASKED, DrainReport(), seen))]
+        for result in [report_result(a_pair(), DrainResult.of(ASKED, DrainReport(), seen))]
     ]
     assert told == [{"sbpair_left_messages": 4, "sbpair_left_dead_letter_messages": 1}, {}, {}]

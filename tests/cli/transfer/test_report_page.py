@@ -48,7 +48,7 @@ def page(
     incident: IncidentReport | None = None,
 ) -> Page:
     drained = DrainResult.of(ASKED, report, backlog, None, before)
-    return page_of(a_pair(), drained, report_result("drain", a_pair(), drained), 0.0, incident)
+    return page_of(a_pair(), drained, report_result(a_pair(), drained), 0.0, incident)
 
 
 def tables(made: Page) -> dict[str, list[dict[str, object]]]:
