@@ -21,7 +21,7 @@ in our hands (`core.transfer.order`).
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from sbpair.core.errors import Category, MalformedMessageError, SendIncompleteError, ServiceError
 from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES
@@ -325,40 +325,45 @@ _HOPELESS = {
 """Categories of send errors that no retry helps, with their dead-letter reason."""
 
 
+class _EndedSessions:
+    """Sessions that go no further, with the message at which they end."""
+
+    def __init__(self) -> None:
+        self._ends: dict[LaneKey, Item] = {}
+
+    def end_at(self, lane: LaneKey, item: Item) -> None:
+        """The session ends here, if not before."""
+        end = self._ends.get(lane)
+        if end is None or comes_before(item, end):
+            self._ends[lane] = item
+
+    def is_past(self, item: Item) -> bool:
+        """Whether its session goes no further than a message before it."""
+        end = None if item.lane is None else self._ends.get(item.lane)
+        return end is not None and comes_before(end, item)
+
+
+@dataclass(slots=True, eq=False)
 class Destinations:
-    """See the module. Times are seconds of one monotonic clock.
+    """See the module. Times are seconds of one monotonic clock."""
 
-    Args:
-        actions: gets what is to be done.
-        sessions_wait: a session goes no further than a message of it that cannot be dead-lettered.
-        leave_missing: leave messages whose destination does not exist.
-        leave_refused: leave messages that their destination refuses as they are, and what follows in their sessions.
-    """
-
-    def __init__(
-        self,
-        limits: Limits,
-        custody: Custody,
-        queues: Queues,
-        window: Window,
-        actions: deque[Action],
-        *,
-        sessions_wait: bool,
-        leave_missing: bool,
-        leave_refused: bool,
-    ) -> None:
-        self._limits = limits
-        self._custody = custody
-        self._queues = queues
-        self._window = window
-        self._actions = actions
-        self._sessions_wait = sessions_wait
-        self._leave_missing = leave_missing
-        self._leave_refused = leave_refused
-        self._by_name: dict[str, Destination] = {}
-        self._spelled: dict[str, Destination] = {}
-        self._ended = _EndedSessions()
-        self._sending = 0
+    limits: Limits
+    custody: Custody
+    queues: Queues
+    window: Window
+    actions: deque[Action]
+    """Gets what is to be done."""
+    _: KW_ONLY
+    sessions_wait: bool
+    """A session goes no further than a message of it that cannot be dead-lettered."""
+    leave_missing: bool
+    """Leave messages whose destination does not exist."""
+    leave_refused: bool
+    """Leave messages that their destination refuses as they are, and what follows in their sessions."""
+    _by_name: dict[str, Destination] = field(default_factory=dict, init=False)
+    _spelled: dict[str, Destination] = field(default_factory=dict, init=False)
+    _ended: _EndedSessions = field(default_factory=_EndedSessions, init=False)
+    _sending: int = field(default=0, init=False)
 
     def of(self, path: str) -> Destination:
         """The destination of this path, in any spelling."""
@@ -394,12 +399,12 @@ class Destinations:
         item.destination = destination.path  # one spelling: one link, one metric series
         item.session_id, item.partition_key, item.fault = verdict.session_id, verdict.partition_key, verdict.fault
         item.lane = verdict.lane
-        self._custody.add_payload(item, verdict.payload)
+        self.custody.add_payload(item, verdict.payload)
         if destination.abandoned is not None:
-            self._custody.leave(item, destination.abandoned)
+            self.custody.leave(item, destination.abandoned)
         elif self._ended.is_past(item):
-            self._custody.leave(item, WAITS_IN_SESSION)
-        elif not _fits(self._custody, destination, item):
+            self.custody.leave(item, WAITS_IN_SESSION)
+        elif not _fits(self.custody, destination, item):
             self._refuse(destination, item, Category.TOO_LARGE, _too_large(destination))
         else:
             destination.add(item)
@@ -410,8 +415,8 @@ class Destinations:
         """Release a message that waits. `comes_first`: what lies behind it in its session waits until it is back."""
         self.of(item.destination).remove(item)
         if comes_first:
-            self._queues.await_return(item, now)
-        self._custody.release(item)
+            self.queues.await_return(item, now)
+        self.custody.release(item)
 
     def release_all(self, now: float) -> None:
         """Release everything that waits."""
@@ -423,27 +428,27 @@ class Destinations:
         """Its lock is gone and it was not sent: it will come again."""
         if item.stage is Stage.WAITING:
             self.of(item.destination).remove(item)
-        self._custody.drop(item, now, lost=True)
+        self.custody.drop(item, now, lost=True)
 
     def _wait_again(self, destination: Destination, item: Item, now: float) -> None:
         """Its batch was not accepted."""
-        if destination.abandoned is not None and not self._custody.stopping:
-            self._custody.leave(item, destination.abandoned)
+        if destination.abandoned is not None and not self.custody.stopping:
+            self.custody.leave(item, destination.abandoned)
             return
         destination.add(item, front=True)
-        if self._custody.stopping:
+        if self.custody.stopping:
             self.release(item, now)
 
     def _refuse(self, destination: Destination, item: Item, category: Category, description: str) -> None:
         """The destination does not take the message as it is: the message is dead-lettered, or left."""
-        if self._leave_refused and not is_dead_letter_path(item.received.source):
-            self._custody.leave(item, refused_by(destination.path, category))
+        if self.leave_refused and not is_dead_letter_path(item.received.source):
+            self.custody.leave(item, refused_by(destination.path, category))
             self._end_session(item)
         else:
             self._dead_letter(item, _HOPELESS[category], description)
 
     def _dead_letter(self, item: Item, reason: str, description: str) -> None:
-        if not self._custody.dead_letter(item, reason, description) and self._sessions_wait:
+        if not self.custody.dead_letter(item, reason, description) and self.sessions_wait:
             self._end_session(item)
 
     def _end_session(self, item: Item) -> None:
@@ -455,7 +460,7 @@ class Destinations:
         for behind in list(destination.lane(item.lane)):
             if comes_before(item, behind):
                 destination.remove(behind)
-                self._custody.leave(behind, WAITS_IN_SESSION)
+                self.custody.leave(behind, WAITS_IN_SESSION)
 
     # Batches
 
@@ -465,7 +470,7 @@ class Destinations:
         while progress:
             progress = False
             for destination in list(self._by_name.values()):
-                if self._sending >= self._limits.sends:
+                if self._sending >= self.limits.sends:
                     return
                 progress |= self._send_next(destination, now)
 
@@ -475,20 +480,20 @@ class Destinations:
         if destination.limit_bytes is None:
             if not destination.measuring:
                 destination.tried_at, destination.measuring = now, True
-                self._actions.append(Measure(destination.path))
+                self.actions.append(Measure(destination.path))
             return False
         if destination.failures and destination.sending:
             return False
-        allowed = min(self._window.allowance(now), self._limits.batch_messages)
-        batch = destination.next_batch(allowed, self._queues.is_blocked) if allowed else None
+        allowed = min(self.window.allowance(now), self.limits.batch_messages)
+        batch = destination.next_batch(allowed, self.queues.is_blocked) if allowed else None
         if batch is None:
             return False
-        self._window.take(len(batch.items))
+        self.window.take(len(batch.items))
         if not destination.sending:
             destination.tried_at = now
         destination.sending += 1
         self._sending += 1
-        self._actions.append(Send(batch))
+        self.actions.append(Send(batch))
         return True
 
     # What the destinations answer
@@ -497,9 +502,9 @@ class Destinations:
         """The link to the destination takes transfers of up to that many bytes."""
         destination = self.of(path)
         destination.opened(limit_bytes)
-        self._window.receive_again()
+        self.window.receive_again()
         for item in destination.waiting():
-            if item.stage is Stage.WAITING and not _fits(self._custody, destination, item):
+            if item.stage is Stage.WAITING and not _fits(self.custody, destination, item):
                 destination.remove(item)
                 self._refuse(destination, item, Category.TOO_LARGE, _too_large(destination))
 
@@ -520,15 +525,15 @@ class Destinations:
     def sent(self, batch: Batch, now: float) -> None:
         """The namespace accepted the whole batch."""
         destination = self._over(batch)
-        self._window.accepted(len(batch.items), now)
+        self.window.accepted(len(batch.items), now)
         if destination.took(now):
-            self._actions.append(PauseEnded(destination.path))
+            self.actions.append(PauseEnded(destination.path))
         self._accepted(destination, batch.items)
 
     def unrecorded(self, batch: Batch) -> None:
         """The ledger had no room for the batch, or could not be written after the namespace had accepted it."""
         self._over(batch)
-        self._custody.unrecorded(batch.items)
+        self.custody.unrecorded(batch.items)
 
     def send_failed(self, batch: Batch, error: ServiceError, now: float) -> None:
         """Nothing of the batch was accepted, as far as can be known, or a part of it (SendIncompleteError)."""
@@ -549,7 +554,7 @@ class Destinations:
         for place, item in enumerate(batch.items):
             item.attempts -= 1
             if place in gone:
-                self._custody.drop(item, now, lost=True)
+                self.custody.drop(item, now, lost=True)
         for place, item in enumerate(batch.items):
             if place not in gone:
                 self._wait_again(destination, item, now)
@@ -562,9 +567,9 @@ class Destinations:
         return destination
 
     def _accepted(self, destination: Destination, items: Sequence[Item]) -> None:
-        self._custody.accepted(items, destination.path)
+        self.custody.accepted(items, destination.path)
         for source in dict.fromkeys(item.received.source for item in items):
-            self._queues.leads(source, self._custody.last_arrival)
+            self.queues.leads(source, self.custody.last_arrival)
 
     def _refused(self, destination: Destination, items: Sequence[Item], error: ServiceError, now: float) -> None:
         if not error.uncertain:
@@ -597,68 +602,68 @@ class Destinations:
 
     def _missing(self, destination: Destination, items: Iterable[Item], error: ServiceError) -> None:
         """The destination does not exist: dead-lettered as the retired library did, or left until it is created."""
-        if self._leave_missing:
+        if self.leave_missing:
             self._abandon(destination, error)
         for item in items:
             if destination.abandoned is not None:
-                self._custody.leave(item, destination.abandoned)
+                self.custody.leave(item, destination.abandoned)
             else:
                 self._dead_letter(item, _HOPELESS[Category.NOT_FOUND], error.message)
 
     def _trouble(self, destination: Destination, error: ServiceError, now: float) -> None:
         if error.category is Category.BUSY:
-            if (pause := self._window.too_busy(error, now)) is not None:
-                self._actions.append(pause)
+            if (pause := self.window.too_busy(error, now)) is not None:
+                self.actions.append(pause)
             return
         seconds = destination.failed(error, now)
-        if error.category in self._limits.no_use_waiting:
+        if error.category in self.limits.no_use_waiting:
             self._abandon(destination, error)
         else:
-            left = destination.patience_left(self._limits, now)
-            self._actions.append(PauseBegan(destination.path, error.code, seconds, left))
+            left = destination.patience_left(self.limits, now)
+            self.actions.append(PauseBegan(destination.path, error.code, seconds, left))
 
     def give_up(self, now: float) -> None:
         """Leave what waits for a destination that has failed for longer than the patience lasts, and everything once
         the namespace has been too busy for all of it for so long."""
-        busy = self._window.busy_beyond_patience(now)
+        busy = self.window.busy_beyond_patience(now)
         for destination in self._by_name.values():
             if destination.abandoned is not None:
                 continue
-            if destination.outlasts_patience(self._limits, now):
+            if destination.outlasts_patience(self.limits, now):
                 self._abandon(destination, destination.last_error)
             elif busy is not None and destination.waiting_count:
                 self._abandon(destination, busy)
 
     def _abandon(self, destination: Destination, error: ServiceError | None) -> None:
         """Nothing more is sent there: what waits for it is left, and what still comes."""
-        self._window.receive_again()  # what is in the queues for it is named too, and the others go on
+        self.window.receive_again()  # what is in the queues for it is named too, and the others go on
         why = destination.abandon(error)
         for item in destination.waiting():
             destination.remove(item)
-            self._custody.leave(item, why)
+            self.custody.leave(item, why)
 
     def probe(self, now: float) -> None:
         """Ask the links of paused destinations whether they open again: no message is needed for that, and what waits
         goes on seconds after the destination is back, however long the pause has grown."""
-        if self._custody.stopping:
+        if self.custody.stopping:
             return
         for destination in self._by_name.values():
             if (probe_at := destination.next_probe(now)) is not None and probe_at <= now:
                 destination.measuring = True
-                self._actions.append(Measure(destination.path))
+                self.actions.append(Measure(destination.path))
 
     def release_in_a_long_pause(self, now: float) -> None:
         """Nothing can move for long: give everything back and receive nothing until the next try is due."""
         waiting = [destination for destination in self._by_name.values() if destination.waiting_count]
-        calm = now - self._custody.last_arrival >= CALM_SECONDS
-        if self._custody.stopping or not waiting or self._sending or not calm:
+        calm = now - self.custody.last_arrival >= CALM_SECONDS
+        if self.custody.stopping or not waiting or self._sending or not calm:
             return
-        if not self._window.receives(now):
+        if not self.window.receives(now):
             return  # what an open poll still brought is held: released, it would come straight round again
-        resumes = min(max(each.paused_until, self._window.busy_until) for each in waiting)
+        resumes = min(max(each.paused_until, self.window.busy_until) for each in waiting)
         if resumes - now <= HOLD_SECONDS or any(each.measuring and each.probe_at is None for each in waiting):
             return
-        self._window.pause_receiving(resumes)
+        self.window.pause_receiving(resumes)
         for destination in waiting:
             for item in destination.waiting():
                 self.release(item, now)
@@ -670,27 +675,9 @@ class Destinations:
             waiting |= destination.waiting_count > 0
             if destination.waiting_count and destination.paused_until > now:
                 yield destination.paused_until
-            if not self._custody.stopping and (probe_at := destination.next_probe(now)) is not None:
+            if not self.custody.stopping and (probe_at := destination.next_probe(now)) is not None:
                 yield probe_at
-        yield from self._window.deadlines(now, waiting=waiting)
-
-
-class _EndedSessions:
-    """Sessions that go no further, with the message at which they end."""
-
-    def __init__(self) -> None:
-        self._ends: dict[LaneKey, Item] = {}
-
-    def end_at(self, lane: LaneKey, item: Item) -> None:
-        """The session ends here, if not before."""
-        end = self._ends.get(lane)
-        if end is None or comes_before(item, end):
-            self._ends[lane] = item
-
-    def is_past(self, item: Item) -> bool:
-        """Whether its session goes no further than a message before it."""
-        end = None if item.lane is None else self._ends.get(item.lane)
-        return end is not None and comes_before(end, item)
+        yield from self.window.deadlines(now, waiting=waiting)
 
 
 def _fits(custody: Custody, destination: Destination, item: Item) -> bool:

@@ -8,7 +8,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
@@ -186,36 +186,25 @@ def _near(name: str, known: Mapping[str, str]) -> str:
 ALL_MESSAGES = Selection()
 
 
+@dataclass(eq=False)
 class Resender:
-    """Sends messages as their application sent them to one destination, as far as it will keep them.
+    """Sends messages as their application sent them to one destination, as far as it will keep them."""
 
-    Args:
-        seen: what was learnt about the destination.
-        same_entity: the messages were sent to it before, so that its duplicate detection may know them.
-        recent: MessageIds that it was seen to have got within the window of its duplicate detection.
-        now: the present moment in UTC epoch seconds.
-        keep: the messages stay where they are as well (a copy).
-    """
-
-    def __init__(
-        self,
-        seen: DestinationSeen,
-        selection: Selection,
-        *,
-        same_entity: bool,
-        now: Callable[[], float],
-        recent: Collection[str] = (),
-        keep: bool = False,
-    ) -> None:
-        self._keep = keep
-        self._recent = frozenset(recent)
-        self._seen = seen
-        self._selection = selection
-        self._same_entity = same_entity
-        self._now = now
-        self._faults = Faults()
-        self._first_with_id: dict[str, Key] = {}
-        self._short_lived: dict[Key, float] = {}
+    seen: DestinationSeen
+    """What was learnt about the destination."""
+    selection: Selection
+    _: KW_ONLY
+    same_entity: bool
+    """The messages were sent to it before, so that its duplicate detection may know them."""
+    now: Callable[[], float]
+    """The present moment in UTC epoch seconds."""
+    recent: Collection[str] = frozenset()
+    """MessageIds that it was seen to have got within the window of its duplicate detection."""
+    keep: bool = False
+    """The messages stay where they are as well (a copy)."""
+    _faults: Faults = field(default_factory=Faults, init=False)
+    _first_with_id: dict[str, Key] = field(default_factory=dict, init=False)
+    _short_lived: dict[Key, float] = field(default_factory=dict, init=False)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -234,19 +223,19 @@ class Resender:
 
     def selects(self, received: Received) -> bool:
         """Whether the selection takes it."""
-        return self._selection.selects(received, describe(received.payload))
+        return self.selection.selects(received, describe(received.payload))
 
     def judge(self, received: Received, payload: bytes) -> Verdict:
         """What is to become of a message that is sent as `payload`."""
         summary = describe(received.payload)
-        if not self._selection.selects(received, summary):
+        if not self.selection.selects(received, summary):
             return Leave(FILTERED_OUT)
         dead = is_dead_letter_path(received.queue)
         try:
             sent = as_sent(payload, from_dead_letter=dead)
         except MalformedMessageError:
             return Leave(UNREADABLE)
-        queue, limit = self._seen.queue, self._seen.limit_bytes
+        queue, limit = self.seen.queue, self.seen.limit_bytes
         if limit is not None and len(sent.payload) > limit:
             return Leave(TOO_LARGE)
         if queue is not None and queue.settings.requires_session and sent.session_id is None:
@@ -255,8 +244,8 @@ class Resender:
             return Leave(NO_TIME_TO_LIVE)
         if (
             received.state is State.SCHEDULED
-            and not self._keep
-            and (sent.scheduled_at or 0.0) < self._now() + DUE_SECONDS
+            and not self.keep
+            and (sent.scheduled_at or 0.0) < self.now() + DUE_SECONDS
         ):
             return Leave(DUE)
         if why := self._as_duplicate(received, sent.message_id):
@@ -264,24 +253,24 @@ class Resender:
         fault = self._faults.name(summary) if dead else None
         if received.state is not State.SCHEDULED and (seconds := self._lives_seconds(sent.ttl_ms)) < SHORT_SECONDS:
             self._short_lived[key_of(received)] = seconds
-        return Forward(sent.payload, self._seen.path, sent.session_id, sent.partition_key, fault)
+        return Forward(sent.payload, self.seen.path, sent.session_id, sent.partition_key, fault)
 
     def _lives_seconds(self, ttl_ms: int | None) -> float:
         """How long a message will live there: its own time to live, or the destination's if that is shorter."""
-        queue = self._seen.queue
+        queue = self.seen.queue
         of_queue = None if queue is None else queue.settings.default_message_time_to_live_seconds
         own = None if ttl_ms is None else ttl_ms / 1000
         return min((one for one in (own, of_queue) if one is not None), default=math.inf)
 
     def _as_duplicate(self, received: Received, message_id: str | None) -> str | None:
-        window = window_of(self._seen)
+        window = window_of(self.seen)
         if window is None or not message_id:
             return None
-        if message_id in self._recent:
+        if message_id in self.recent:
             return PRESENT
         if self._first_with_id.setdefault(message_id, key_of(received)) != key_of(received):
             return SAME_ID
-        if self._same_entity and received.enqueued_at is not None and self._now() < received.enqueued_at + window:
+        if self.same_entity and received.enqueued_at is not None and self.now() < received.enqueued_at + window:
             until = datetime.fromtimestamp(received.enqueued_at + window, UTC)
             return f"{DUPLICATE} until {until:%Y-%m-%d %H:%M} UTC"
         return None
@@ -449,9 +438,8 @@ class Planned:
         self._judge = judge
         self._takes_later = takes_later
         self._left: dict[Key, Leave] = {}
-        self._meant: dict[Key, None] = {}
-        self.without_key = 0
-        """Of those that will be sent, the ones that have neither a session id nor a partition key."""
+        self._meant: dict[Key, bool] = {}
+        """Whether they have neither a session id nor a partition key."""
         self._settled = False
 
     @property
@@ -475,6 +463,11 @@ class Planned:
         return len(self._meant)
 
     @property
+    def without_key(self) -> int:
+        """Of these, the ones that have neither a session id nor a partition key."""
+        return sum(self._meant.values())
+
+    @property
     def keys(self) -> tuple[Key, ...]:
         """Of these, in the order in which they were seen."""
         return tuple(self._meant)
@@ -482,7 +475,8 @@ class Planned:
     def some(self, keys: Iterable[Key], *, others: str = LATER_STEP) -> "Planned":
         """Held to these of them. `others`: why the others are left."""
         part = Planned(self._judge)
-        part._meant, part._left = dict.fromkeys(keys), {**dict.fromkeys(self._meant, Leave(others)), **self._left}
+        part._meant = {key: self._meant[key] for key in keys}
+        part._left = {**dict.fromkeys(self._meant, Leave(others)), **self._left}
         part.settle()
         return part
 
@@ -501,7 +495,6 @@ class Planned:
         if isinstance(verdict, Leave):
             self._left[key] = verdict
         elif key not in self._meant:
-            self._meant[key] = None
             keyed = isinstance(verdict, Forward) and (verdict.session_id, verdict.partition_key) != (None, None)
-            self.without_key += not keyed
+            self._meant[key] = not keyed
         return verdict

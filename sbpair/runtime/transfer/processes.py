@@ -31,7 +31,7 @@ from sbpair.core.transfer.report import DrainReport, QueueFailure, in_order, par
 from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Observer
 from sbpair.runtime.inspection.usage import Usage
-from sbpair.runtime.transfer.drain import NONE_READABLE, TransferRequest
+from sbpair.runtime.transfer.drain import NONE_READABLE, TransferRequest, halt_in_time
 from sbpair.runtime.transfer.ledger import LedgerError, Recorder
 
 STOP_SECONDS = 30.0
@@ -107,7 +107,7 @@ async def drain_in_processes(
         _Worker(number, _share(replace(request, queues=queues), ledger, facts), clock, observer, ledger, halt)
         for number, queues in enumerate(shares, 1)
     ]
-    halting = asyncio.create_task(_halt_on(stop, halt))
+    halting = asyncio.create_task(halt_in_time(halt, stop, None))
     try:
         await asyncio.gather(*(worker.run(work) for worker in workers))
     finally:
@@ -120,11 +120,6 @@ async def drain_in_processes(
             raise worker.error
     report = parts_together([worker.report for worker in workers], seconds=clock.monotonic() - began)
     return _as_of_one(report, request, lost=any(worker.lost for worker in workers))
-
-
-async def _halt_on(stop: asyncio.Event, halt: asyncio.Event) -> None:
-    await stop.wait()
-    halt.set()
 
 
 def _share(request: TransferRequest, ledger: Recorder | None, facts: Mapping[str, QueueFacts | None] | None) -> Share:

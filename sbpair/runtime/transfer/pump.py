@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC
 from typing import Any
 
@@ -89,92 +90,79 @@ class Progress:
         self._bytes.clear()
 
 
+@dataclass(slots=True, eq=False)
 class Carrier:
-    """See the module.
+    """See the module."""
 
-    Args:
-        sources: by the lower-case name of what they receive from.
-        break_down: called with an error that no retry mends; ends the run.
-        changed: called when the machine has something new to decide.
-    """
-
-    def __init__(
-        self,
-        machine: Settlement,
-        sources: Mapping[str, Source],
-        sink: Sink,
-        ledger: Recorder | None,
-        *,
-        clock: Clock,
-        progress: Progress,
-        break_down: Callable[[BaseException], None],
-        changed: Callable[[], None],
-    ) -> None:
-        self._machine = machine
-        self._by_path = sources
-        self._sink = sink
-        self._ledger = ledger
-        self._clock = clock
-        self._progress = progress
-        self._break_down = break_down
-        self._changed = changed
-        self.reads_stored = False
-        """Whether any source reads messages out of a file: most often none does, and no message is asked about it."""
+    machine: Settlement
+    sources: Mapping[str, Source]
+    """By the lower-case name of what they receive from."""
+    sink: Sink
+    ledger: Recorder | None
+    _: KW_ONLY
+    clock: Clock
+    progress: Progress
+    break_down: Callable[[BaseException], None]
+    """Called with an error that no retry mends; ends the run."""
+    changed: Callable[[], None]
+    """Called when the machine has something new to decide."""
+    reads_stored: bool = False
+    """Whether any source reads messages out of a file: most often none does, and no message is asked about it."""
 
     async def measure(self, destination: str) -> None:
         """Ask the link to a destination for its limit."""
         try:
-            limit = await self._sink.limit_bytes(destination)
+            limit = await self.sink.limit_bytes(destination)
         except ServiceError as error:
-            self._machine.destinations.limit_failed(destination, error, self._clock.monotonic())
+            self.machine.destinations.limit_failed(destination, error, self.clock.monotonic())
         else:
-            self._machine.destinations.limit_known(destination, limit)
+            self.machine.destinations.limit_known(destination, limit)
 
     async def send(self, batch: Batch) -> None:
         """Send a batch once the ledger has room for it, and record what was accepted before anything is completed."""
         begun: Begun | None = None
         try:
-            if self._ledger is not None:
+            if self.ledger is not None:
                 entries = self._entries(batch.items, "forwarded")
-                begun = await self._ledger.begin(entries, in_doubt=self._sink.in_doubt(batch.destination, batch.items))
+                begun = await self.ledger.begin(entries, in_doubt=self.sink.in_doubt(batch.destination, batch.items))
         except LedgerError as error:
-            self._break_down(error)
-            self._machine.destinations.unrecorded(batch)
+            self.break_down(error)
+            self.machine.destinations.unrecorded(batch)
             return
         try:
-            await self._sink.send(batch.destination, batch.items)
+            await self.sink.send(batch.destination, batch.items)
         except SendIncompleteError as error:
-            self._machine.custody.remember([batch.items[place] for place in error.accepted])
+            self.machine.custody.remember([batch.items[place] for place in error.accepted])
             cause = error.__cause__ if isinstance(error.__cause__, ServiceError) else error
             if await self._recorded(batch, begun, error.accepted, certain=not cause.uncertain):
-                self._machine.destinations.send_failed(batch, error, self._clock.monotonic())
+                self.machine.destinations.send_failed(batch, error, self.clock.monotonic())
         except LocksLostError as error:
             if await self._recorded(batch, begun, ()):
-                self._machine.destinations.locks_lost(batch, error.lost, self._clock.monotonic())
+                self.machine.destinations.locks_lost(batch, error.lost, self.clock.monotonic())
         except ServiceError as error:
             if await self._recorded(batch, begun, (), certain=not error.uncertain):
-                self._machine.destinations.send_failed(batch, error, self._clock.monotonic())
+                self.machine.destinations.send_failed(batch, error, self.clock.monotonic())
         except SbpairError as error:
-            self._break_down(error)
+            self.break_down(error)
             if await self._recorded(batch, begun, ()):
                 failed = UnknownServiceError(error.message)
-                self._machine.destinations.send_failed(batch, failed, self._clock.monotonic())
+                self.machine.destinations.send_failed(batch, failed, self.clock.monotonic())
         else:
-            self._machine.custody.remember(batch.items)
+            self.machine.custody.remember(batch.items)
             if await self._recorded(batch, begun, range(len(batch.items))):
-                self._machine.destinations.sent(batch, self._clock.monotonic())
+                self.machine.destinations.sent(batch, self.clock.monotonic())
 
     async def _recorded(
         self, batch: Batch, begun: Begun | None, sent: Collection[int], *, certain: bool = True
     ) -> bool:
         """Write what became of a batch; False if that failed, which ends the run. Arguments as of `confirm`."""
-        if self._ledger is None or begun is None:
+        if self.ledger is None or begun is None:
             return True
         try:
-            await self._ledger.confirm(begun, sent, certain=certain)
+            await self.ledger.confirm(begun, sent, certain=certain)
         except LedgerError as error:
-            self._break_down(error)
-            self._machine.destinations.unrecorded(batch)
+            self.break_down(error)
+            self.machine.destinations.unrecorded(batch)
             return False
         return True
 
@@ -185,23 +173,23 @@ class Carrier:
             for outcome in {settle.outcome for settle in without}:
                 await self._record([settle.item for settle in without if settle.outcome == outcome], outcome)
         except LedgerError as unwritten:
-            self._break_down(unwritten)
+            self.break_down(unwritten)
             for settle in without:
-                self._machine.custody.not_recorded(settle)
+                self.machine.custody.not_recorded(settle)
             settles = [settle for settle in settles if settle.has_line]
         by_receipt = {id(settle.received): settle for settle in settles}
         async with aclosing(
             source.receiver.settle_all([settle.received for settle in settles], Disposition.COMPLETE)
         ) as answers:
             async for some in answers:
-                now = self._clock.monotonic()
+                now = self.clock.monotonic()
                 done = [by_receipt[id(received)] for received, error in some if error is None]
-                self._progress.completed(done)
-                self._machine.custody.settled(done)
+                self.progress.completed(done)
+                self.machine.custody.settled(done)
                 for received, error in some:
                     if error is not None:
-                        self._machine.custody.settle_failed(by_receipt[id(received)], error, now)
-                self._changed()
+                        self.machine.custody.settle_failed(by_receipt[id(received)], error, now)
+                self.changed()
 
     async def settle(self, settle: Settle) -> None:
         """Settle a receipt; what is said of its message is in the ledger first."""
@@ -210,37 +198,37 @@ class Carrier:
             try:
                 await self._record([item], settle.outcome, settle.reason)
             except LedgerError as error:
-                self._break_down(error)
-                self._machine.custody.not_recorded(settle)
+                self.break_down(error)
+                self.machine.custody.not_recorded(settle)
                 return
-        source = self._by_path[settle.received.source.lower()]
+        source = self.sources[settle.received.source.lower()]
         try:
             await source.receiver.settle(
                 settle.received, settle.disposition, reason=settle.reason, description=settle.description
             )
         except ServiceError as error:
-            self._machine.custody.settle_failed(settle, error, self._clock.monotonic())
+            self.machine.custody.settle_failed(settle, error, self.clock.monotonic())
             return
-        self._progress.settled(settle)
-        self._machine.custody.settled([settle])
+        self.progress.settled(settle)
+        self.machine.custody.settled([settle])
 
     async def renew(self, renew: Renew) -> None:
         """Renew a lock."""
-        source = self._by_path[renew.received.source.lower()]
+        source = self.sources[renew.received.source.lower()]
         try:
             until = await source.receiver.renew_lock(renew.received)
         except ServiceError as error:
-            self._machine.custody.renew_failed(renew, error, self._clock.monotonic())
+            self.machine.custody.renew_failed(renew, error, self.clock.monotonic())
             return
-        now_utc = self._clock.now().timestamp()
-        self._machine.custody.renewed(renew, source.locks.deadline(until, now_utc=now_utc, now=self._clock.monotonic()))
+        now_utc = self.clock.now().timestamp()
+        self.machine.custody.renewed(renew, source.locks.deadline(until, now_utc=now_utc, now=self.clock.monotonic()))
 
     async def _record(self, items: Sequence[Item], outcome: str, reason: str = "") -> None:
-        if self._ledger is not None:
-            await self._ledger.record(self._entries(items, outcome, reason))
+        if self.ledger is not None:
+            await self.ledger.record(self._entries(items, outcome, reason))
 
     def _entries(self, items: Sequence[Item], outcome: str, reason: str = "") -> list[Entry]:
-        time = self._clock.now().astimezone(UTC).isoformat()
+        time = self.clock.now().astimezone(UTC).isoformat()
         return [
             Entry(
                 queue=item.key[0],
@@ -263,13 +251,13 @@ class Carrier:
         settled already; its line is in the ledger."""
         if settle.outcome != "forwarded":
             return False
-        stored = self._by_path[settle.received.source.lower()].stored
+        stored = self.sources[settle.received.source.lower()].stored
         if stored is None and not settle.item.completed:
             return False
         if stored is not None:
             stored.forget(settle.received)
-        self._progress.settled(settle)
-        self._machine.custody.settled([settle])
+        self.progress.settled(settle)
+        self.machine.custody.settled([settle])
         return True
 
 

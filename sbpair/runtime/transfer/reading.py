@@ -6,7 +6,7 @@ Nothing is decided here but when a source that cannot be read is tried again.
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from sbpair.concurrency import passes
 from sbpair.core.entities import Counts
@@ -104,73 +104,62 @@ class Patience:
     unreached_seconds: float = math.inf
 
 
+@dataclass(slots=True, eq=False)
 class Reader:
-    """Reads sources into the machine.
+    """Reads sources into the machine."""
 
-    Args:
-        sources: by the lower-case name of what they receive from; the pump adds to them.
-        room: where to wait for the machine to let more come.
-        moved: set whenever messages have come.
-        changed: called when the machine has something new to decide.
-    """
+    machine: Settlement
+    classify: Callable[[Received], Verdict]
+    sources: Mapping[str, Source]
+    """By the lower-case name of what they receive from; the pump adds to them."""
+    _: KW_ONLY
+    clock: Clock
+    observer: Observer
+    patience: Patience
+    room: Room
+    """Where to wait for the machine to let more come."""
+    moved: asyncio.Event
+    """Set whenever messages have come."""
+    changed: Callable[[], None]
+    """Called when the machine has something new to decide."""
+    awake: Awake = field(init=False)
 
-    def __init__(
-        self,
-        machine: Settlement,
-        classify: Callable[[Received], Verdict],
-        sources: Mapping[str, Source],
-        *,
-        clock: Clock,
-        observer: Observer,
-        patience: Patience,
-        room: Room,
-        moved: asyncio.Event,
-        changed: Callable[[], None],
-    ) -> None:
-        self._machine = machine
-        self._classify = classify
-        self._by_path = sources
-        self._clock = clock
-        self._observer = observer
-        self._patience = patience
-        self._room = room
-        self._moved = moved
-        self._changed = changed
-        self.awake = Awake(clock.monotonic)
+    def __post_init__(self) -> None:
+        self.awake = Awake(self.clock.monotonic)
 
     async def receive_from(self, source: Source) -> None:
         """Receive until the source is given up; an idle one only when it is to be polled again."""
         while source.failed is None:
-            granted = self._machine.grant(source.receive_messages, self._clock.monotonic(), source.receiver.source)
+            granted = self.machine.grant(source.receive_messages, self.clock.monotonic(), source.receiver.source)
             if not granted:
-                await self._room.wait()
+                await self.room.wait()
                 continue
             await self._receive_once(source, granted)
-            if source.idle and not self._patience.endless:
+            if source.idle and not self.patience.endless:
                 source.poll_again.clear()
-                self._machine.window.rests(source.receiver.source)
-                self._changed()
+                self.machine.window.rests(source.receiver.source)
+                self.changed()
                 await self._until_polled_again(source)
 
     async def _receive_once(self, source: Source, granted: int) -> None:
         path = source.receiver.source
         wait_seconds = source.wait_seconds
-        if self._machine.queues.standing_back(path):
+        if self.machine.queues.standing_back(path):
             wait_seconds = min(wait_seconds, TRY_SECONDS)
         began = self.awake.monotonic()
         try:
             received = await source.receiver.receive(granted, wait_seconds=wait_seconds)
         except ServiceError as error:
-            self._machine.window.returned(granted, 0)
+            self.machine.window.returned(granted, 0)
             await self._receive_failed(source, error, since=began)
             return
         except BaseException:
-            self._machine.window.returned(granted, 0)
+            self.machine.window.returned(granted, 0)
             raise
         source.was_read, source.last_error = True, None
-        self._machine.queues.tried(path, received, self._clock.monotonic())
-        source.idle = not received and not self._machine.queues.awaits(path, self._clock.monotonic())
-        self._observer.notify(Polled(self._utc(), source.path, len(received)))
+        self.machine.queues.tried(path, received, self.clock.monotonic())
+        source.idle = not received and not self.machine.queues.awaits(path, self.clock.monotonic())
+        self.observer.notify(Polled(self._utc(), source.path, len(received)))
         verdicts = self._verdicts(source, received)
         try:
             proven = await self._browse_skipped(source, received, verdicts)
@@ -179,7 +168,7 @@ class Reader:
             await self._receive_failed(source, error, since=began)
             return
         finally:
-            self._machine.window.returned(granted, len(received))
+            self.machine.window.returned(granted, len(received))
         source.failures, source.failing_since = 0, None
         if proven:
             self._arrived(source, received, verdicts)
@@ -189,31 +178,31 @@ class Reader:
     def _verdicts(self, source: Source, received: Sequence[Received]) -> list[Verdict]:
         """A filter that cannot be evaluated ends the run: what has come goes back, or it would stay locked."""
         try:
-            return [self._classify(message) for message in received]
+            return [self.classify(message) for message in received]
         except FilterError:
-            until = self._clock.monotonic() + source.locks.lock_seconds
+            until = self.clock.monotonic() + source.locks.lock_seconds
             for message in received:
-                self._machine.custody.refused(message, lock_until=until, lock_seconds=source.locks.lock_seconds)
+                self.machine.custody.refused(message, lock_until=until, lock_seconds=source.locks.lock_seconds)
             raise
 
     def _arrived(self, source: Source, received: Sequence[Received], verdicts: Sequence[Verdict]) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         now_utc = self._utc()
         for message, verdict in zip(received, verdicts, strict=True):
             until = source.locks.deadline(message.locked_until, now_utc=now_utc, now=now)
             lock_seconds = source.locks.lock_seconds
-            self._machine.arrived(message, verdict, lock_until=until, lock_seconds=lock_seconds, now=now)
+            self.machine.arrived(message, verdict, lock_until=until, lock_seconds=lock_seconds, now=now)
         if received:
-            self._moved.set()
-        self._changed()
+            self.moved.set()
+        self.changed()
 
     def _refuse(self, source: Source, received: Sequence[Received], verdicts: Sequence[Verdict]) -> None:
         """What comes before these was not browsed to its end: those of sessions go back, the others have no order."""
-        until = self._clock.monotonic() + source.locks.lock_seconds
+        until = self.clock.monotonic() + source.locks.lock_seconds
         rest = []
         for message, verdict in zip(received, verdicts, strict=True):
             if has_order(verdict):
-                self._machine.custody.refused(message, lock_until=until, lock_seconds=source.locks.lock_seconds)
+                self.machine.custody.refused(message, lock_until=until, lock_seconds=source.locks.lock_seconds)
             else:
                 rest.append((message, verdict))
         self._arrived(source, [message for message, _ in rest], [verdict for _, verdict in rest])
@@ -221,69 +210,69 @@ class Reader:
     async def take_deferred(self, source: Source, numbers: Sequence[int]) -> None:
         """Fetch deferred messages by their numbers and move them like the others. What cannot be had stays deferred."""
         rest = list(numbers)
-        while rest and not (self._machine.custody.stopping or self._machine.total_reached):
-            granted = self._machine.grant(min(len(rest), RECEIVE_MESSAGES), self._clock.monotonic())
+        while rest and not (self.machine.custody.stopping or self.machine.total_reached):
+            granted = self.machine.grant(min(len(rest), RECEIVE_MESSAGES), self.clock.monotonic())
             if not granted:
-                await self._room.wait()
+                await self.room.wait()
                 continue
             some, rest = rest[:granted], rest[granted:]
             try:
                 found = await _by_number(source.receiver, some)
-                self._arrived(source, found, [self._classify(message) for message in found])
+                self._arrived(source, found, [self.classify(message) for message in found])
             finally:
-                self._machine.window.returned(granted)
-            self._changed()
+                self.machine.window.returned(granted)
+            self.changed()
 
     async def _browse_skipped(self, source: Source, received: Sequence[Received], verdicts: Sequence[Verdict]) -> bool:
         """Browse the numbers that a receive went past, and tell the machine what lies there. False if what was received
         has to be released whatever else lies there."""
         path = source.receiver.source
         while True:
-            forgotten = self._machine.queues.forgotten(path)
-            for skipped in self._machine.queues.skipped(received, verdicts):
+            forgotten = self.machine.queues.forgotten(path)
+            for skipped in self.machine.queues.skipped(received, verdicts):
                 if not await self._browse(source, skipped, received):
-                    self._machine.queues.gave_way(path, self._clock.monotonic())
+                    self.machine.queues.gave_way(path, self.clock.monotonic())
                     return False
-                if self._machine.queues.forgotten(path) != forgotten:
+                if self.machine.queues.forgotten(path) != forgotten:
                     break  # something of ours was released meanwhile: what was seen before may have another holder now
-                self._machine.queues.proved(path, skipped)
-            if self._machine.queues.forgotten(path) == forgotten:
+                self.machine.queues.proved(path, skipped)
+            if self.machine.queues.forgotten(path) == forgotten:
                 return True
 
     async def _browse(self, source: Source, skipped: Skipped, received: Sequence[Received]) -> bool:
         patience = min(MOST_BROWSE_PATIENCE_SECONDS, source.locks.lock_seconds / 3)
         # Our own messages may be settled while the browse is under way, and still be in its answer.
-        mine = self._machine.queues.in_hand(source.receiver.source) | {message.sequence_number for message in received}
+        mine = self.machine.queues.in_hand(source.receiver.source) | {message.sequence_number for message in received}
         # Most often the first message tells enough: it is the one that has come, or one that holds up what has come.
         browsed = pages(
             source.receiver,
             skipped.first,
             skipped.last,
-            clock=self._clock,
+            clock=self.clock,
             patience_seconds=patience,
             first_page_messages=1,
         )
         async for page in browsed:
             for message in page:
                 if message.sequence_number not in mine:
-                    self._machine.expect(message, self._classify(message), self._clock.monotonic())
-            if self._machine.queues.hopeless_now(received):
+                    self.machine.expect(message, self.classify(message), self.clock.monotonic())
+            if self.machine.queues.hopeless_now(received):
                 return False  # the rest of what lies before them does not matter
         return True
 
     async def sample(self, sample: Sample) -> None:
         """Browse a page of a queue that the machine asks for."""
-        in_hand = self._machine.queues.in_hand(sample.source)
-        receiver = self._by_path[sample.source.lower()].receiver
+        in_hand = self.machine.queues.in_hand(sample.source)
+        receiver = self.sources[sample.source.lower()].receiver
         try:
             # Nothing of ours lies there while others lead: the first message is all that is asked for.
-            most = SAMPLE_MESSAGES if in_hand or not self._machine.queues.standing_back(sample.source) else 1
+            most = SAMPLE_MESSAGES if in_hand or not self.machine.queues.standing_back(sample.source) else 1
             page = await receiver.peek(most, from_sequence_number=sample.first)
         except ServiceError:
             # The receives show what is wrong with the queue.
-            self._machine.queues.sample_failed(sample, self._clock.monotonic())
+            self.machine.queues.sample_failed(sample, self.clock.monotonic())
         else:
-            self._machine.queues.sampled(sample, page, in_hand=in_hand, now=self._clock.monotonic())
+            self.machine.queues.sampled(sample, page, in_hand=in_hand, now=self.clock.monotonic())
 
     async def _receive_failed(self, source: Source, error: ServiceError, *, since: float) -> None:
         """`since`: when what failed was begun, which may have been a while ago where nobody answers; by `awake`."""
@@ -293,22 +282,22 @@ class Reader:
         source.failing_since = source.failing_since if source.failing_since is not None else since
         hopeless = not passes(error)
         answered = source.was_read or error.category is Category.BUSY
-        patience = self._patience.seconds if answered else min(self._patience.seconds, self._patience.unreached_seconds)
+        patience = self.patience.seconds if answered else min(self.patience.seconds, self.patience.unreached_seconds)
         failing = now - source.failing_since
         in_time = failing < patience and ends_in_time(failing, now - since, patience)
-        if not self._patience.endless and (hopeless or not in_time):
+        if not self.patience.endless and (hopeless or not in_time):
             source.failed = error
-            self._machine.window.rests(source.receiver.source)
-            self._observer.notify(ReceiveFailed(self._utc(), source.path, error.code, None, error.message))
-            self._changed()
+            self.machine.window.rests(source.receiver.source)
+            self.observer.notify(ReceiveFailed(self._utc(), source.path, error.code, None, error.message))
+            self.changed()
             return
         seconds = (REFUSED if hopeless else SYPHON).seconds(source.failures)
         if error.category is Category.BUSY:
             seconds = BUSY.seconds(source.failures)
-        if not self._patience.endless:
+        if not self.patience.endless:
             seconds = min(seconds, patience - failing)
-        self._observer.notify(ReceiveFailed(self._utc(), source.path, error.code, seconds, error.message))
-        await self._clock.sleep(seconds)
+        self.observer.notify(ReceiveFailed(self._utc(), source.path, error.code, seconds, error.message))
+        await self.clock.sleep(seconds)
 
     async def _until_polled_again(self, source: Source) -> None:
         """Until it is to be polled, or every few seconds as long as messages are held that may wait for one of it."""
@@ -318,11 +307,11 @@ class Reader:
                     await source.poll_again.wait()
                 return
             except TimeoutError:
-                if self._machine.custody.live:
+                if self.machine.custody.live:
                     return
 
     def _utc(self) -> float:
-        return self._clock.now().timestamp()
+        return self.clock.now().timestamp()
 
 
 async def _by_number(receiver: MessageReceiver, numbers: Sequence[int]) -> list[Received]:

@@ -149,6 +149,16 @@ def test_a_run_keeps_to_its_plan() -> None:
     assert planned(later) == Leave(CAME_LATER)
 
 
+def test_a_part_of_a_plan_knows_which_of_its_messages_have_no_key() -> None:
+    planned = Planned(resender())
+    sessions = (None, "s", None)
+    found = [dead(compose(body=b"", message_id=None, session_id=one), n) for n, one in enumerate(sessions, 1)]
+    for one in found:
+        planned(one)
+    keys = [key_of(one) for one in found]
+    assert [planned.some(part).without_key for part in (keys, keys[:2], keys[1:2])] == [2, 1, 0]
+
+
 @pytest.mark.parametrize(
     "seen",
     [
