@@ -119,19 +119,11 @@ def _mirror(secondary: Namespace, entity: Queue | Topic | Subscription, *, gone:
     """Have an entity of the primary on the secondary as it is now."""
     if isinstance(entity, Subscription):
         _mirror_subscription(secondary, entity, gone=gone)
-    elif isinstance(entity, Queue):
-        if gone:
-            secondary.delete_queue(entity.path)
-        elif secondary.get_queue(entity.path) is None:
-            secondary.create_queue(entity.path, entity.description)
-        else:
-            secondary.update_queue(entity.path, entity.description)
     elif gone:
-        secondary.delete_topic(entity.path)
-    elif secondary.get_topic(entity.path) is None:
-        secondary.create_topic(entity.path, entity.description)
+        secondary.delete(entity.path)
     else:
-        secondary.update_topic(entity.path, entity.description)
+        put = secondary.create if secondary.find(entity.path) is None else secondary.update
+        put(entity.path, entity.description)
 
 
 def _mirror_subscription(secondary: Namespace, entity: Subscription, *, gone: bool) -> None:

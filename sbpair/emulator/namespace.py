@@ -31,6 +31,7 @@ from sbpair.emulator.geo_replication import GeoReplication
 from sbpair.emulator.keys import KeySource, random_keys
 from sbpair.emulator.laws import Laws
 from sbpair.emulator.throttling import Throttling
+from sbpair.emulator.validation import Sendable
 from sbpair.engine.auth import KeysOff, Rights, Signer
 from sbpair.engine.budgets import Background
 from sbpair.engine.clock import Clock
@@ -51,9 +52,8 @@ from sbpair.service import Tier
 __all__ = ["EntityError", "Namespace", "Tier"]
 
 Entity = Queue | Topic
-_Found = TypeVar("_Found", Queue, Topic)
+_Found = TypeVar("_Found", bound=Entity)
 _Forwarding = TypeVar("_Forwarding", QueueDescription, SubscriptionDescription)
-_Sendable = TypeVar("_Sendable", QueueDescription, TopicDescription)
 
 
 Witness = Callable[[str, list[Message]], None]
@@ -211,23 +211,12 @@ class Namespace:
     def create_queue(
         self, path: str, description: QueueDescription | None = None, *, named: Collection[str] = ()
     ) -> Queue:
-        """Make a queue. `named` are the properties the request spelled out, which matters where a tier refuses them.
-
-        Raises EntityError: 400 for a bad name or setting, 409 if the path is taken, 403 when the namespace is full.
-        """
-        path = self._admission.new_path(path)
-        queue = Queue(self, path, self._admission.queue(description or QueueDescription(), named))
-        self._entities[path.lower()] = queue
-        self._kept(queue)
-        return queue
+        """Make a queue; see `create`."""
+        return cast(Queue, self.create(path, description or QueueDescription(), named=named))
 
     def update_queue(self, path: str, description: QueueDescription, *, named: Collection[str] = ()) -> Queue:
-        """Replace the whole description. Raises EntityError 404, or 400 for a bad or create-only change."""
-        queue = self._existing(path, Queue)
-        queue.update(self._admission.queue(description, named, queue.description))
-        self._kept(queue)
-        self.access.changed()
-        return queue
+        """See `update`."""
+        return cast(Queue, self.update(path, description, named=named))
 
     def delete_queue(self, path: str) -> None:
         """Delete a queue with all it holds; its links are detached. Raises EntityError 404."""
@@ -236,24 +225,45 @@ class Namespace:
     def create_topic(
         self, path: str, description: TopicDescription | None = None, *, named: Collection[str] = ()
     ) -> Topic:
-        """Make a topic; errors as for `create_queue`."""
-        path = self._admission.new_path(path)
-        topic = Topic(self, path, self._admission.topic(description or TopicDescription(), named))
-        self._entities[path.lower()] = topic
-        self._kept(topic)
-        return topic
-
-    def update_topic(self, path: str, description: TopicDescription, *, named: Collection[str] = ()) -> Topic:
-        """Replace the whole description; errors as for `update_queue`."""
-        topic = self._existing(path, Topic)
-        topic.update(self._admission.topic(description, named, topic.description))
-        self._kept(topic)
-        self.access.changed()
-        return topic
+        """Make a topic; see `create`."""
+        return cast(Topic, self.create(path, description or TopicDescription(), named=named))
 
     def delete_topic(self, path: str) -> None:
         """Delete a topic and its subscriptions. Raises EntityError 404."""
         self._drop(self._existing(path, Topic))
+
+    def create(self, path: str, description: Sendable, *, named: Collection[str] = ()) -> Entity:
+        """Make a queue or topic. `named` are the properties the request spelled out, which matters where a tier refuses
+        them.
+
+        Raises EntityError: 400 for a bad name or setting, 409 if the path is taken, 403 when the namespace is full.
+        """
+        path = self._admission.new_path(path)
+        checked = self._admission.entity(description, named)
+        entity = Queue(self, path, checked) if isinstance(checked, QueueDescription) else Topic(self, path, checked)
+        self._entities[path.lower()] = entity
+        self._kept(entity)
+        return entity
+
+    def update(self, path: str, description: Sendable, *, named: Collection[str] = ()) -> Entity:
+        """Replace the whole description. Raises EntityError 404, or 400 for a bad or create-only change."""
+        kind: type[Queue] | type[Topic] = Queue if isinstance(description, QueueDescription) else Topic
+        entity = self._existing(path, kind)
+        replace_description: Callable[[Any], None] = entity.update
+        replace_description(self._admission.entity(description, named, entity.description))
+        self._kept(entity)
+        self.access.changed()
+        return entity
+
+    def delete(self, path: str) -> None:
+        """Delete a queue or topic, whichever is there. Raises EntityError 404."""
+        found = self.find(path)
+        self._drop(self._existing(path, Queue if found is None else type(found)))
+
+    def clear(self) -> None:
+        """Delete every queue and topic."""
+        for entity in list(self._entities.values()):
+            self._drop(entity)
 
     # -- subscriptions
 
@@ -515,23 +525,15 @@ class Admission:
             raise conflict(f"The messaging entity '{path}' already exists in the namespace '{self._namespace.name}'.")
         return path
 
-    def queue(
-        self, description: QueueDescription, named: Collection[str], old: QueueDescription | None = None
-    ) -> QueueDescription:
-        """The settings of a queue that is new, or has had `old`."""
-        wished = self._settings(description, old)
-        checked = validation.queue(wished, self._namespace.laws, named, partitioned=self._always_partitioned)
-        checked = self._forwarding(checked)
-        if old is None:
-            self._check_room(checked.enable_partitioning)
-        return checked
-
-    def topic(
-        self, description: TopicDescription, named: Collection[str], old: TopicDescription | None = None
-    ) -> TopicDescription:
-        """The settings of a topic that is new, or has had `old`."""
-        wished = self._settings(description, old)
-        checked = validation.topic(wished, self._namespace.laws, named, partitioned=self._always_partitioned)
+    def entity(self, description: Sendable, named: Collection[str], old: Sendable | None = None) -> Sendable:
+        """The settings of a queue or topic that is new, or has had `old`."""
+        laws = self._namespace.laws
+        wished = replace(description, enable_partitioning=True) if self._always_partitioned else description
+        if old is not None:
+            wished = validation.update(laws, old, wished)
+        checked = validation.entity(wished, laws, named, partitioned=self._always_partitioned)
+        if isinstance(checked, QueueDescription):
+            checked = self._forwarding(checked)
         if old is None:
             self._check_room(checked.enable_partitioning)
         return checked
@@ -542,16 +544,13 @@ class Admission:
         """The settings of a subscription that is new, or has had `old`."""
         laws = self._namespace.laws
         wished = description if old is None else validation.update(laws, old, description)
-        return self._forwarding(validation.subscription(laws, wished))
+        validation.check_ranges(wished, laws)
+        return self._forwarding(wished)
 
     @property
     def _always_partitioned(self) -> bool:
         """In a Premium namespace with partitions there are no other entities, whatever is asked for."""
         return self._namespace.tier is Tier.PREMIUM and self._namespace.premium_partitions > 1
-
-    def _settings(self, description: _Sendable, old: _Sendable | None) -> _Sendable:
-        wished = replace(description, enable_partitioning=True) if self._always_partitioned else description
-        return wished if old is None else validation.update(self._namespace.laws, old, wished)
 
     def _check_room(self, partitioned: bool) -> None:
         there, laws = self._namespace.all_entities(), self._namespace.laws

@@ -384,10 +384,7 @@ class EmbeddedNamespace:
 
         def reset(namespace: Namespace) -> None:
             namespace.faults.clear()
-            for queue in namespace.queues():
-                namespace.delete_queue(queue.path)
-            for topic in namespace.topics():
-                namespace.delete_topic(topic.path)
+            namespace.clear()
             self._taken_in.clear()
 
         self.call(reset)

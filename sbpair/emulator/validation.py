@@ -23,8 +23,9 @@ from sbpair.emulator.laws import Laws
 from sbpair.engine.errors import bad_request
 from sbpair.service import NEVER_SECONDS
 
-Description = QueueDescription | TopicDescription | SubscriptionDescription
-AnyDescription = TypeVar("AnyDescription", QueueDescription, TopicDescription, SubscriptionDescription)
+Sendable = QueueDescription | TopicDescription
+Description = Sendable | SubscriptionDescription
+AnyDescription = TypeVar("AnyDescription", bound=Description)
 
 _SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -62,41 +63,18 @@ def child_name(laws: Laws, name: str, *, kind: str) -> str:
     return name
 
 
-def queue(
-    description: QueueDescription, laws: Laws, named: Collection[str] = (), *, partitioned: bool = False
-) -> QueueDescription:
-    """Check a queue's settings against the tier and fill in what the tier decides. Raises EntityError 400.
+def entity(description: Sendable, laws: Laws, named: Collection[str] = (), *, partitioned: bool = False) -> Sendable:
+    """Check a queue's or topic's settings against the tier and fill in what the tier decides. Raises EntityError 400.
 
     `partitioned`: the namespace is a Premium one with partitions, which all its entities have too.
     """
-    _refuse_features(description, laws, named, partitioned=partitioned)
-    _check_message_size(description, laws, named)
-    _check_times(description, laws)
-    _check_duplicate_window(description, laws)
-    _check_delivery(description, laws)
-    _check_rules(description.authorization_rules, laws)
-    return _sized(_with_tier_ttl(description, laws), laws)
-
-
-def topic(
-    description: TopicDescription, laws: Laws, named: Collection[str] = (), *, partitioned: bool = False
-) -> TopicDescription:
-    """Check a topic's settings; the Basic tier has no topics at all."""
-    if not laws.tier_has_topics:
+    if isinstance(description, TopicDescription) and not laws.tier_has_topics:
         raise bad_request("Topics are not supported in the 'Basic' tier; use the 'Standard' or 'Premium' tier.")
     _refuse_features(description, laws, named, partitioned=partitioned)
     _check_message_size(description, laws, named)
-    _check_times(description, laws)
-    _check_duplicate_window(description, laws)
+    check_ranges(description, laws)
     _check_rules(description.authorization_rules, laws)
-    return _sized(description, laws)
-
-
-def subscription(laws: Laws, description: SubscriptionDescription) -> SubscriptionDescription:
-    """Check a subscription's settings."""
-    _check_times(description, laws)
-    _check_delivery(description, laws)
-    return description
+    return _sized(_with_tier_ttl(description, laws), laws)
 
 
 def update(laws: Laws, old: AnyDescription, new: AnyDescription) -> AnyDescription:
@@ -145,7 +123,7 @@ def _refuse_features(description: Description, laws: Laws, named: Collection[str
             )
 
 
-def _check_message_size(description: QueueDescription | TopicDescription, laws: Laws, named: Collection[str]) -> None:
+def _check_message_size(description: Sendable, laws: Laws, named: Collection[str]) -> None:
     size, ceiling = description.max_message_size_in_kilobytes, laws.max_message_kilobytes
     # What a description says by itself may be sent back: .NET's CreateQueueOptions(existing) clones it.
     own = laws.max_message_bytes // 1024
@@ -158,21 +136,16 @@ def _check_message_size(description: QueueDescription | TopicDescription, laws: 
         raise bad_request(f"'MaxMessageSizeInKilobytes' must lie between 1024 and {ceiling}, not {size}.")
 
 
-def _check_times(description: Description, laws: Laws) -> None:
+def check_ranges(description: Description, laws: Laws) -> None:
+    """Refuse what lies outside the limits of its setting; a setting that the kind of entity has not is none."""
     _range(description, "lock_duration_seconds", laws.min_lock_seconds, laws.max_lock_seconds)
     _range(description, "default_message_time_to_live_seconds", laws.min_ttl_seconds, None)
     _range(description, "auto_delete_on_idle_seconds", laws.min_auto_delete_seconds, None)
+    _range(description, "duplicate_detection_history_time_window_seconds", *laws.duplicate_window_seconds)
+    _range(description, "max_delivery_count", 1, laws.max_delivery_count)
     metadata = description.user_metadata
     if metadata is not None and len(metadata) > laws.max_user_metadata_characters:
         raise bad_request(f"'UserMetadata' exceeds {laws.max_user_metadata_characters} characters.")
-
-
-def _check_duplicate_window(description: QueueDescription | TopicDescription, laws: Laws) -> None:
-    _range(description, "duplicate_detection_history_time_window_seconds", *laws.duplicate_window_seconds)
-
-
-def _check_delivery(description: QueueDescription | SubscriptionDescription, laws: Laws) -> None:
-    _range(description, "max_delivery_count", 1, laws.max_delivery_count)
 
 
 def _range(description: Description, name: str, low: float, high: float | None) -> None:
@@ -183,17 +156,14 @@ def _range(description: Description, name: str, low: float, high: float | None) 
     raise bad_request(f"The value {value:g} of the property '{_wire(name)}' is out of range: {bounds}.")
 
 
-def _with_tier_ttl(description: QueueDescription, laws: Laws) -> QueueDescription:
+def _with_tier_ttl(description: Sendable, laws: Laws) -> Sendable:
     default = laws.tier_ttl_seconds
     if default is None or description.default_message_time_to_live_seconds is not None:
         return description
     return replace(description, default_message_time_to_live_seconds=default)
 
 
-_Sized = TypeVar("_Sized", QueueDescription, TopicDescription)
-
-
-def _sized(description: _Sized, laws: Laws) -> _Sized:
+def _sized(description: Sendable, laws: Laws) -> Sendable:
     """The size as it reads back: one of the tier's sizes, times 16 when the entity is partitioned (Basic, Standard)."""
     allowed = laws.entity_sizes_megabytes
     size = description.max_size_in_megabytes

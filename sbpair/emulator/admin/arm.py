@@ -9,9 +9,9 @@ none (`allow_entra`) does not exist here.
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sbpair.emulator.admin.arm_keys import entity_holder, handle_rules, namespace_holder
 from sbpair.emulator.admin.arm_models import (
@@ -172,11 +172,11 @@ class Context:
             case ("queues",):
                 return self._list(call, self.namespace.queues(), self._entity)
             case ("queues", path):
-                return self._one_queue(call, path)
+                return self._one_entity(call, path, self.namespace.get_queue(path), QueueDescription)
             case ("topics",):
                 return self._list(call, self.namespace.topics(), self._entity)
             case ("topics", path):
-                return self._one_topic(call, path)
+                return self._one_entity(call, path, self.namespace.get_topic(path), TopicDescription)
             case ("queues" | "topics" as kind, path, "authorizationrules", *_):
                 holder = entity_holder(self.namespace, kind, path)
                 return handle_rules(call, self.scope, holder, rest[3:], self.host)
@@ -200,31 +200,18 @@ class Context:
 
     # -- one entity
 
-    def _one_queue(self, call: Call, path: str) -> Reply:
-        spaces, found = self.namespace, self.namespace.get_queue(path)
-
-        def put() -> Queue:
-            given = read_settings(object_at(call.json_object(), "properties"), QueueDescription)
-            description = QueueDescription(**given)  # type: ignore[arg-type]
+    def _one_entity(
+        self, call: Call, path: str, found: Queue | Topic | None, kind: type[QueueDescription] | type[TopicDescription]
+    ) -> Reply:
+        def put() -> Queue | Topic:
+            given = read_settings(object_at(call.json_object(), "properties"), kind)
             if found is None:
-                return spaces.create_queue(path, description, named=frozenset(given))
-            kept = replace(description, authorization_rules=found.description.authorization_rules)
-            return spaces.update_queue(path, kept, named=unchanged_left_out(given, found.description))
+                return self.namespace.create(path, kind(**given), named=frozenset(given))  # type: ignore[arg-type]
+            rules, named = found.description.authorization_rules, unchanged_left_out(given, found.description)
+            return self.namespace.update(path, kind(**given, authorization_rules=rules), named=named)  # type: ignore[arg-type]
 
-        return self._one(call, found, path, self._entity, put, lambda: spaces.delete_queue(path))
-
-    def _one_topic(self, call: Call, path: str) -> Reply:
-        spaces, found = self.namespace, self.namespace.get_topic(path)
-
-        def put() -> Topic:
-            given = read_settings(object_at(call.json_object(), "properties"), TopicDescription)
-            description = TopicDescription(**given)  # type: ignore[arg-type]
-            if found is None:
-                return spaces.create_topic(path, description, named=frozenset(given))
-            kept = replace(description, authorization_rules=found.description.authorization_rules)
-            return spaces.update_topic(path, kept, named=unchanged_left_out(given, found.description))
-
-        return self._one(call, found, path, self._entity, put, lambda: spaces.delete_topic(path))
+        write: Callable[[Call, Any], Json] = self._entity
+        return self._one(call, found, path, write, put, lambda: self.namespace.delete(path))
 
     def _one_subscription(self, call: Call, topic: str, name: str) -> Reply:
         spaces, found = self.namespace, self.namespace.get_subscription(topic, name)

@@ -47,14 +47,7 @@ def entity_holder(namespace: Namespace, kind: str, path: str) -> RuleHolder:
 
     def replace_all(rules: Iterable[AuthorizationRule]) -> None:
         kept = tuple(sorted(rules, key=lambda rule: rule.name))
-        if kind == "queues":
-            queue = namespace.get_queue(path)
-            if queue is not None:
-                namespace.update_queue(path, replace(queue.description, authorization_rules=kept))
-            return
-        topic = namespace.get_topic(path)
-        if topic is not None:
-            namespace.update_topic(path, replace(topic.description, authorization_rules=kept))
+        namespace.update(path, replace(found.description, authorization_rules=kept))
 
     return RuleHolder(
         read=current,

@@ -124,10 +124,7 @@ class NamespaceResources:
     def _delete(self) -> Reply:
         if self.facts.deleted:
             return Reply(204)
-        for queue in self.namespace.queues():
-            self.namespace.delete_queue(queue.path)
-        for topic in self.namespace.topics():
-            self.namespace.delete_topic(topic.path)
+        self.namespace.clear()
         self.namespace.disaster_recovery_configs.clear()
         self.facts.deleted = True
         return Reply(200)

@@ -226,41 +226,28 @@ class AtomApi:
         if call.method == "GET" and not path:
             raise bad_request("The entity path must not be empty.")
         namespace = self._namespace
-        found = namespace.find(path)
-        delete = namespace.delete_topic if isinstance(found, Topic) else namespace.delete_queue
         entry: Callable[[Call, Any], Node] = self._entity_entry
-        return self._one(call, found, entry, partial(self._put_entity, call, path), lambda: delete(path))
+        put, delete = partial(self._put_entity, call, path), partial(namespace.delete, path)
+        return self._one(call, namespace.find(path), entry, put, delete)
 
     def _put_entity(self, call: Call, path: str) -> Queue | Topic:
         element = _description_of(call)
-        kind = atom_xml.local_name(element)
+        tag = atom_xml.local_name(element)
         renamed = any(name.lower() == "newpath" for name in (*call.query, *call.headers))
         if renamed or atom_xml.child(element, "NewPath") is not None:
             raise bad_request(f"'{path}' was not renamed: entities keep their names here.")
-        if kind == "QueueDescription":
-            return self._put_queue(call, path, element)
-        if kind == "TopicDescription":
-            return self._put_topic(call, path, element)
-        raise bad_request(f"A queue or topic description is expected, not '{kind}'.")
-
-    def _put_queue(self, call: Call, path: str, element: Element) -> Queue:
-        given, rules = read_settings(element, QueueDescription), read_authorization_rules(element)
-        description = QueueDescription(**given, authorization_rules=rules)  # type: ignore[arg-type]
-        old = self._namespace.get_queue(path)
-        self._check_forwarding(call, description)
+        kind = next((one for one in (QueueDescription, TopicDescription) if one.__name__ == tag), None)
+        if kind is None:
+            raise bad_request(f"A queue or topic description is expected, not '{tag}'.")
+        given, rules = read_settings(element, kind), read_authorization_rules(element)
+        description = kind(**given, authorization_rules=rules)  # type: ignore[arg-type]
+        old = self._namespace.find(path)
+        if isinstance(description, QueueDescription):
+            self._check_forwarding(call, description)
         if not _is_update(call):
-            return self._namespace.create_queue(path, description, named=frozenset(given))
+            return self._namespace.create(path, description, named=frozenset(given))
         named = unchanged_left_out(given, old.description if old else None)
-        return self._namespace.update_queue(path, description, named=named)
-
-    def _put_topic(self, call: Call, path: str, element: Element) -> Topic:
-        given, rules = read_settings(element, TopicDescription), read_authorization_rules(element)
-        description = TopicDescription(**given, authorization_rules=rules)  # type: ignore[arg-type]
-        old = self._namespace.get_topic(path)
-        if not _is_update(call):
-            return self._namespace.create_topic(path, description, named=frozenset(given))
-        named = unchanged_left_out(given, old.description if old else None)
-        return self._namespace.update_topic(path, description, named=named)
+        return self._namespace.update(path, description, named=named)
 
     # -- subscriptions
 

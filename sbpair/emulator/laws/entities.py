@@ -34,7 +34,7 @@ _BASIC_REFUSES = frozenset(
 
 class EntityLaws:
     tier_has_topics = Law[bool](
-        "The Basic tier has no topics.", _TIERS, "validation.py topic", strict=ByTier(False, True, True), lax=True
+        "The Basic tier has no topics.", _TIERS, "validation.py entity", strict=ByTier(False, True, True), lax=True
     )
     tier_has_transactions = Law[bool](
         "The Basic tier has no transactions.",
@@ -65,35 +65,35 @@ class EntityLaws:
         strict=("enable_partitioning", "requires_session", "requires_duplicate_detection"),
         lax=(),
     )
-    min_lock_seconds = limit("A lock lasts 5 seconds at least.", _REFERENCE, "validation.py _check_times", 5.0, 0.001)
+    min_lock_seconds = limit("A lock lasts 5 seconds at least.", _REFERENCE, "validation.py check_ranges", 5.0, 0.001)
     max_lock_seconds = limit(
         "A lock lasts 5 minutes at most.",
         documented("Message transfers, locks, and settlement"),
-        "validation.py _check_times",
+        "validation.py check_ranges",
         300.0,
         NEVER_SECONDS,
     )
     min_ttl_seconds = limit(
-        "The time to live of an entity is 1 second at least.", _REFERENCE, "validation.py _check_times", 1.0, 0.001
+        "The time to live of an entity is 1 second at least.", _REFERENCE, "validation.py check_ranges", 1.0, 0.001
     )
     min_auto_delete_seconds = limit(
         "An entity is deleted after 5 idle minutes at the earliest.",
         documented("Message expiration (time to live)"),
-        "validation.py _check_times",
+        "validation.py check_ranges",
         300.0,
         0.001,
     )
     duplicate_window_seconds = Law[tuple[float, float]](
         "Duplicates are remembered for 20 seconds to 7 days.",
         documented("Duplicate detection"),
-        "validation.py _check_duplicate_window",
+        "validation.py check_ranges",
         strict=(20.0, 7 * 86_400.0),
         lax=(0.001, NEVER_SECONDS),
     )
     max_delivery_count = Law[int](
         "The largest delivery count of an entity is any positive 32-bit number.",
         reported("Particular/NServiceBus.Transport.AzureServiceBus pull requests 688 and 1400; the portal takes 2,000"),
-        "validation.py _check_delivery",
+        "validation.py check_ranges",
         strict=2**31 - 1,
         other=2000,
     )

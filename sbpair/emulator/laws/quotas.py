@@ -76,7 +76,7 @@ class SizeLaws:
     max_user_metadata_characters = limit(
         "The user metadata of an entity has at most 1,024 characters.",
         documented("QueueDescription.UserMetadata, reference of the retired .NET library"),
-        "validation.py _check_times",
+        "validation.py check_ranges",
         1024,
         _PREMIUM_BYTES,
     )
