@@ -32,7 +32,7 @@ class DuplicateHistory:
 
     def is_known(self, identity: Identity, now: float) -> bool:
         self._forget(now)
-        return identity in self._until
+        return self._until.get(identity, now) > now
 
     def remember(self, identity: Identity, now: float) -> float:
         """Note an id; the instant until which it is known."""

@@ -301,7 +301,6 @@ class MessageEntity(Entity):
         """Settings have changed: serve who may be served now."""
         for box in self.mailboxes:
             box.handout.go_on()
-        self.transfers.retry()
         if self.description.forward_to:
             self.transfers.pull(self.main)
 

@@ -125,6 +125,7 @@ class Transfers:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._entity.quota.used_bytes -= sum(len(message.payload) for message, _ in self._waiting)
         self._waiting.clear()
         self._refused.clear()
 

@@ -436,8 +436,10 @@ class Mailbox:
                 self.entity.expired(self, message)
 
     def close(self) -> None:
-        """The entity is gone: no more timers."""
+        """The entity is gone: no more timers, and nothing of it takes room in its topic."""
         self.locks.clear()
+        self.entity.quota.used_bytes -= sum(len(message.payload) for message in self.log)
+        self.log = MessageLog()
         for timer in self._activations.values():
             timer.cancel()
         for session in self.sessions or ():

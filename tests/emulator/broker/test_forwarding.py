@@ -124,3 +124,17 @@ async def test_an_entity_with_sessions_may_forward(bench):
     start = bench.queue("start", requires_session=True, forward_to="end")
     bench.send(start, "a", group_id="s")
     assert bench.receive(end).texts == ["a"]
+
+
+async def test_messages_that_wait_for_a_full_destination_keep_their_order(bench):
+    """However often it was full, and whichever came meanwhile."""
+    end = bench.queue("end")
+    start = bench.queue("start", forward_to="end")
+    end.quota.limit_bytes = 1
+    bench.send(start, "a", "b", "c")
+    for _ in range(3):
+        bench.clock.advance(6)
+    bench.send(start, "d")
+    end.quota.limit_bytes = 1000
+    bench.clock.advance(6)
+    assert bench.receive(end).texts == ["a", "b", "c", "d"]

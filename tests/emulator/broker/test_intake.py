@@ -1,6 +1,7 @@
 """What is accepted, what is refused, and that a refusal changes nothing."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -207,3 +208,47 @@ async def test_all_subscriptions_see_the_id_the_broker_gave(bench, property_of):
     ids = {property_of(bench.peek(one)[0], PropertyField.MESSAGE_ID) for one in (first, second)}
     assert len(ids) == 1
     assert None not in ids
+
+
+async def test_a_queue_takes_messages_to_its_last_byte(bench):
+    queue = bench.queue()
+    payload = bench.message("a", message_id="1")
+    queue.quota.limit_bytes = 2 * len(payload)
+    queue.send(payload)
+    queue.send(payload)
+    assert refused(queue, payload) == QUOTA
+    assert queue.counts().active == 2
+
+
+async def test_a_window_that_was_made_shorter_is_over_when_it_ends(bench):
+    """An id of the longer one is still in front of it in the line of those that are forgotten."""
+    settings = QueueDescription(requires_duplicate_detection=True, duplicate_detection_history_time_window_seconds=600)
+    queue = bench.namespace.create_queue("orders", settings)
+    bench.send(queue, "long", message_id="1")
+    shorter = replace(settings, duplicate_detection_history_time_window_seconds=20)
+    bench.namespace.update_queue("orders", shorter)
+    bench.send(queue, "short", message_id="2")
+    bench.clock.advance(21)
+    bench.send(queue, "short again", message_id="2")
+    bench.clock.advance(570)
+    bench.send(queue, "long, dropped", message_id="1")
+    bench.send(queue, "the last", message_id="2")
+    bench.clock.advance(10)
+    bench.send(queue, "dropped", message_id="2")
+    assert bench.receive(queue).texts == ["long", "short", "short again", "the last"]
+
+
+@pytest.mark.parametrize("seconds_ahead", [-1, 0])
+async def test_a_message_whose_time_has_come_is_ready_at_once(bench, seconds_ahead):
+    queue = bench.queue()
+    bench.send(queue, "a", at=bench.clock.now() + seconds_ahead)
+    assert queue.counts().scheduled == 0
+    assert bench.receive(queue).texts == ["a"]
+
+
+async def test_a_batch_of_texts_is_none(bench):
+    """Its sections hold encoded messages, which are binary."""
+    queue = bench.queue()
+    batch = build(data=[bench.message("a")]) + b"\x00\x53\x75\xa1\x04text"
+    assert refused(queue, batch, BATCH_FORMAT) == DECODE_ERROR
+    assert queue.counts().active == 0

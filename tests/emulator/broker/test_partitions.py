@@ -280,3 +280,22 @@ async def test_messages_of_one_transfer_without_keys_share_a_partition(make_benc
     assert found == numbers(queue) or form == "other"
     bench.send_batch(queue, bench.message("next"))
     assert len(partitions(queue.main.log)) == used + 1
+
+
+async def test_who_holds_a_session_of_the_partition_away_gets_its_messages_when_it_is_back(four):
+    queue = four.queue("sessions", requires_session=True)
+    key = keys_of(queue, 1)[0]
+    four.send(queue, *"ab", session=key)
+    held = four.accept(queue, key, count=1)
+    fault = down(four, 1)
+    held.credit = 2
+    queue.main.want(held)
+    assert held.texts == ["a"]
+    four.namespace.faults.remove(fault)
+    assert held.texts == ["a", "b"]
+
+
+async def test_partitions_take_turns_to_be_received_from(four):
+    received = four.receive(four.namespace.get_queue("orders"))
+    turns = [message.sequence_number >> 48 for message, _ in received.got]
+    assert sorted(turns[:4]) == sorted(turns[4:]) == [0, 1, 2, 3]

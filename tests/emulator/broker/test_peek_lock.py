@@ -133,3 +133,46 @@ async def test_properties_to_modify_are_added(bench, sections_of):
     message = bench.receive(queue).got[0][0]
     assert sections_of(message.payload)[Section.APPLICATION_PROPERTIES] == {"kept": "as is", "tried": "once"}
     assert queue.counts().size_in_bytes == len(message.payload)
+
+
+async def test_the_bytes_of_an_entity_are_those_of_its_messages(bench):
+    """Whatever settlements and reasons have added to them; and none are left when all are gone."""
+    queue = bench.queue()
+    bench.send(queue, "abandoned", "deferred", "dead", "expired")
+    changed = {"why": "x" * 50}
+    inbox = bench.receive(queue, 4)
+    queue.main.abandon(inbox.tokens[0], changed)
+    queue.main.defer(inbox.tokens[1], changed)
+    queue.main.dead_letter(inbox.tokens[2], "a reason", "a description", changed)
+    kept = [message for box in queue.mailboxes for message in box.log]
+    assert len(kept) == 4
+    assert queue.counts().size_in_bytes == sum(len(message.payload) for message in kept)
+    bench.clock.advance(60)
+    for box in (queue.main, queue.dead_letters):
+        for token in bench.receive(box).tokens:
+            box.complete(token)
+    queue.main.receive_deferred([2], settled=True)
+    assert queue.counts().size_in_bytes == 0
+
+
+async def test_a_deferred_message_asked_for_twice_at_once_is_given_once(bench):
+    queue = bench.queue()
+    bench.send(queue, "a")
+    queue.main.defer(bench.receive(queue, 1).token)
+    [(_, lock)] = queue.main.receive_deferred([1, 1], settled=False)
+    queue.main.complete(lock.token)
+    assert (len(queue.main.locks), queue.counts().total) == (0, 0)
+
+
+async def test_a_dead_letter_that_is_dead_lettered_again_keeps_its_place(make_bench, text):
+    """Where the law against it does not hold."""
+    bench = make_bench(laws={"dead-letter-stays": "lax"})
+    queue = bench.queue()
+    bench.send(queue, "a", "b")
+    for token in bench.receive(queue, 2).tokens:
+        queue.main.dead_letter(token, "first", None)
+    queue.dead_letters.dead_letter(bench.receive(queue.dead_letters, 1).token, "second", None)
+    shown = bench.peek(queue.dead_letters)
+    assert [text(message) for message in shown] == ["a", "b"]
+    reasons = [message.section(Section.APPLICATION_PROPERTIES)["DeadLetterReason"] for message in shown]
+    assert reasons == ["second", "first"]

@@ -1,5 +1,7 @@
 """Sessions: exclusive holders, next available, lock expiry, state, lists, delivery counts."""
 
+import uuid
+
 import pytest
 
 from sbpair.amqp.sections import PropertyField, build
@@ -209,3 +211,40 @@ async def test_how_letters_beyond_ascii_compare_is_a_choice(form, sessions):
     for spelling in ("Ärger-X", "ärger-x"):
         queue.send(build(properties={PropertyField.GROUP_ID: spelling}, data=b"x"))
     assert len(queue.main.sessions.listed(None)) == sessions
+
+
+async def test_a_session_that_is_taken_over_has_its_full_time_again(bench, queue, make_inbox):
+    bench.send(queue, "1", session="a")
+    first, second = make_inbox(), make_inbox()
+    first.shares_session = second.shares_session = True
+    session = queue.main.sessions.hold("a", first)
+    bench.clock.advance(20)
+    assert queue.main.sessions.hold("a", second, session.token) is session
+    assert first.detached == SESSION_LOCK_LOST
+    assert session.locked_until == bench.clock.now() + queue.lock_seconds
+    bench.clock.advance(queue.lock_seconds - 1)
+    assert session.holder is second
+
+
+async def test_a_session_that_could_not_be_taken_over_is_not_kept(bench, queue, make_inbox):
+    with pytest.raises(BrokerError):
+        queue.main.sessions.hold("nobody's", make_inbox(), uuid.uuid4())
+    assert list(queue.main.sessions) == []
+
+
+async def test_a_session_whose_messages_have_expired_is_there_again_with_the_next_one(bench, queue, make_inbox):
+    bench.send(queue, "old", session="a", ttl=10)
+    bench.clock.advance(10)
+    queue.main.expire_due()
+    bench.send(queue, "new", session="a")
+    waiter = make_inbox()
+    assert queue.main.sessions.wait(waiter)
+    queue.main.want(waiter)
+    assert (waiter.session_id, waiter.texts) == ("a", ["new"])
+
+
+async def test_sessions_are_listed_whose_state_was_set_after_a_time_and_not_at_it(bench, queue):
+    bench.accept(queue, "a")
+    queue.main.sessions.set_state("a", b"state")
+    now = bench.clock.now()
+    assert (queue.main.sessions.listed(now), queue.main.sessions.listed(now - 0.001)) == ([], ["a"])

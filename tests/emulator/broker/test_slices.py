@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from sbpair.emulator.broker.messages import State, parse
+from sbpair.emulator.broker.transactions import ROLLED_BACK
 from sbpair.emulator.entities import RuleDescription, SqlAction, SqlFilter
 from sbpair.emulator.filters import MAX_FILTER_STEPS_PER_RULE, FilterEvaluationError, MessageView, Rule
 from sbpair.emulator.laws import Laws
 from sbpair.engine.budgets import Background
 from sbpair.engine.errors import RESOURCE_DELETED, BrokerError
+from tests.emulator.spender import Spender
 from tests.engine.wire_client import seen
 
 RULES = 40
@@ -82,6 +84,7 @@ async def test_what_arrives_meanwhile_is_in_time_and_a_subscription_that_is_gone
     bench.namespace.delete_subscription("events", "all")
     assert list(work)
     other = bench.namespace.get_subscription("events", "other")
+    assert topic.counts().size_in_bytes == sum(len(message.payload) for message in bench.peek(other))
     assert bench.receive(other).texts == ["y", "x"]
 
 
@@ -92,6 +95,23 @@ async def test_a_topic_that_is_deleted_meanwhile_takes_nothing(bench, topic):
     with pytest.raises(BrokerError) as caught:
         list(work)
     assert caught.value.condition == RESOURCE_DELETED
+
+
+async def test_a_commit_finds_that_a_lock_has_ended_while_the_rules_were_gone_through(bench, topic):
+    bench.namespace.create_subscription("events", "work")
+    work = bench.namespace.get_subscription("events", "work")
+    bench.send(topic, "first")
+    before, budget, token = arrived(bench), Spender().budget, bench.receive(work, 1).token
+    transaction = bench.namespace.transactions.declare(budget)
+    transaction.send(topic, parsed(bench, topic, "second"))
+    transaction.settle(work.main, token, lambda: work.main.complete(token))
+    steps = bench.namespace.transactions.committing(transaction.id, budget)
+    next(steps)
+    bench.clock.advance(work.lock_seconds)
+    with pytest.raises(BrokerError) as caught:
+        list(steps)
+    assert caught.value.condition == ROLLED_BACK
+    assert (arrived(bench), bench.receive(work).texts) == (before, ["first"])
 
 
 async def test_a_batch_that_was_accepted_arrives_whole_although_its_sender_is_gone(bench):

@@ -280,3 +280,30 @@ async def test_a_full_disk_refuses_before_anything_changes_and_goes_on_by_itself
     namespace.check_store()
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert bench.receive(durable().get_queue("q")).texts == ["x" * 100_000]
+
+
+async def test_what_was_forwarded_before_a_restart_is_not_forwarded_again(bench, durable):
+    """Neither what went on at once nor what had to wait for a destination."""
+    namespace = durable()
+    end, start = namespace.create_queue("end"), namespace.create_queue("start", QueueDescription(forward_to="end"))
+    bench.send(start, "at once")
+    end.quota.limit_bytes = 1
+    bench.send(start, "later")
+    assert start.counts().transfer == 1
+    end.quota.limit_bytes = 1000
+    bench.clock.advance(6)
+    namespace = durable()
+    assert namespace.get_queue("start").counts().transfer == 0
+    bench.clock.advance(6)
+    assert bench.receive(namespace.get_queue("end")).texts == ["at once", "later"]
+
+
+async def test_a_number_in_use_does_not_hide_the_last_one(bench, durable):
+    queue = durable().create_queue("q")
+    bench.send(queue, "a", "b", "c")
+    inbox = bench.receive(queue)
+    queue.main.dead_letter(inbox.tokens[0], None, None)
+    queue.main.complete(inbox.tokens[2])
+    queue = durable().get_queue("q")
+    bench.send(queue, "d")
+    assert [message.sequence_number for message in bench.peek(queue)] == [2, 4]

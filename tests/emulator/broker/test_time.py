@@ -1,5 +1,7 @@
 """Time to live, scheduling, auto-delete on idle."""
 
+from dataclasses import replace
+
 import pytest
 
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
@@ -157,3 +159,27 @@ async def test_the_shorter_of_the_two_times_to_live_is_what_a_receiver_sees(benc
     assert (long[Section.HEADER][HeaderField.TTL], short[Section.HEADER][HeaderField.TTL]) == (60_000, 10_000)
     assert long[Section.PROPERTIES][PropertyField.CREATION_TIME] == 5
     assert short[Section.PROPERTIES] == ["2"]
+
+
+async def test_an_update_is_no_use_of_a_queue(bench):
+    """It keeps an idle queue alive, and yet nobody has sent, received or asked."""
+    queue = bench.queue(auto_delete_on_idle_seconds=300)
+    bench.clock.advance(200)
+    bench.namespace.update_queue("orders", replace(queue.description, max_delivery_count=3))
+    bench.clock.advance(200)
+    assert (queue.used_at, queue.accessed_at) == (None, bench.clock.now() - 200)
+    assert bench.namespace.find("orders") is queue
+    bench.clock.advance(200)
+    assert bench.namespace.find("orders") is None
+
+
+async def test_a_settlement_is_a_use_of_a_queue(bench):
+    queue = bench.queue(auto_delete_on_idle_seconds=300, lock_duration_seconds=300)
+    bench.send(queue, "a")
+    inbox = bench.receive(queue, 1)
+    bench.clock.advance(200)
+    queue.main.complete(inbox.token)
+    bench.clock.advance(200)
+    assert bench.namespace.find("orders") is queue
+    bench.clock.advance(100)
+    assert bench.namespace.find("orders") is None

@@ -159,3 +159,25 @@ async def test_deleting_a_topic_closes_the_links_of_its_subscriptions(bench, top
     bench.namespace.delete_topic("events")
     assert link.detached == "amqp:resource-deleted"
     assert bench.namespace.get_subscription("events", "s") is None
+
+
+async def test_a_subscription_that_is_deleted_gives_its_room_back(bench):
+    """All subscriptions share the size of their topic. What waits to be forwarded is deleted as well."""
+    topic = bench.namespace.create_topic("events")
+    bench.queue("end").quota.limit_bytes = 1
+    bench.namespace.create_subscription("events", "plain")
+    bench.namespace.create_subscription("events", "on", SubscriptionDescription(forward_to="end"))
+    bench.send(topic, "a", "dead")
+    plain = bench.namespace.get_subscription("events", "plain")
+    inbox = bench.receive(plain)
+    plain.main.dead_letter(inbox.tokens[1], "why", None)
+    bench.send(topic, "later", at=bench.clock.now() + 10)
+    assert bench.namespace.get_subscription("events", "on").counts().transfer == 2
+    size = topic.counts().size_in_bytes
+    later = len(bench.message("later", at=bench.clock.now() + 10))
+    assert size > later
+    for name in ("plain", "on"):
+        bench.namespace.delete_subscription("events", name)
+    assert later <= topic.counts().size_in_bytes < size
+    bench.clock.advance(10)
+    assert topic.counts().size_in_bytes == 0
