@@ -5,10 +5,16 @@
 A room is a folder below `sbpair` (`core/failover`, `emulator/broker`) or a word whose folders are on several floors
 (`failover`). Each defect is one edit of the kind that this field knows: a settlement that is not made, two steps in the
 other order, a bound that is off by one, names compared with their case, an outcome taken for another, a doubt that is
-forgotten. The seed decides which. The room's tests run first, then, where nothing was noticed, histories of the
-simulation. What survives both is listed at the end with the edit, and the command ends with 1.
+forgotten. The seed decides which.
 
-The tree itself is never changed. A defect that makes the tests take several times as long as without it is found.
+Once for each test file it is recorded which lines the room's tests and the quick part (`tests.quick`) run
+(`tests.reached`; the records stay in the user's cache, and hold until the file or what is planted in changes). A defect
+is then shown to the tests that run its line, first the files that take least, until one fails; what none notices to
+histories of the simulation, where they load the file; then to the room's tests that start processes. What survives is
+listed with the edit, and the command ends with 1.
+
+The tree itself is never changed. A test that fails without the defect as well counts for nothing; a defect that makes
+the tests take several times as long as without it is found.
 """
 
 import argparse
@@ -25,23 +31,24 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.quick import part
+from tests.quick import PATHS, part
+from tests.reached import FOLDER, SELECTED, Record, reached_by
 from tests.survivors import guard_run
 
 ROOT = Path(__file__).parent.parent
 IGNORED = (".git", ".venv", "__pycache__", ".*_cache", "dist", "build")
-FLOORS = ("amqp", "core", "journal", "azure", "runtime", "contract", "emulator", "clients", "operations", "cli")
-"""The order in which a room's tests run: first what takes least."""
+CACHE = Path.home() / ".cache" / "sbpair-tests" / "reached" / ROOT.as_posix().strip("/").replace("/", ".")
 DECIDING = ("core", "runtime")
 """The floors on which a word has the folders that a defect is planted in; others show, or are rooms of their own."""
 SLOWER = 3.0
 """A defect that makes the tests take so many times as long is found,"""
 START_SECONDS = 60.0
 """and so much more: a busy machine is slower for a while."""
+SLOWEST_TEST_SECONDS = 300
 CLEAN_SECONDS = 3600.0
 HISTORY_HOURS = 0.1
 
@@ -268,29 +275,31 @@ def _acting(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _acting(child)
 
 
-def sources(room: str, root: Path = ROOT) -> list[Path]:
-    """The files of a room, relative to the tree."""
+def sources(room: str, root: Path = ROOT, without: Sequence[str] = ()) -> list[Path]:
+    """The files of a room, relative to the tree; not those of other rooms within it."""
     product = root / "sbpair"
     floors = [product / floor for floor in DECIDING]
     folders = [product / room, *(floor / room for floor in floors)]
-    return sorted({one.relative_to(root) for folder in folders for one in folder.rglob("*.py")})
+    found = {one.relative_to(root) for folder in folders for one in folder.rglob("*.py")}
+    return sorted(found - {path for other in without for path in sources(other, root)})
 
 
 def room_tests(room: str) -> list[str]:
-    """The room's tests, first what takes least."""
-    found = part(room.rpartition("/")[2])
-
-    def cost(path: str) -> tuple[int, str]:
-        floor = Path(path).parts[1]
-        return (FLOORS.index(floor) if floor in FLOORS else len(FLOORS)), path
-
-    return sorted(found, key=cost)
+    """Folders and files of the room's tests."""
+    return part(room.rpartition("/")[2])
 
 
-def chosen(room: str, count: int, seed: int, root: Path = ROOT) -> list[Edit]:
+def files_of(paths: Iterable[str], root: Path = ROOT) -> list[str]:
+    """The test files that these folders and files name."""
+    found = {one for path in paths for one in (root / path).rglob("test_*.py")}
+    found |= {root / path for path in paths if path.endswith(".py")}
+    return sorted(one.relative_to(root).as_posix() for one in found)
+
+
+def chosen(room: str, count: int, seed: int, root: Path = ROOT, without: Sequence[str] = ()) -> list[Edit]:
     """So many defects of a room, each kind as likely as any other; the seed decides which."""
     kinds: dict[int, list[Edit]] = defaultdict(list)
-    for path in sources(room, root):
+    for path in sources(room, root, without):
         for operator, edit in edits(path, (root / path).read_bytes()):
             kinds[OPERATORS.index(operator)].append(edit)
     dice = random.Random(f"{seed} {room}")
@@ -319,9 +328,9 @@ class Copy:
         (self.folder / path).write_bytes(source)
         os.utime(self.folder / path, (self._written, self._written))
 
-    def run(self, command: Sequence[str], seconds: float) -> tuple[int | None, str]:
+    def run(self, command: Sequence[str], seconds: float, **variables: str) -> tuple[int | None, str]:
         """Its exit code, None if it took longer; and what it printed."""
-        environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTHONHASHSEED": "0"}
+        environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTHONHASHSEED": "0"} | variables
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with tempfile.TemporaryFile("w+") as said:
             process = subprocess.Popen(
@@ -345,9 +354,30 @@ class Copy:
             said.seek(0)
             return code, said.read()
 
-    def tests(self, paths: Sequence[str], seconds: float) -> tuple[int | None, str]:
-        options = ("-m", "not spark and not node", "-p", "no:cacheprovider", "-p", "no:randomly")
-        return self.run(["-m", "pytest", "-x", "-q", *options, *paths], seconds)
+    def tests(self, paths: Sequence[str], seconds: float, *more: str, **variables: str) -> tuple[int | None, str]:
+        options = ("-m", "not spark and not node", "-p", "no:cacheprovider", "-p", "tests.reached", *more)
+        return self.run(["-m", "pytest", "-q", "--tb=no", *options, *paths], seconds, **variables)
+
+    def record(self, files: Sequence[str], sources: Sequence[str], cache: Path) -> dict[str, Record]:
+        """What each test of these files reaches: as it was recorded, or recorded now."""
+
+        def known() -> dict[str, Record]:
+            read = {file: Record.read(cache, file) for file in files}
+            return {file: one for file, one in read.items() if one and one.holds(self.folder, file, sources)}
+
+        cache.mkdir(parents=True, exist_ok=True)
+        if left := [file for file in files if file not in known()]:
+            workers = ("-n", str(os.cpu_count())) if len(left) > 1 else ()
+            options = (f"--timeout={SLOWEST_TEST_SECONDS}", "--dist", "loadfile", *workers)
+            self.tests(left, CLEAN_SECONDS, *options, **{FOLDER: str(cache)})
+        return known()
+
+    def select(self, names: Sequence[str], seconds: float) -> tuple[int | None, str]:
+        """Run these tests alone, until one fails."""
+        wanted = self.folder.parent / "selected"
+        wanted.write_text("\n".join(names), "utf-8")
+        files = dict.fromkeys(name.partition("::")[0] for name in names)
+        return self.tests([*files], seconds, "-x", f"--timeout={SLOWEST_TEST_SECONDS}", **{SELECTED: str(wanted)})
 
     def histories(self, seed: int, count: int, seconds: float) -> tuple[int | None, str]:
         return self.run(["-c", _HISTORIES.format(first=seed, last=seed + count, hours=HISTORY_HOURS)], seconds)
@@ -359,6 +389,13 @@ for seed in range({first}, {last}):
     told = live(seed, {hours})
     if told.failure:
         raise SystemExit(f"FAILED seed {{seed}}: {{told.failure}}")
+"""
+
+
+_LOADED = """
+import sys
+import tests.simulation.__main__
+print("\\n".join(str(getattr(one, "__file__", "")) for one in [*sys.modules.values()]))
 """
 
 
@@ -374,69 +411,167 @@ def shown(edit: Edit, source: bytes) -> str:
     return "\n".join(f"    {line}" for line in lines)
 
 
-def judge(
-    planted: Sequence[Edit],
-    tests: Sequence[str],
-    *,
-    histories: int,
-    minutes: float,
-    say: Callable[[str], None],
-    root: Path = ROOT,
-) -> list[Edit]:
-    """Plant one after another in a copy of the tree; those that nothing found. Stops after so many minutes.
+SURVIVED, TOO_SLOW = "survived", "too slow"
+Outcome = tuple[str, str]
+"""What became of a defect, and what told."""
 
-    Raises:
-        SystemExit: the tests fail without a defect.
+
+@dataclass
+class Judge:
+    """Shows defects to what may notice them.
+
+    Args:
+        tests: folders and files, whose tests are chosen by what they reach.
+        last: of them, those whose tests that start processes are asked as well.
+        histories: how many of the simulation.
+        seconds: how long the tests that are chosen for one defect may take, by the records.
     """
+
+    copy: Copy
+    tests: Sequence[str]
+    last: Sequence[str] = ()
+    histories: int = 0
+    seconds: float = 120.0
+    cache: Path = CACHE
+    records: Mapping[str, Record] = field(default_factory=dict)
+    simulated: frozenset[str] = frozenset()
+    honest: dict[str, bool] = field(default_factory=dict)
+    """Whether a test passes without a defect, as far as it was asked."""
+
+    def prepare(self, sources: Sequence[Path]) -> str:
+        """Record what the tests reach, if that is not known; a sentence about it.
+
+        Raises:
+            SystemExit: there is no test.
+        """
+        names = [path.as_posix() for path in sources]
+        self.records = self.copy.record(files_of(self.tests, self.copy.folder), names, self.cache)
+        tests = [one for record in self.records.values() for one in record.tests.values()]
+        if not any(test.passed for test in tests):
+            raise SystemExit("Without a defect, no test passes.")
+        if self.histories:
+            _, said = self.copy.run(["-c", _LOADED], START_SECONDS)
+            self.simulated = frozenset(said.splitlines())
+        failed = [name for one in self.records.values() for name, test in one.tests.items() if not test.passed]
+        skipped = f"; without those that fail or are skipped without a defect: {len(failed)}" if failed else ""
+        return f"{len(tests)} tests of {len(self.records)} files are known{skipped}."
+
+    def reaching(self, edit: Edit, source: bytes) -> list[str]:
+        """The tests that run its line, file by file, first what takes least; as many as there is time for."""
+        lines = statement_lines(edit, source)
+        found = {file: [*reached_by(one, edit.path.as_posix(), lines)] for file, one in self.records.items()}
+        return self._within_time(found)
+
+    def starting(self) -> list[str]:
+        """The tests of files in which some start processes: what they reach there is not known."""
+        files = set(files_of(self.last, self.copy.folder))
+        found = {
+            file: [name for name, test in one.tests.items() if test.passed]
+            for file, one in self.records.items()
+            if file in files and one.processes
+        }
+        return self._within_time(found)
+
+    def _within_time(self, found: Mapping[str, Sequence[str]]) -> list[str]:
+        left, names = self.seconds, []
+        for file in sorted(found, key=lambda file: self._cost(file, found[file])):
+            for name in sorted(found[file], key=lambda name: self._cost(file, [name])):
+                left -= self._cost(file, [name])
+                if left > 0 and self.honest.get(name, True):
+                    names.append(name)
+        return names
+
+    def _cost(self, file: str, names: Iterable[str]) -> float:
+        return sum(self.records[file].tests[name].seconds for name in names)
+
+    def outcome(self, edit: Edit) -> Outcome:
+        """Plant it, and ask one after another."""
+        source = (self.copy.folder / edit.path).read_bytes()
+        reaching = self.reaching(edit, source)
+        others = [name for name in self.starting() if name not in reaching]
+        try:
+            self.copy.write(edit.path, edit.planted(source))
+            found = self._by_tests("tests", reaching, edit, source)
+            if found is None and self.histories and str(self.copy.folder / edit.path) in self.simulated:
+                found = self._by_histories()
+            return found or self._by_tests("processes", others, edit, source) or (SURVIVED, f"{len(reaching)} reach it")
+        finally:
+            self.copy.write(edit.path, source)
+
+    def _by_tests(self, what: str, names: Sequence[str], edit: Edit, source: bytes) -> Outcome | None:
+        names = [name for name in names if self.honest.get(name, True)]
+        expected = sum(self._cost(name.partition("::")[0], [name]) for name in names)
+        if not names:
+            return None
+        code, said = self.copy.select(names, SLOWER * expected + START_SECONDS)
+        if code is None:
+            return TOO_SLOW, what
+        if code == 0:
+            return None
+        failed = _failed(said, names)
+        if failed and not self._passes_without(failed, edit, source):
+            return self._by_tests(what, names, edit, source)
+        return f"found by {what}", _reason(said)
+
+    def _passes_without(self, name: str, edit: Edit, source: bytes) -> bool:
+        if name not in self.honest:
+            planted = (self.copy.folder / edit.path).read_bytes()
+            self.copy.write(edit.path, source)
+            self.honest[name] = self.copy.select([name], CLEAN_SECONDS)[0] == 0
+            self.copy.write(edit.path, planted)
+        return self.honest[name]
+
+    def _by_histories(self) -> Outcome | None:
+        code, said = self.copy.histories(1, self.histories, START_SECONDS + 20 * self.histories)
+        if code is None:
+            return TOO_SLOW, "histories"
+        return ("found by histories", _reason(said)) if code else None
+
+
+def _failed(said: str, names: Sequence[str]) -> str:
+    """The test that failed, as pytest names it; "" where a file could not even be read."""
+    lines = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    found = [name for line in lines for name in names if line.split(" ", 1)[1].startswith(name)]
+    return max(found, key=len, default="")
+
+
+def statement_lines(edit: Edit, source: bytes) -> range:
+    """The lines of the statement that is edited; none outside functions, where an import runs them.
+
+    Of a statement with a body, those of its head.
+    """
+    first, last = (source[:offset].count(b"\n") + 1 for offset in (edit.start, edit.end))
+    found, within = range(0), False
+    for node in ast.walk(ast.parse(source)):  # what is inside comes later
+        if isinstance(node, ast.stmt) and node.lineno <= first and last <= (node.end_lineno or last):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                within = node.body[0].lineno <= first
+            body = getattr(node, "body", None)
+            end = body[0].lineno if body and body[0].lineno > node.lineno else (node.end_lineno or last) + 1
+            found = range(node.lineno, end)
+            if body and last >= end:  # several statements in it
+                found = range(first, last + 1)
+    return found if within else range(0)
+
+
+def judge(planted: Sequence[Edit], judge: Judge, *, minutes: float, say: Callable[[str], None]) -> list[Edit]:
+    """Plant one after another in the copy; those that nothing found. Stops after so many minutes."""
     began, survivors, counts = time.monotonic(), [], Counter[str]()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        copy = Copy(root, Path(folder))
-        checks = _checks(copy, tests, histories, say)
-        for number, edit in enumerate(planted, 1):
-            if time.monotonic() - began > 60 * minutes:
-                break
-            source = (copy.folder / edit.path).read_bytes()
-            copy.write(edit.path, edit.planted(source))
-            outcome, why = _outcome(checks)
-            copy.write(edit.path, source)
-            counts[outcome] += 1
-            say(f"{number}. {outcome}: {edit.path}, {edit.kind}. {why}".rstrip())
-            if outcome == SURVIVED:
-                survivors.append(edit)
-                say(shown(edit, source))
+    for number, edit in enumerate(planted, 1):
+        if time.monotonic() - began > 60 * minutes:
+            break
+        source, started = (judge.copy.folder / edit.path).read_bytes(), time.monotonic()
+        outcome, why = judge.outcome(edit)
+        counts[outcome] += 1
+        line = source[: edit.start].count(b"\n") + 1
+        seconds = time.monotonic() - started
+        say(f"{number}. {outcome}: {edit.path}:{line}, {edit.kind}, {seconds:.0f} s. {why}".rstrip())
+        if outcome == SURVIVED:
+            survivors.append(edit)
+            say(shown(edit, source))
     total = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
     say(f"{sum(counts.values())} of {len(planted)} planted: {total}. {time.monotonic() - began:.0f} s.")
     return survivors
-
-
-SURVIVED = "survived"
-Check = Callable[[], tuple[int | None, str]]
-
-
-def _checks(copy: Copy, tests: Sequence[str], histories: int, say: Callable[[str], None]) -> dict[str, Check]:
-    """What is asked, with the time that it may take: some of that without a defect."""
-
-    def bounded(what: str, run: Callable[[float], tuple[int | None, str]]) -> Check:
-        began = time.monotonic()
-        code, said = run(CLEAN_SECONDS)
-        if code != 0:
-            raise SystemExit(f"Without a defect, the {what} end with {code}: {_reason(said)}")
-        seconds = time.monotonic() - began
-        say(f"Without a defect, the {what} take {seconds:.0f} s.")
-        return lambda: run(SLOWER * seconds + START_SECONDS)
-
-    checks = {"tests": bounded("tests", lambda seconds: copy.tests(tests, seconds))}
-    if histories:
-        checks["histories"] = bounded("histories", lambda seconds: copy.histories(1, histories, seconds))
-    return checks
-
-
-def _outcome(checks: dict[str, Check]) -> tuple[str, str]:
-    for what, check in checks.items():
-        code, said = check()
-        if code != 0:
-            return ("too slow" if code is None else f"found by {what}"), _reason(said) if code is not None else what
-    return SURVIVED, ""
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
@@ -444,7 +579,9 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("room", help="a folder below sbpair, or a word with folders on several floors")
     parser.add_argument("--count", type=int, default=30, help="how many defects")
     parser.add_argument("--seed", type=int, default=0, help="decides which")
-    parser.add_argument("--histories", type=int, default=10, help="of the simulation, for what the tests do not find")
+    parser.add_argument("--without", nargs="*", default=(), help="rooms within it whose files are left alone")
+    parser.add_argument("--histories", type=int, default=40, help="of the simulation, for what the tests do not find")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of tests for each defect, by their records")
     parser.add_argument("--minutes", type=float, default=60.0, help="plant no more after so long")
     parser.add_argument("--only", type=int, nargs="*", help="only these of them, by their numbers from 1 on")
     parser.add_argument("--list", action="store_true", help="show the defects, and plant none")
@@ -452,7 +589,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     if not sources(options.room) or not room_tests(options.room):
         print(f"No folder below sbpair, or no tests, are named {options.room}.", file=sys.stderr)
         return 2
-    planted = chosen(options.room, options.count, options.seed)
+    planted = chosen(options.room, options.count, options.seed, without=options.without)
     if options.only:
         planted = [edit for number, edit in enumerate(planted, 1) if number in options.only]
     if options.list:
@@ -464,8 +601,12 @@ def main(arguments: Iterable[str] | None = None) -> int:
         print(line, flush=True)
 
     guard_run()  # also of an interrupted campaign nothing goes on
-    survivors = judge(planted, room_tests(options.room), histories=options.histories, minutes=options.minutes, say=say)
-    return 1 if survivors else 0
+    own = room_tests(options.room)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Copy(ROOT, Path(folder))
+        shown_to = Judge(copy, [*PATHS, *own], own, options.histories, options.seconds)
+        say(shown_to.prepare(sorted({edit.path for edit in planted})))
+        return 1 if judge(planted, shown_to, minutes=options.minutes, say=say) else 0
 
 
 if __name__ == "__main__":

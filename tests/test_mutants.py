@@ -5,7 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import OPERATORS, ROOT, chosen, edits, is_defect, judge, main, room_tests, sources
+from tests.mutants import (
+    OPERATORS,
+    ROOT,
+    SURVIVED,
+    Copy,
+    Edit,
+    Judge,
+    chosen,
+    edits,
+    files_of,
+    is_defect,
+    judge,
+    main,
+    room_tests,
+    sources,
+    statement_lines,
+)
+from tests.reached import Record
 from tests.test_quick import ROOMS
 
 SOURCE = '''"""Text of a module."""
@@ -100,31 +117,143 @@ def test_an_unknown_room_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "emulaotr" in capsys.readouterr().err
 
 
+def test_rooms_within_a_room_can_be_left_out() -> None:
+    rest = sources("core", without=["failover", "core/transfer"])
+    assert Path("sbpair/core/rewrite.py") in rest
+    assert not [path for path in rest if path.parts[2] in ("failover", "transfer")]
+    assert not {edit.path for edit in chosen("core", 20, 1, without=["failover", "core/transfer"])} - {*rest}
+
+
+@pytest.mark.parametrize(
+    ("edited", "lines"),
+    [
+        ("1 +", [2, 3]),
+        ("while a", [4]),
+        ("b < 2", [5]),
+        ("third", []),
+        ("limit = 2", []),
+    ],
+)
+def test_the_lines_whose_tests_are_asked(edited: str, lines: list[int]) -> None:
+    source = """def f(a, b):
+    first = (1 +
+        2)
+    while a:
+        if b < 2: return first
+limit = 2
+class C:
+    third = 3
+"""
+    start = source.index(edited)
+    assert [*statement_lines(Edit(Path("a"), "", start, start + len(edited), ""), source.encode())] == lines
+
+
+TESTS = """
+import subprocess, sys, threading
+sys.path.insert(0, "sbpair/core/small")
+from bounds import checked, unchecked, in_thread, in_process, unreached
+
+def test_bounds():
+    assert not checked(3)
+    assert unchecked(3)
+
+def test_threads():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(in_thread(3)))
+    thread.start()
+    thread.join()
+    assert found == [False]
+
+def test_that_fails_without_a_defect():
+    assert checked(3)
+"""
+IN_PROCESS = """
+import subprocess, sys
+def test_a_process():
+    script = "import bounds; raise SystemExit(bounds.in_process(3))"
+    assert subprocess.run([sys.executable, "-c", script], cwd="sbpair/core/small").returncode == 0
+"""
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree with a function whose bound is tested, one whose is not, and one that would never end."""
-    product, tests = tmp_path / "sbpair" / "core" / "small", tmp_path / "tests"
+    """A tree with bounds that are tested, in this process, another thread or process, and some that are not."""
+    product, tests = tmp_path / "tree" / "sbpair" / "core" / "small", tmp_path / "tree" / "tests"
     product.mkdir(parents=True)
     tests.mkdir()
-    (product / "bounds.py").write_text("def checked(n):\n    return n < 3\n\ndef unchecked(n):\n    return n < 4\n")
-    (tests / "test_bounds.py").write_text(
-        "import sys\nsys.path.insert(0, 'sbpair/core/small')\nfrom bounds import checked, unchecked\n"
-        "def test_bounds():\n    assert not checked(3)\n    assert unchecked(3)\n"
-    )
-    return tmp_path
+    names = ("checked", "unchecked", "in_thread", "in_process", "unreached")
+    texts = [f"def {name}(n):\n    return n < {4 if name == 'unchecked' else 3}\n" for name in names]
+    (product / "bounds.py").write_text("\n".join(texts))
+    (tests / "test_bounds.py").write_text(TESTS)
+    (tests / "test_process.py").write_text(IN_PROCESS)
+    for name in ("reached.py",):
+        (tests / name).write_bytes((ROOT / "tests" / name).read_bytes())
+    (tmp_path / "tree" / "pytest.ini").write_text("[pytest]\nmarkers =\n  spark: .\n  node: .\n")
+    return tmp_path / "tree"
 
 
-def test_it_tells_what_is_found_from_what_survives_and_leaves_the_tree_alone(tree: Path) -> None:
+def test_it_tells_what_is_found_by_what_from_what_survives_and_leaves_the_tree_alone(tree: Path) -> None:
     path = Path("sbpair/core/small/bounds.py")
     before = (tree / path).read_bytes()
     planted = chosen("core/small", 10, 1, tree)
-    assert len(planted) == 2
+    assert len(planted) == 5
     said: list[str] = []
-    (survivor,) = judge(planted, ["tests/test_bounds.py"], histories=0, minutes=10, say=said.append, root=tree)
-    assert b"unchecked" in before[: survivor.start]
-    assert any("found by tests" in line and "test_bounds" in line for line in said)
+    copy = Copy(tree, tree.parent / "copy")
+    tests = ["tests/test_bounds.py", "tests/test_process.py"]
+    judged = Judge(copy, tests, tests, cache=tree.parent / "cache")
+    assert (
+        judged.prepare([path])
+        == "4 tests of 2 files are known; without those that fail or are skipped without a defect: 1."
+    )
+    survivors = judge(planted, judged, minutes=10, say=said.append)
+    names = ["checked", "unchecked", "in_thread", "in_process", "unreached"]
+    of = {edit: names[before[: edit.start].count(b"def ") - 1] for edit in planted}
+    assert {of[edit] for edit in survivors} == {"unchecked", "unreached"}
+    outcome = {of[edit]: judged.outcome(edit) for edit in planted}
+    assert outcome["checked"][0] == outcome["in_thread"][0] == "found by tests"
+    assert "test_bounds.py::test_threads" in outcome["in_thread"][1]
+    assert outcome["in_process"][0] == "found by processes"
+    assert outcome["unchecked"] == (SURVIVED, "1 reach it")
+    assert outcome["unreached"] == (SURVIVED, "0 reach it")
     assert any("+    return n <= 4" in line for line in said)
-    assert (tree / path).read_bytes() == before
+    assert (tree / path).read_bytes() == (copy.folder / path).read_bytes() == before
+
+
+def test_what_a_test_reaches_is_recorded_once_and_again_when_it_or_the_file_has_changed(tree: Path) -> None:
+    path, cache = "sbpair/core/small/bounds.py", tree.parent / "cache"
+    copy = Copy(tree, tree.parent / "copy")
+    files = files_of(["tests"], copy.folder)
+    assert files == ["tests/test_bounds.py", "tests/test_process.py"]
+    first = copy.record(files, [path], cache)
+    assert first["tests/test_process.py"].processes and not first["tests/test_bounds.py"].processes
+    assert first["tests/test_bounds.py"].tests["tests/test_bounds.py::test_bounds"].lines == {path: [2, 5]}
+    written = {file: Record.read(cache, file) for file in files}
+    assert copy.record(files, [path], cache) == first == written
+    (copy.folder / "tests" / "test_bounds.py").write_text(TESTS.replace("assert unchecked(3)", "pass"))
+    again = copy.record(files, [path], cache)
+    assert again["tests/test_process.py"] == first["tests/test_process.py"]
+    assert again["tests/test_bounds.py"].tests["tests/test_bounds.py::test_bounds"].lines == {path: [2]}
+    (copy.folder / path).write_text("\n" + (copy.folder / path).read_text())
+    moved = copy.record(files, [path], cache)
+    assert moved["tests/test_bounds.py"].tests["tests/test_bounds.py::test_bounds"].lines == {path: [3]}
+
+
+def test_a_tree_in_which_no_test_passes_is_refused(tree: Path) -> None:
     (tree / "tests" / "test_bounds.py").write_text("def test_bounds():\n    assert False\n")
-    with pytest.raises(SystemExit, match="Without a defect"):
-        judge(planted, ["tests/test_bounds.py"], histories=0, minutes=10, say=said.append, root=tree)
+    judged = Judge(Copy(tree, tree.parent / "copy"), ["tests/test_bounds.py"], cache=tree.parent / "cache")
+    with pytest.raises(SystemExit, match="no test passes"):
+        judged.prepare([Path("sbpair/core/small/bounds.py")])
+
+
+def test_a_test_that_fails_without_the_defect_as_well_counts_for_nothing(tree: Path) -> None:
+    flag = tree.parent / "asked once"
+    (tree / "tests" / "test_bounds.py").write_text(
+        "import sys\nfrom pathlib import Path\nsys.path.insert(0, 'sbpair/core/small')\nimport bounds\n"
+        f"def test_once():\n    bounds.unchecked(3)\n    flag = Path({str(flag)!r})\n"
+        "    assert not flag.exists()\n    flag.touch()\n"
+    )
+    path = Path("sbpair/core/small/bounds.py")
+    judged = Judge(Copy(tree, tree.parent / "copy"), ["tests/test_bounds.py"], cache=tree.parent / "cache")
+    judged.prepare([path])
+    assert {judged.outcome(edit)[0] for edit in chosen("core/small", 10, 1, tree)} == {SURVIVED}
+    assert judged.honest == {"tests/test_bounds.py::test_once": False}
