@@ -18,7 +18,14 @@ from typing import Any, TypeVar
 
 from sbpair.azure.wire import Feature, lacks, secrets_of
 from sbpair.clients.background import Background
-from sbpair.core.errors import IncompatibleSdkError, MessageError, SbpairError, ServiceError
+from sbpair.core.errors import (
+    AuthenticationFailedError,
+    Category,
+    IncompatibleSdkError,
+    MessageError,
+    SbpairError,
+    ServiceError,
+)
 from sbpair.core.events import (
     Diverted,
     Event,
@@ -122,7 +129,6 @@ class Chronicle:
         self._pair = pair
 
     def notify(self, event: Event) -> None:
-        from sbpair.clients.failover import record
         from sbpair.render.service import describe
 
         if (text := describe(event)) is not None:
@@ -542,8 +548,6 @@ def _again(error: Exception) -> Exception:
 
 def _in_sdk_words(error: ServiceError | MessageError) -> Exception:
     from azure.servicebus import exceptions
-
-    from sbpair.core.errors import AuthenticationFailedError, Category
 
     if isinstance(error, MessageError):
         return ValueError(error.message)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sbpair.service import EntityStatus, QueueSettings, Tier
+from sbpair.service import PARTITION_COUNT, EntityStatus, QueueSettings, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,11 @@ class TopicFacts:
     max_message_size_in_kilobytes: int | None = None
     size_in_bytes: int = 0
     subscription_count: int | None = None
+
+
+def capacity_bytes(sized: QueueSettings | TopicFacts) -> int:
+    """How much an entity may hold: a partitioned one has its size once per partition."""
+    return sized.max_size_in_megabytes * 1024**2 * (PARTITION_COUNT if sized.enable_partitioning else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +187,9 @@ class EntityFacts:
     """Its own; those of the namespace are not among them."""
     accessed_at: float | None = None
     """When anybody last sent to it or received from it, UTC epoch seconds, as far as the service tells."""
+
+
+def used_share(facts: QueueFacts | EntityFacts) -> float:
+    """Used share of its size; 0 where that is not known: no service says so, a file may."""
+    capacity = capacity_bytes(facts.settings)
+    return facts.size_in_bytes / capacity if capacity > 0 else 0.0

@@ -126,7 +126,7 @@ class PriceTable:
         if other.currency != self.currency:
             return self
         missing = tuple(entry for entry in other.meters if not self.has(entry[0]))
-        return PriceTable(self.region, self.currency, self.dated, self.source, (*self.meters, *missing), self.built_in)
+        return replace(self, meters=(*self.meters, *missing))
 
 
 def check_bands(where: str, bands: Iterable[Band]) -> None:
@@ -184,8 +184,7 @@ def built_in(region: str = DEFAULT_REGION) -> PriceTable:
 def with_egress(table: PriceTable, per_gigabyte: Decimal) -> PriceTable:
     """The table with another price for traffic between regions."""
     others = tuple(entry for entry in table.meters if entry[0] is not Meter.EGRESS)
-    meters = (*others, (Meter.EGRESS, (Band(Decimal(0), per_gigabyte),)))
-    return PriceTable(table.region, table.currency, table.dated, table.source, meters, table.built_in)
+    return replace(table, meters=(*others, (Meter.EGRESS, (Band(Decimal(0), per_gigabyte),))))
 
 
 def retail_query(region: str, currency: str = "USD") -> str:
@@ -195,24 +194,6 @@ def retail_query(region: str, currency: str = "USD") -> str:
         f"{RETAIL_PRICES_URL}?api-version=2023-01-01-preview&currencyCode={quote(repr(currency))}"
         f"&$filter={quote(condition)}"
     )
-
-
-def explain(table: PriceTable) -> list[dict[str, Any]]:
-    """The table as rows: meter, unit, from, to, price."""
-    rows = []
-    for meter, bands in table.meters:
-        for band, following in zip(bands, (*bands[1:], None), strict=True):
-            rows.append(
-                {
-                    "meter": meter.value,
-                    "unit": UNITS[meter].name,
-                    "from": str(band.start),
-                    "to": None if following is None else str(following.start),
-                    "price": str(band.unit_price),
-                    "currency": table.currency,
-                }
-            )
-    return rows
 
 
 # Our small shape of a price list, in which the built-in prices are kept, too.

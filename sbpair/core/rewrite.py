@@ -11,7 +11,7 @@ are still out there:
     x-opt-partition-key, removed only if it equals the session: the two are tied, and come back together
 
 An alias is written only for what is set; x-ms-path always. On the way back the aliases are read liberally (see
-`core.aliases`), removed, and what they stand for is set again.
+`core.system_properties`), removed, and what they stand for is set again.
 
 Time to live has a second form: SDKs write creation-time and absolute-expiry-time besides the header's ttl, and for a
 time to live that 32 bits of milliseconds cannot say (over 49.7 days) only their difference is right. So the aliased

@@ -1,21 +1,36 @@
 """`discover`: which namespaces hold backlog queues, of which primaries, and with how many messages."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbpair.concurrency import run_until
+from sbpair.concurrency import abandon_after, run_until, side_by_side
 from sbpair.core.access import NamespaceAccess
-from sbpair.core.inspection.discovery import Discovery, proposed_pairs
+from sbpair.core.backlog import FoundBy
+from sbpair.core.entities import NamespaceFacts, QueueFacts
+from sbpair.core.errors import ServiceError
+from sbpair.core.inspection.discovery import (
+    Discovery,
+    NamespaceSearched,
+    TransferQueues,
+    proposed_pairs,
+    searched,
+    transfer_queues,
+)
+from sbpair.core.names import BACKLOG_INFIX, parse_backlog_queue_path
 from sbpair.core.pairing import Pair
-from sbpair.ports import Observer
+from sbpair.ports import Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS
-from sbpair.runtime.inspection.discover import Opener, Search
-from sbpair.runtime.inspection.discover import discover as search_all
+from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS, FoundQueues, find_queues, read_backlog
 
 __all__ = ["DiscoverRequest", "Discovery", "discover"]
+
+CONCURRENCY = 4
+"""Namespaces that are looked through at once."""
+Opener = Callable[[NamespaceAccess], AbstractAsyncContextManager[tuple[Messaging, NamespaceAdmin]]]
+"""Connects a namespace; nothing goes over the wire before it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +71,110 @@ async def discover(
     Raises:
         InterruptedWorkError: `stop` was set before the end.
     """
-    pairs, namespaces = request.pairs, request.namespaces
-    labels = [*request.primaries, *(pair.primary.label for pair in pairs), *(access.label for access in namespaces)]
-    search = Search(
-        pairs,
-        list(dict.fromkeys(label.lower() for label in labels)),
-        clock=SystemClock(),
-        timeout_seconds=request.timeout_seconds,
-    )
-    found = await run_until(stop or asyncio.Event(), search_all(namespaces, search, open_namespace))
-    taken = (*request.taken, *(pair.name for pair in pairs))
+    known = (*(pair.primary for pair in request.pairs), *request.namespaces)
+    labels = (*request.primaries, *(access.label for access in known))
+    primaries = tuple(dict.fromkeys(label.lower() for label in labels))
+    search = _Search(request.pairs, primaries, request.timeout_seconds)
+
+    async def one(access: NamespaceAccess) -> NamespaceSearched:
+        async with open_namespace(access) as (messaging, admin):
+            return await search.search_namespace(access, messaging, admin)
+
+    searching = side_by_side(one, request.namespaces, at_once=CONCURRENCY)
+    found = tuple(await run_until(stop or asyncio.Event(), searching))
+    taken = (*request.taken, *(pair.name for pair in request.pairs))
     return Discovery(found, proposed_pairs(found, request.known, taken))
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The search of one namespace after another."""
+
+    pairs: tuple[Pair, ...]
+    primaries: tuple[str, ...]
+    """Names of primaries to look for where a namespace does not list its queues."""
+    timeout_seconds: float
+
+    async def search_namespace(
+        self, access: NamespaceAccess, messaging: Messaging, admin: NamespaceAdmin
+    ) -> NamespaceSearched:
+        """What one namespace holds. Nothing is raised for a namespace that cannot be read: the answer says why."""
+        try:
+            listed = await self._listed(access, admin)
+        except ServiceError as refused:
+            return await self._probed(access, messaging, refused)
+        transfer = [
+            await self._read(access, primary, FoundQueues(tuple(paths), facts=paths), messaging, admin)
+            for primary, paths in sorted(listed.items())
+        ]
+        return searched(access, await self._facts(access, admin), FoundBy.LISTED, transfer)
+
+    async def _listed(self, access: NamespaceAccess, admin: NamespaceAdmin) -> dict[str, dict[str, QueueFacts]]:
+        """Primary -> path -> queue, in the order of the indexes."""
+
+        async def read() -> list[tuple[str, int, QueueFacts]]:
+            names = [(parse_backlog_queue_path(facts.path), facts) async for facts in admin.list_queues()]
+            return sorted(
+                ((name.primary_label, name.index, facts) for name, facts in names if name is not None),
+                key=lambda one: one[:2],
+            )
+
+        found: dict[str, dict[str, QueueFacts]] = {}
+        answer = read()
+        for primary, _, facts in await abandon_after(self.timeout_seconds, answer, what=f"Queues of {access.label}"):
+            found.setdefault(primary, {})[facts.path.lower()] = facts
+        return found
+
+    async def _facts(self, access: NamespaceAccess, admin: NamespaceAdmin) -> NamespaceFacts | None:
+        """Tier, region and Geo-DR alias, which a backlog is found without."""
+        try:
+            return await abandon_after(self.timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
+        except ServiceError:
+            return None
+
+    async def _probed(self, access: NamespaceAccess, messaging: Messaging, refused: ServiceError) -> NamespaceSearched:
+        """Without a list: the queues of the primaries whose names are known, opened one after another."""
+        transfer: list[TransferQueues] = []
+        asked = False
+        for primary in self.primaries:
+            pair = _owner(primary, access)
+            found = await find_queues(pair, messaging=messaging, admin=None, timeout_seconds=self.timeout_seconds)
+            if found.found_by is FoundBy.CONFIGURED:
+                break  # not even that is answered: the next name would wait for its time-out as well
+            asked = True
+            if found.existing:
+                transfer.append(await self._read(access, primary, found, messaging, None))
+        return NamespaceSearched(
+            access.label,
+            access.host,
+            transfer=tuple(transfer),
+            found_by=FoundBy.PROBED if asked else None,
+            error_code=refused.code,
+            exit_name=refused.exit_name,
+            detail=refused.message,
+            hint=refused.hint or None,
+        )
+
+    async def _read(
+        self,
+        access: NamespaceAccess,
+        primary: str,
+        found: FoundQueues,
+        messaging: Messaging,
+        admin: NamespaceAdmin | None,
+    ) -> TransferQueues:
+        backlog = await read_backlog(
+            _owner(primary, access),
+            found,
+            messaging=messaging,
+            admin=admin,
+            clock=SystemClock(),
+            timeout_seconds=self.timeout_seconds,
+            recount=False,
+        )
+        return transfer_queues(backlog, primary, self.pairs, access.host)
+
+
+def _owner(primary: str, access: NamespaceAccess) -> Pair:
+    """A pair for the reading of a backlog: of its primary only the name is known, and only the name is used."""
+    return Pair(primary, NamespaceAccess(primary, f"{primary}/{BACKLOG_INFIX}"), access)

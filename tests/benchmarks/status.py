@@ -24,10 +24,10 @@ from sbpair.concurrency import side_by_side
 from sbpair.connect import open_sides
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.pairing import Pair
+from sbpair.operations.status import StatusReader
 from sbpair.runtime.browse import PAGE_MESSAGES
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.backlog import CONCURRENCY
-from sbpair.runtime.inspection.status import StatusReader
 from tests.benchmarks.embedded import BACKLOG, DESTINATION, Embedded, embedded
 from tests.benchmarks.table import Row
 

@@ -8,7 +8,7 @@ from sbpair.core.cost.model import Estimate, Workload, estimate
 from sbpair.core.cost.scenarios import Choices, cheapest, compare, pairing_costs
 from sbpair.core.cost.usage import Billed
 from sbpair.core.inspection.snapshot import Snapshot
-from sbpair.core.prices import UNITS, Meter, PriceTable, explain, retail_query, steps, to_cents, total
+from sbpair.core.prices import UNITS, Meter, PriceTable, retail_query, steps, to_cents, total
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, Money, column, named
 from sbpair.core.words import counted
 
@@ -179,7 +179,11 @@ def price_list(prices: PriceTable) -> Prices:
     """The price table with its date and source, and the query for today's."""
     query = retail_query(prices.region, prices.currency)
     command = f"curl -sSfo prices.json '{query}'"
-    rows = tuple(Price(*row.values()) for row in explain(prices))
+    rows = tuple(
+        Price(meter.value, UNITS[meter].name, band.start, end, band.unit_price, prices.currency)
+        for meter, bands in prices.meters
+        for band, end in zip(bands, (*(one.start for one in bands[1:]), None), strict=True)
+    )
     return Prices(prices.region, prices.dated, prices.source, query, command, rows)
 
 

@@ -1,6 +1,6 @@
 """What exists at one moment: both namespaces of a pair, how each fact was obtained, and what could not be read.
 
-Everything `core.audit`, `core.plan` and `core.cost` say comes from this value alone, so a saved snapshot can be
+Everything audit, plan, status and cost say comes from this value alone, so a saved snapshot can be
 analysed later and elsewhere. It never holds a key; of a connection string only the rule's name is kept.
 """
 

@@ -8,7 +8,7 @@ one larger than the link takes - is left too, or dead-lettered on request.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sbpair.core.entities import QueueFacts, TopicFacts
+from sbpair.core.entities import QueueFacts, TopicFacts, capacity_bytes
 from sbpair.core.errors import (
     ArgumentRefusedError,
     Category,
@@ -19,7 +19,6 @@ from sbpair.core.errors import (
 )
 from sbpair.service import EntityStatus, session_key
 
-PARTITIONS = 16
 _CLOSED_TO_SENDERS = frozenset({EntityStatus.DISABLED, EntityStatus.SEND_DISABLED})
 
 
@@ -122,12 +121,8 @@ def _closed(seen: DestinationSeen) -> bool:
 
 def _full(seen: DestinationSeen) -> bool:
     if seen.queue is not None:
-        partitions = PARTITIONS if seen.queue.settings.enable_partitioning else 1
-        return seen.queue.size_in_bytes >= seen.queue.settings.max_size_in_megabytes * partitions * 1024**2
-    if seen.topic is not None:
-        partitions = PARTITIONS if seen.topic.enable_partitioning else 1
-        return seen.topic.size_in_bytes >= seen.topic.max_size_in_megabytes * partitions * 1024**2
-    return False
+        return seen.queue.size_in_bytes >= capacity_bytes(seen.queue.settings)
+    return seen.topic is not None and seen.topic.size_in_bytes >= capacity_bytes(seen.topic)
 
 
 def _refused(seen: DestinationSeen, wanted: Wanted) -> Iterator[Refused]:

@@ -2,7 +2,7 @@
 
 In flight counts what is on its way. What cannot go does not count, or it would keep out what it waits for: messages for
 a destination that is down have a bound of their own (`HELD_WINDOWS`), and those behind a gap are bounded where the
-order is kept (`core.transfer.holding`).
+order is kept (`Holding` in `core.transfer.machine`).
 
 A queue asks before each receive (`grant`) and says afterwards that it is over (`returned`); in between the number
 counts as in flight. A poll of an empty queue may last a quarter of an hour, so no queue is granted more than its share,

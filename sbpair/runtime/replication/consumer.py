@@ -200,7 +200,7 @@ class _Consumer:
             asyncio.create_task(self._wait_until_over()),
         ]
         try:
-            # Not `concurrency.unless`: any of many may end it, the first acceptor that breaks among them.
+            # Not `concurrency.cancel_on`: any of many may end it, the first acceptor that breaks among them.
             await asyncio.wait({*watch, *acceptors}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._stop.set()

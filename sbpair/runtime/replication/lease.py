@@ -79,7 +79,7 @@ class LeaseHeldRun:
                 if now >= self._renew_at and not await self._renew():
                     return await _stopped(working) or LeaseLost()
                 pause = min(self._renew_at, self._over_at, leave_at) - self.clock.monotonic()
-                # Not `concurrency.unless`: a stop does not end the work here, it starts the time it has left.
+                # Not `concurrency.cancel_on`: a stop does not end the work here, it starts the time it has left.
                 waiting = {working} if stopping.done() else {working, stopping}
                 await asyncio.wait(waiting, timeout=max(0.0, pause), return_when=asyncio.FIRST_COMPLETED)
                 if working.done():

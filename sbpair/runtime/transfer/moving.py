@@ -106,24 +106,8 @@ class MoveJob:
         Raises:
             SbpairError: the ledger cannot be written.
         """
-        run = await syphon_until(
-            DrainJob(
-                self.request,
-                secondary=self.ends.source,
-                primary=self.ends.target,
-                clock=self.clock,
-                observer=self.observer,
-                ledger=self.ledger,
-                stop=stop,
-                facts=self.facts,
-                judge=self.judge,
-                undeliverable=self.undeliverable,
-                sources=sources,
-                sink=sink,
-            ),
-            poll_seconds=FOLLOW_WAIT_SECONDS,
-            recorded=recorded,
-        )
+        job = replace(self._draining(self.request), stop=stop, sources=sources, sink=sink)
+        run = await syphon_until(job, poll_seconds=FOLLOW_WAIT_SECONDS, recorded=recorded)
         recorded |= run.uncompleted
         if self.ledger is not None:
             self.ledger.forwarded |= run.uncompleted
@@ -143,24 +127,30 @@ class MoveJob:
             for each in sources:
                 each.receiver = cast(MessageReceiver, _DeferredOnly(each.receiver))
         return await drain(
-            DrainJob(
-                request,
-                secondary=self.ends.source,
-                primary=self.ends.target,
+            replace(
+                self._draining(request),
                 # Counts are of all sessions, and of active messages too.
                 admin=self.ends.admin if source is None and request.active else None,
                 primary_admin=self.ends.target_admin,
-                clock=self.clock,
-                observer=self.observer,
-                ledger=self.ledger,
-                stop=self.stop,
                 facts=self.facts if source is None else {},
-                judge=self.judge,
-                undeliverable=self.undeliverable,
                 sources=sources,
                 mover=mover,
                 sink=self.archive,
             )
+        )
+
+    def _draining(self, request: TransferRequest) -> DrainJob:
+        return DrainJob(
+            request,
+            secondary=self.ends.source,
+            primary=self.ends.target,
+            clock=self.clock,
+            observer=self.observer,
+            ledger=self.ledger,
+            stop=self.stop,
+            facts=self.facts,
+            judge=self.judge,
+            undeliverable=self.undeliverable,
         )
 
 

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from sbpair.core.cost.result import price_list
 from sbpair.core.cost.retail import from_retail
 from sbpair.core.errors import UsageError
 from sbpair.core.prices import (
@@ -15,7 +16,6 @@ from sbpair.core.prices import (
     PriceTable,
     built_in,
     built_in_regions,
-    explain,
     from_yaml,
     retail_query,
     with_egress,
@@ -240,11 +240,12 @@ class TestTable:
 
     def test_explained_row_by_row(self) -> None:
         found = [
-            (one["from"], one["to"], one["price"])
-            for one in explain(built_in())
-            if one["meter"] == "standard-operations"
+            (one.start, one.end, one.price)
+            for one in price_list(built_in()).prices
+            if one.meter == Meter.STANDARD_OPERATIONS
         ]
-        assert found == [("0", "13", "0"), ("13", "100", "0.80"), ("100", "2500", "0.50"), ("2500", None, "0.20")]
+        wanted = [("0", "13", "0"), ("13", "100", "0.80"), ("100", "2500", "0.50"), ("2500", None, "0.20")]
+        assert [tuple(None if one is None else str(one) for one in row) for row in found] == wanted
 
     def test_the_query_is_a_url_that_says_what_it_asks(self) -> None:
         url = urlsplit(retail_query("westeurope", "EUR"))

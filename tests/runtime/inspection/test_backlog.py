@@ -16,8 +16,8 @@ from sbpair.core.errors import (
 from sbpair.core.message import State
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose, for_backlog
+from sbpair.operations.status import StatusReader
 from sbpair.runtime.inspection.backlog import MOST_BROWSED_MESSAGES, FoundQueues, find_queues, read_backlog
-from sbpair.runtime.inspection.status import StatusReader
 from tests.fakes import FakeClock, FakeNamespace, virtual_time
 from tests.runtime.inspection.admin_fake import Lies, LyingAdmin
 

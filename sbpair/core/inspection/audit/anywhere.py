@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from functools import partial
 
 from sbpair.core.durations import format_duration
-from sbpair.core.entities import EntityFacts, EntityKind
+from sbpair.core.entities import EntityFacts, EntityKind, used_share
 from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, Scope, Severity, Thresholds, View
 from sbpair.core.inspection.snapshot import EntitySeen, describe_counts
 from sbpair.core.names import subscription_of
 from sbpair.core.rules import CATCH_ALL_RULE, catch_all_of, condition_of, is_catch_all
 from sbpair.core.words import counted
-from sbpair.service import PARTITION_COUNT, EntityStatus, Tier
+from sbpair.service import EntityStatus, Tier
 from sbpair.sqlfilter.complement import never
 from sbpair.sqlfilter.values import FilterSyntaxError
 
@@ -25,7 +25,6 @@ MOST_SQL_FILTERS = 2_000
 MOST_ACCESS_RULES = 12
 """Of a namespace of tier Basic or Standard; of a Premium messaging unit; of a topic; of an entity ("Service Bus
 quotas")."""
-_MEGABYTE = 1024 * 1024
 
 
 def _receivers(view: View) -> Iterator[EntitySeen]:
@@ -205,11 +204,9 @@ def _unread_by_anybody(view: View) -> Iterator[Found]:
 
 def _full(view: View) -> Iterator[Found]:
     for seen in view.entities():
-        settings = seen.facts.settings
-        if seen.facts.kind is EntityKind.SUBSCRIPTION or settings.max_size_in_megabytes <= 0:
-            continue  # a subscription's messages count for its topic
-        parts = PARTITION_COUNT if settings.enable_partitioning else 1
-        share = seen.facts.size_in_bytes / (settings.max_size_in_megabytes * parts * _MEGABYTE)
+        if seen.facts.kind is EntityKind.SUBSCRIPTION:
+            continue  # its messages count for its topic
+        share = used_share(seen.facts)
         if share >= view.thresholds.near_full_share:
             full = share >= view.thresholds.full_share
             yield Found(seen.facts.path, f"{share:.0%} of its size is used.", Severity.CRITICAL if full else None)

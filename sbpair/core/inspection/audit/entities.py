@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from sbpair.core.durations import format_duration
-from sbpair.core.entities import TopicFacts
+from sbpair.core.entities import TopicFacts, capacity_bytes, used_share
 from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, Severity, Thresholds, View
 from sbpair.core.inspection.snapshot import QueueSeen
 from sbpair.core.words import counted
-from sbpair.service import PARTITION_COUNT, EntityStatus, Tier
+from sbpair.service import EntityStatus, Tier
 
 BACKLOG_MESSAGE_KILOBYTES = 256
 """The largest message a backlog queue of tier Basic or Standard takes, and so the largest that can come back."""
@@ -34,7 +34,12 @@ def _too_small(view: View) -> Iterator[Found]:
             yield Found(
                 path, f"Its message limit is {limit} KB; a backlog queue may hold {BACKLOG_MESSAGE_KILOBYTES} KB."
             )
-        if _free_bytes(entity) < BACKLOG_MESSAGE_KILOBYTES * 1024:
+        sized, used = (
+            (entity, entity.size_in_bytes)
+            if isinstance(entity, TopicFacts)
+            else (entity.facts.settings, entity.facts.size_in_bytes)
+        )
+        if capacity_bytes(sized) - used < BACKLOG_MESSAGE_KILOBYTES * 1024:
             yield Found(path, f"It has no room left for a message of {BACKLOG_MESSAGE_KILOBYTES} KB.")
         yield from _larger_than_backlog(view, path, limit)
 
@@ -54,17 +59,6 @@ def _message_limit(entity: QueueSeen | TopicFacts) -> int | None:
     if isinstance(entity, TopicFacts):
         return entity.max_message_size_in_kilobytes
     return entity.facts.settings.max_message_size_in_kilobytes
-
-
-def _free_bytes(entity: QueueSeen | TopicFacts) -> int:
-    if isinstance(entity, TopicFacts):
-        megabytes, partitioned, used = entity.max_size_in_megabytes, entity.enable_partitioning, entity.size_in_bytes
-    else:
-        settings = entity.facts.settings
-        megabytes, partitioned, used = (
-            settings.max_size_in_megabytes, settings.enable_partitioning, entity.facts.size_in_bytes
-        )  # fmt: skip
-    return megabytes * (PARTITION_COUNT if partitioned else 1) * 1024 * 1024 - used
 
 
 def _disabled(view: View) -> Iterator[Found]:
@@ -109,8 +103,6 @@ CHECKS = (
 
 
 # Checks of what is in the backlog: stranded messages, dead letters, queues that are nearly full.
-
-_MEGABYTE = 1024 * 1024
 
 
 def _stranded(view: View) -> Iterator[Found]:
@@ -170,7 +162,7 @@ def _dead_letters(view: View) -> Iterator[Found]:
 
 def _near_full(view: View) -> Iterator[Found]:
     for queue in view.expected():
-        share = used_share(queue)
+        share = used_share(queue.facts)
         if share >= view.thresholds.near_full_share:
             full = share >= view.thresholds.full_share
             yield Found(
@@ -178,15 +170,6 @@ def _near_full(view: View) -> Iterator[Found]:
                 f"{share:.0%} of its size is used; a full backlog queue refuses diverted messages.",
                 Severity.CRITICAL if full else None,
             )
-
-
-def used_share(queue: QueueSeen) -> float:
-    """Used share of a queue's size; a partitioned queue has its size once per partition."""
-    settings = queue.facts.settings
-    if settings.max_size_in_megabytes <= 0:  # no service says so, a file may
-        return 0.0
-    factor = PARTITION_COUNT if settings.enable_partitioning else 1
-    return queue.facts.size_in_bytes / (settings.max_size_in_megabytes * factor * _MEGABYTE)
 
 
 _LIMITS = Thresholds()
