@@ -230,8 +230,8 @@ async def with_ledger(primary: str, secondary: str, goal: Goal) -> None:
 
 
 async def with_unchained_ledger(primary: str, secondary: str, goal: Goal) -> None:
-    def unchained(lines: Iterable[bytes], mark: bytes) -> tuple[bytes, bytes]:
-        return b"".join(lines), mark
+    def unchained(lines: Iterable[bytes], since: Any) -> tuple[bytes, Any]:
+        return b"".join(lines), since
 
     ledgers.chained = unchained  # type: ignore[attr-defined]
     await with_ledger(primary, secondary, goal)

@@ -28,10 +28,10 @@ def report(
 ) -> CommandResult:
     """Report an incident from its ledgers: who ran which command, where messages went, what may be duplicated or left.
 
-    Reads files only; the numbers follow from the ledgers alone. Each line is chained to all lines before it, so that
-    --verify finds what was changed, dropped, moved or added. A last line that a crash cut off is none of these. A user
-    who can write the file can also chain it again: sign it, or keep its SHA-256 elsewhere. Ledgers of releases before
-    the chain are read too, and reported as not chained.
+    Reads files only; the numbers follow from the ledgers alone. Each sixteenth line of a write, and its last one, has a
+    hash of all before it, so that --verify finds what was changed, dropped, moved or added. A last line that a crash
+    cut off is none of these. A user who can write the file can also chain it again: sign it, or keep its SHA-256
+    elsewhere.
 
     \b
     Sign a ledger, and check the signature:

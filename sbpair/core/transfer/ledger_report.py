@@ -1,6 +1,6 @@
 """What ledgers tell of an incident over all of their runs, and whether their lines stand as they were written."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,6 +14,7 @@ from sbpair.core.transfer.custody import DEAD_LETTERED, REFUSED_OUTCOME
 from sbpair.core.transfer.ledger import (
     BATCH_OUTCOMES,
     EMPTY_MARK,
+    LINES_OF_A_MARK,
     RUN_BEGAN,
     RUN_ENDED,
     STATE_MOVED,
@@ -38,7 +39,7 @@ class LedgerSeen:
     sha256: str = field(metadata=column("SHA-256"))
     """Of the file, in hexadecimal."""
     not_chained: int = field(metadata=column("Not chained", counts=True))
-    """Lines of an earlier release, before the first one that is chained."""
+    """Lines that no mark covers: all, of a release before the chain; at the end, of a write that was cut off."""
     parts: int
     """Ledgers that were put together in it, where it is that of a stream. Whether one of them lacks its end, or stands
     there twice, cannot be seen."""
@@ -66,47 +67,61 @@ class Chain:
         self.parts = 1
         self.cut_off = False
         self._all = sha256()
-        self._mark: bytes | None = EMPTY_MARK
+        self._since_mark = sha256(EMPTY_MARK)
+        self._uncovered: deque[bytes] = deque(maxlen=LINES_OF_A_MARK - 1)
+        """The last lines behind the last mark."""
         self._broken: list[int] = []
         self._unchained: list[int] = []
         self._unreadable: list[int] = []
 
     def add(self, text: bytes) -> Line | None:
         """The next line, with its end, and what it says; None: nothing that counts."""
-        line, found, before = Line.parse(text), chain_of(text), self._mark
-        if before is None:
-            before = self._all.hexdigest()[: len(EMPTY_MARK)].encode()
+        line, before = Line.parse(text), self._all.copy()
         self._all.update(text)
         # A crash leaves the beginning of a line; a whole one with another byte in place of its end was changed.
         if not text.endswith(b"\n") and not self.cut_off and Line.parse(text.rstrip(b"\0")[:-1]) is None:
             self.cut_off = True
             return None
-        self.lines = number = self.lines + 1
+        self.lines += 1
         if line is None or self.cut_off or not text.endswith(b"\n"):
-            self._unreadable.append(number)
-        if found is None:
-            if self.not_chained < number - 1:
-                self._unchained.append(number)
-            else:
-                self.not_chained = number
-            self._mark = None
+            self._unreadable.append(self.lines)
+        if (found := chain_of(text)) is None:
+            self._since_mark.update(text)
+            self._uncovered.append(text)
+            self.not_chained += 1
             return line
-        body, self._mark = found
-        if self._put_together and number > 1 and mark_of(EMPTY_MARK, body) == self._mark:
-            self.parts += 1
-        elif mark_of(before, body) != self._mark:
-            self._broken.append(number)
+        body, mark = found
+        self._since_mark.update(body)
+        as_by_1_0_0 = sha256(mark_of(before) + body)
+        if mark not in (mark_of(self._since_mark), mark_of(as_by_1_0_0)) and not self._begins_part(body, mark):
+            self._broken += range(self.lines - self.not_chained, self.lines + 1)
+        self._since_mark, self.not_chained = sha256(mark), 0
+        self._uncovered.clear()
         return line
+
+    def _begins_part(self, body: bytes, mark: bytes) -> bool:
+        """Whether this mark is the first one of another ledger. The one before may end in lines without a mark."""
+        if not self._put_together:
+            return False
+        behind = list(self._uncovered)
+        for begin in range(len(behind) + 1):
+            if mark_of(sha256(b"".join((EMPTY_MARK, *behind[begin:], body)))) == mark:
+                self.parts += 1
+                part = self.lines - len(behind) + begin
+                self._unchained += range(self.lines - self.not_chained, part)
+                return True
+        return False
 
     def seen(self, path: str, *, ended: bool, signature: str | None) -> LedgerSeen:
         """The whole file."""
-        broken = f"{_lines(self._broken)} not as written, or lines before it were dropped, moved or added"
+        at_end = range(self.lines - self.not_chained + 1, self.lines + 1)
+        not_chained = "not chained: their write was cut off, they were added, or they are from before the chain"
         faults = (
-            (self._broken, broken),
-            (self._unchained, f"{_lines(self._unchained)} not chained: an earlier release wrote that, or it was added"),
-            (self._unreadable, f"{_lines(self._unreadable)} no line of a ledger"),
+            (self._broken, "not as written, or lines were dropped, moved or added there"),
+            ([*self._unchained, *at_end], not_chained),
+            (self._unreadable, "no line of a ledger"),
         )
-        said = tuple(f"{path}: {fault}" for numbers, fault in faults if numbers)
+        said = tuple(f"{path}: {_lines(numbers)} {fault}" for numbers, fault in faults if numbers)
         digest, left_out = self._all.hexdigest(), self.cut_off
         return LedgerSeen(path, self.lines, digest, self.not_chained, self.parts, left_out, ended, said, signature)
 
@@ -189,7 +204,7 @@ class IncidentReport:
         """The last sentence."""
         runs = counted(len(self.runs), "run")
         if self.verified and self.faults:
-            return f"The ledgers are not as they were written: {counted(len(self.faults), 'fault')}."
+            return f"The ledgers are not proven to be as they were written: {counted(len(self.faults), 'fault')}."
         dead = sum(number for _, number in self.dead_letter_reasons)
         said = f"{counted(self.messages, 'message')} in {runs}: {self.sent:,} sent, {dead:,} dead-lettered"
         if self.possible_doubles:
@@ -200,17 +215,12 @@ class IncidentReport:
         if not self.verified:
             return ""
         lines = sum(ledger.lines for ledger in self.ledgers)
-        chained = lines - sum(ledger.not_chained for ledger in self.ledgers)
-        if not chained:
-            return " Not chained: an earlier release wrote the ledger."
-        return f" No line of {chained:,} was changed, dropped, moved or added."
+        return f" No line of {lines:,} was changed, dropped, moved or added."
 
     def notes(self) -> Iterator[str]:
         """What was left, and what the numbers cannot tell."""
         yield from (f"{fault}." for fault in self.faults)
         for ledger in self.ledgers:
-            if ledger.not_chained and ledger.not_chained < ledger.lines:
-                yield f"{ledger.path}: lines 1-{ledger.not_chained} are of an earlier release, chained as a whole."
             if ledger.parts > 1:
                 yield f"{ledger.path}: put together of {ledger.parts:,} ledgers."
             if ledger.cut_off:

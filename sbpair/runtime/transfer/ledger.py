@@ -15,8 +15,9 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.redact import quoted
@@ -36,12 +37,14 @@ from sbpair.core.transfer.ledger import (
     Way,
     batch_lines,
     between,
-    chain_of,
     chained,
-    mark_of,
+    follow,
 )
 from sbpair.core.transfer.state import Key
 from sbpair.files import AppendedFile, is_claimed, open_private
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 _MOST_LINE_BYTES = 1024 * 1024
 COMMANDS_FILE = "commands.jsonl"
@@ -125,7 +128,7 @@ class Recorder(ABC):
 
 
 def _size_bytes(lines: Collection[bytes]) -> int:
-    """Of the lines once they are chained."""
+    """Of the lines at most, however they are written: each may be the last of a write, and have a mark."""
     return sum(map(len, lines)) + len(lines) * CHAINED_BYTES
 
 
@@ -164,7 +167,7 @@ class Ledger(Recorder):
         self.path = path
         self.doubtful: Mapping[Key, str] = {}
         """Destinations of what earlier runs may have sent: they ended before they knew, or an answer was lost."""
-        self._mark = EMPTY_MARK
+        self._since_mark = sha256(EMPTY_MARK)
         self._file = opened(path)
         try:
             if not self._file.claim():  # its lines would end up in the middle of ours
@@ -175,8 +178,9 @@ class Ledger(Recorder):
             if path.stat().st_size:
                 if not resume:
                     raise UsageError(f"The ledger {path} exists already.", hint="Continue it, or name another file.")
-                sent, self.doubtful, self._mark = _cut_and_read(path, self._between, to)
-                self.forwarded |= sent
+                found = _cut_and_read(path, self._between, to)
+                self.doubtful, self._since_mark = found.doubtful, found.since_mark
+                self.forwarded |= found.sent
             others = () if folder is None else _written_by_others(folder, path)
             sent, doubtful = known_in(others, way, to)
             self.forwarded |= sent
@@ -198,7 +202,7 @@ class Ledger(Recorder):
 
     async def append(self, lines: Sequence[bytes], room_bytes: int = 0, *, synced: bool = True) -> None:
         room = self._room_bytes + room_bytes
-        data, mark = chained([*self._first, *lines], self._mark) if lines else (b"", self._mark)
+        data, since = chained([*self._first, *lines] if lines else [], self._since_mark)
         try:
             self._file.reserve(len(data) + room)
         except OSError as error:
@@ -212,7 +216,7 @@ class Ledger(Recorder):
                 self._file.write(data)
             except OSError as error:
                 raise self._not_written(error, sent=self._room_bytes > 0) from error
-            self._mark, self._first = mark, ()
+            self._since_mark, self._first = since, ()
         self._room_bytes = room
         if lines and synced:
             await self._on_disk()
@@ -267,24 +271,17 @@ class _Read:
     """With its destination."""
     complete_bytes: int
     """What is behind that was cut off by a crash."""
-    mark: bytes | None
-    """The chain's end; None: the last line has none."""
+    since_mark: "_Hash"
+    """Of the chain's end, and the lines behind it."""
 
 
-def _cut_and_read(
-    path: Path, way: Mapping[str, Any], to: Mapping[str, str]
-) -> tuple[frozenset[Key], Mapping[Key, str], bytes]:
-    """The keys of what was sent, what is in doubt, with its destination, and what the next line is chained to. A last
-    line cut off by a crash, and the NULs that a file system puts there, are removed: a receipt is settled after its
-    line is on disk."""
+def _cut_and_read(path: Path, way: Mapping[str, Any], to: Mapping[str, str]) -> _Read:
+    """A last line cut off by a crash, and the NULs that a file system puts there, are removed: a receipt is settled
+    after its line is on disk."""
     with open_private(path, "r+b") as file:
         found = _read(file, path, way, to)
         file.truncate(found.complete_bytes)
-        mark = found.mark
-        if mark is None:
-            file.seek(0)
-            mark = mark_of(file.read())
-    return found.sent, found.doubtful, mark
+    return found
 
 
 def _read(file: BinaryIO, path: Path, way: Mapping[str, Any], to: Mapping[str, str]) -> _Read:
@@ -292,17 +289,17 @@ def _read(file: BinaryIO, path: Path, way: Mapping[str, Any], to: Mapping[str, s
     wanted = {queue.lower(): destination for queue, destination in to.items()}
     queues = {queue.lower(): queue for queue in to}
     sent: set[Key] = set()
-    doubtful, complete, last = InDoubt(), 0, b""
+    doubtful, complete, since_mark = InDoubt(), 0, sha256(EMPTY_MARK)
     for number, (text, line) in enumerate(_lines(file, path), 1):
         complete += len(text)
-        last, line = text, line.spelled(queues)
+        since_mark = follow(text, since_mark)
+        line = line.spelled(queues)
         _check_way(line.way, way, path, number)
         doubtful.note(line)
         if line.outcome in SENT_OUTCOMES or line.outcome == STATE_MOVED:
             _check_destination(line.key[0], line.destination, wanted, path, number)
             sent.add(line.key)
-    chain = chain_of(last) if last else (b"", EMPTY_MARK)
-    return _Read(frozenset(sent), doubtful.destinations(), complete, None if chain is None else chain[1])
+    return _Read(frozenset(sent), doubtful.destinations(), complete, since_mark)
 
 
 def known_in(

@@ -3,12 +3,15 @@
 import json
 import random
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpair.core.transfer.ledger import (
     EMPTY_MARK,
+    LINES_OF_A_MARK,
     NOT_SENT,
     RUN_BEGAN,
     RUN_ENDED,
@@ -16,7 +19,7 @@ from sbpair.core.transfer.ledger import (
     Entry,
     batch_lines,
     chained,
-    mark_of,
+    follow,
     run_line,
 )
 from sbpair.core.transfer.ledger_report import Chain, IncidentCounter, IncidentReport
@@ -33,14 +36,33 @@ def entry(number: int, outcome: str = "forwarded", **more: object) -> Entry:
     return Entry(QUEUE, number, f"m{number}", BEGAN_MS + number, **values)  # type: ignore[arg-type]
 
 
-def a_ledger(messages: int = 5) -> list[bytes]:
-    """Lines as a run writes them, with their chain."""
+def in_writes(lines: Sequence[bytes], sizes: Iterable[int] = (1, 1, 5), since: bytes = EMPTY_MARK) -> list[bytes]:
+    """Lines as a run writes them: so many each time, and the rest at once."""
+    before, written, begin = sha256(since), [], 0
+    for size in (*sizes, len(lines)):
+        data, before = chained(lines[begin : begin + size], before)
+        written += data.splitlines(keepends=True)
+        begin += size
+    return written
+
+
+def as_by_1_0_0(lines: Iterable[bytes], before: bytes = b"") -> list[bytes]:
+    """Each line chained to the one before, as that release wrote them; behind `before`, which has no chain."""
+    written, mark = [], sha256(before).hexdigest()[:32]
+    for line in lines:
+        mark = sha256(mark.encode() + line[:-2]).hexdigest()[:32]
+        written.append(line[:-2] + f', "chain": "{mark}"}}\n'.encode())
+    return written
+
+
+def plain_lines(messages: int = 5) -> list[bytes]:
+    """Of a run, without a chain."""
     lines = [run_line("r1", RUN_BEGAN, AT.format(0), WAY, {"who": "me@here", "command": "drain", "credentials": "key"})]
     entries = [entry(number) for number in range(1, messages + 1)]
     lines += batch_lines(entries, SENDING, WAY)
     lines += [one.line(WAY) for one in entries]
     lines.append(run_line("r1", RUN_ENDED, AT.format(59), WAY, {"ended_by": "empty", "left": {}, "waiting": None}))
-    return chained(lines, EMPTY_MARK)[0].splitlines(keepends=True)
+    return lines
 
 
 def read(data: bytes, *, put_together: bool = False) -> tuple[Chain, IncidentReport]:
@@ -56,41 +78,59 @@ def faults(data: bytes) -> Sequence[str]:
     return read(data)[1].faults
 
 
-LEDGER = a_ledger()
+LEDGER = in_writes(plain_lines())
+SHAPES = {
+    "several writes": LEDGER,
+    "marks in a long write": in_writes(plain_lines(LINES_OF_A_MARK), (1, 1)),
+    "one write": in_writes(plain_lines(), ()),
+    "release 1.0.0": as_by_1_0_0(plain_lines()),
+}
+of_every_shape = pytest.mark.parametrize("lines", SHAPES.values(), ids=SHAPES)
 WHOLE = b"".join(LEDGER)
 
 
-def test_a_ledger_as_it_was_written_has_no_fault() -> None:
-    chain, told = read(WHOLE)
+@of_every_shape
+def test_a_ledger_as_it_was_written_has_no_fault(lines: list[bytes]) -> None:
+    chain, told = read(b"".join(lines))
     assert (told.faults, tuple(told.notes()), int(told.exit)) == ((), (), 0)
-    assert (chain.lines, chain.not_chained, told.sent) == (len(LEDGER), 0, 5)
-    assert "No line of 8 was changed" in told.closing
+    assert (chain.lines, chain.not_chained, told.sent) == (len(lines), 0, len(lines) - 3)
+    assert f"No line of {len(lines)} was changed" in told.closing
 
 
-def test_every_change_of_a_single_byte_is_found() -> None:
-    chance = random.Random(7)
-    for place in range(len(WHOLE)):
-        for other in {chance.randrange(256), 0, 0x0A, 0x20, 0x22, WHOLE[place] ^ 1} - {WHOLE[place]}:
-            data = WHOLE[:place] + bytes([other]) + WHOLE[place + 1 :]
+@of_every_shape
+def test_every_change_of_a_single_byte_is_found(lines: list[bytes]) -> None:
+    chance, whole = random.Random(7), b"".join(lines)
+    for place in range(0, len(whole), 1 if len(lines) < LINES_OF_A_MARK else 5):
+        for other in {chance.choice((0, 0x0A, 0x20, 0x22)), whole[place] ^ 1} - {whole[place]}:
+            data = whole[:place] + bytes([other]) + whole[place + 1 :]
             # The end of the last line alone may also have been lost with the rest of a block in a power cut.
-            if place < len(WHOLE) - 1 or other != 0:
+            if place < len(whole) - 1 or other != 0:
                 assert faults(data), (place, other)
 
 
-def test_every_dropped_repeated_added_or_swapped_line_is_found() -> None:
-    last = len(LEDGER) - 1
+@of_every_shape
+def test_every_dropped_repeated_added_or_swapped_line_is_found(lines: list[bytes]) -> None:
+    last = len(lines) - 1
     forged = entry(99).line(WAY)
-    for place in range(len(LEDGER)):
-        dropped = LEDGER[:place] + LEDGER[place + 1 :]
-        repeated = LEDGER[: place + 1] + LEDGER[place:]
-        added = [*LEDGER[: place + 1], forged, *LEDGER[place + 1 :]]
-        chained_elsewhere = [*LEDGER[: place + 1], a_ledger(7)[3], *LEDGER[place + 1 :]]
+    for place in range(len(lines)):
+        dropped = lines[:place] + lines[place + 1 :]
+        repeated = lines[: place + 1] + lines[place:]
+        added = [*lines[: place + 1], forged, *lines[place + 1 :]]
+        chained_elsewhere = [*lines[: place + 1], as_by_1_0_0(plain_lines(7))[3], *lines[place + 1 :]]
         for data in (repeated, added, chained_elsewhere):
             assert faults(b"".join(data)), place
         if place < last:
             assert faults(b"".join(dropped)), place
-            swapped = [*LEDGER[:place], LEDGER[place + 1], LEDGER[place], *LEDGER[place + 2 :]]
+            swapped = [*lines[:place], lines[place + 1], lines[place], *lines[place + 2 :]]
             assert faults(b"".join(swapped)), place
+
+
+def test_a_change_is_found_to_within_the_lines_of_a_mark() -> None:
+    lines = SHAPES["marks in a long write"]
+    lines = [*lines[:5], lines[5].replace(b"orders", b"others"), *lines[6:]]
+    assert faults(b"".join(lines)) == (
+        f"drain.jsonl: lines 3-{2 + LINES_OF_A_MARK} are not as written, or lines were dropped, moved or added there",
+    )
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 2000))
@@ -108,37 +148,63 @@ def test_a_last_line_that_a_crash_cut_off_is_no_fault_and_is_said() -> None:
             assert any("cut off by a crash" in note for note in told.notes()), size
 
 
-def test_an_end_that_was_taken_away_is_told_as_a_run_without_an_end() -> None:
-    for keep in range(1, len(LEDGER)):
-        _, told = read(b"".join(LEDGER[:keep]))
-        assert not told.faults
-        assert any("the last run has no end" in note for note in told.notes()), keep
+@of_every_shape
+def test_an_end_that_was_taken_away_is_told_as_a_run_without_an_end(lines: list[bytes]) -> None:
+    for keep in range(1, len(lines)):
+        _, told = read(b"".join(lines[:keep]))
+        at_mark = b'"chain"' in lines[keep - 1]
+        assert at_mark != any("not chained: their write was cut off" in fault for fault in told.faults)
+        if at_mark:
+            assert any("the last run has no end" in note for note in told.notes()), keep
 
 
-def test_lines_of_an_earlier_release_are_said_to_be_not_chained_and_are_covered_by_the_first_that_is() -> None:
-    old = b"".join(entry(number).line(WAY) for number in range(100, 103))
-    assert "Not chained" in read(old)[1].closing
-    continued = old + chained([entry(1).line(WAY), entry(2).line(WAY)], mark_of(old))[0]
-    _, told = read(continued)
-    assert not told.faults
-    assert any("lines 1-3 are of an earlier release" in note for note in told.notes())
-    for place in range(0, len(old), 7):
-        changed = old[:place] + bytes([old[place] ^ 1]) + old[place + 1 :]
-        assert faults(changed + continued[len(old) :]), place
-    later = WHOLE + entry(50).line(WAY)
-    assert "earlier release wrote that, or it was added" in faults(later)[0]
-    assert faults(later + chained([entry(51).line(WAY)], mark_of(later))[0]) == faults(later)
+@of_every_shape
+def test_what_a_cut_off_write_left_is_covered_by_the_next_run(lines: list[bytes]) -> None:
+    for keep in range(len(lines)):
+        since = sha256(EMPTY_MARK)
+        for text in lines[:keep]:
+            since = follow(text, since)
+        more = chained([entry(50).line(WAY), entry(51).line(WAY)], since)[0]
+        assert not faults(b"".join(lines[:keep]) + more), keep
+        for place in range(keep):
+            changed = [*lines[:place], lines[place].replace(b"b.example", b"c.example"), *lines[place + 1 : keep]]
+            assert faults(b"".join(changed) + more), (keep, place)
+
+
+def test_lines_from_before_the_chain_are_said_to_be_not_chained_and_are_covered_by_the_first_mark() -> None:
+    old = [entry(number).line(WAY) for number in range(100, 103)]
+    whole = b"".join(old)
+    assert faults(whole) == (
+        "drain.jsonl: lines 1-3 are not chained: their write was cut off, they were added, or they are from before the "
+        "chain",
+    )
+    more = [entry(1).line(WAY), entry(2).line(WAY)]
+    for continued in (in_writes([*old, *more], ()), [*old, *as_by_1_0_0(more, before=whole)]):
+        assert not faults(b"".join(continued))
+        behind = b"".join(continued[3:])
+        for place in range(0, len(whole), 7):
+            changed = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+            assert faults(changed + behind), place
 
 
 def test_ledgers_that_were_put_together_are_counted() -> None:
-    _, told = read(WHOLE + WHOLE, put_together=True)
-    assert not told.faults
-    assert faults(WHOLE + WHOLE)
-    assert "drain.jsonl: put together of 2 ledgers." in told.notes()
+    for lines in SHAPES.values():
+        whole = b"".join(lines)
+        _, told = read(whole + WHOLE + whole, put_together=True)
+        assert not told.faults
+        assert faults(whole + WHOLE)
+        assert "drain.jsonl: put together of 3 ledgers." in told.notes()
+
+
+def test_of_ledgers_put_together_the_end_that_was_cut_off_is_said() -> None:
+    first = in_writes(plain_lines(), ())[:3]
+    _, told = read(b"".join([*first, *LEDGER]), put_together=True)
+    assert ["lines 1-3 are not chained" in fault for fault in told.faults] == [True]
+    assert told.ledgers[0].parts == 2
 
 
 def told_of(lines: Iterable[bytes]) -> IncidentReport:
-    return read(chained(lines, EMPTY_MARK)[0])[1]
+    return read(b"".join(in_writes(list(lines))))[1]
 
 
 def test_the_incident_is_told_over_all_runs() -> None:
