@@ -521,7 +521,7 @@ class _Run:
             if unexplained is None:
                 return False
             whole = all(found.whole for found in self._found.values())
-            if whole and await self._take_deferred(pump):
+            if whole and await self._take_deferred(pump, halt):
                 continue
             if not unexplained and (quiet := self._still_to_wait(pump.machine)) > 0:
                 wait.detail = self._until_more_comes(pump.machine, waits_for_more(self._utc() + quiet))
@@ -558,8 +558,8 @@ class _Run:
         since = max(machine.custody.last_arrival, self._began)
         return self._request.idle_seconds - (self._clock.monotonic() - since)
 
-    async def _take_deferred(self, pump: Pump) -> bool:
-        """Fetch what is deferred, each message once; whether there was any."""
+    async def _take_deferred(self, pump: Pump, halt: asyncio.Event) -> bool:
+        """Fetch what is deferred, each message once, until `halt`; whether there was any."""
         if not self._request.deferred:
             return False
         wanted = {
@@ -571,7 +571,7 @@ class _Run:
             self._fetched |= {(source, number) for number in numbers}
             # A run that is stopped now does not look again: what it counted before is so no longer.
             self._found[source].whole = not numbers
-            await pump.take_deferred(source, numbers)
+            await pump.take_deferred(source, numbers, halt)
         return any(wanted.values())
 
     async def _look_unless(

@@ -345,9 +345,9 @@ class Pump:
         self.machine.queues.add(source.receiver.source, source.locks.lock_seconds)
         self._receiving.append(asyncio.create_task(self._guarded(self._reader.receive_from(source))))
 
-    async def take_deferred(self, source: Source, numbers: Sequence[int]) -> None:
-        """Fetch deferred messages by their numbers and move them like the others. What cannot be had stays deferred."""
-        await self._reader.take_deferred(source, numbers)
+    async def take_deferred(self, source: Source, numbers: Sequence[int], stop: asyncio.Event) -> None:
+        """As the reader's."""
+        await self._reader.take_deferred(source, numbers, stop)
 
     async def settle_down(self, stop: asyncio.Event) -> bool:
         """Until nothing more can be done without looking again (never when endless); False if it was stopped or broke

@@ -207,10 +207,11 @@ class Reader:
                 rest.append((message, verdict))
         self._arrived(source, [message for message, _ in rest], [verdict for _, verdict in rest])
 
-    async def take_deferred(self, source: Source, numbers: Sequence[int]) -> None:
-        """Fetch deferred messages by their numbers and move them like the others. What cannot be had stays deferred."""
-        rest = list(numbers)
-        while rest and not (self.machine.custody.stopping or self.machine.total_reached):
+    async def take_deferred(self, source: Source, numbers: Sequence[int], stop: asyncio.Event) -> None:
+        """Fetch deferred messages by their numbers, until `stop`, and move them like the others. What cannot be had
+        stays deferred."""
+        rest, machine = list(numbers), self.machine
+        while rest and not (stop.is_set() or machine.custody.stopping or machine.total_reached or machine.left_full):
             granted = self.machine.grant(min(len(rest), RECEIVE_MESSAGES), self.clock.monotonic())
             if not granted:
                 await self.room.wait()

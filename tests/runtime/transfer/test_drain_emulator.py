@@ -474,6 +474,25 @@ async def test_deferred_messages_are_fetched_when_that_is_wanted() -> None:
         assert bodies == {b"%d" % n for n in range(300)}
 
 
+async def test_a_drain_that_fetches_deferred_messages_slowly_stops_when_it_is_told_to() -> None:
+    async with stage(queues=1) as on:
+        await on.divert([compose(body=b"x", message_id=f"{n}") for n in range(200)])
+        other = on.secondary.receiver(on.queues[0])
+        held: list[Received] = []
+        while len(held) < 200:
+            held += await other.receive(200 - len(held), wait_seconds=20)
+        await asyncio.gather(*(other.settle(one, Disposition.DEFER) for one in held))
+        await other.close()
+        running = asyncio.create_task(on.drain(deferred=True, rate_per_second=10.0))
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while not on.emulator.namespace("primary").get_queue("orders").counts().active:
+                await asyncio.sleep(0.1)
+            on.stop.set()
+            report = await running
+        assert report.ended_by == "stop"
+        assert report.forwarded < 100, "what was in hand, and no more"
+
+
 async def test_deferred_messages_that_somebody_holds_or_a_filter_leaves_are_named() -> None:
     async with stage(queues=1) as on:
         await on.divert([compose(body=b"x", message_id=f"{n}") for n in range(3)])
