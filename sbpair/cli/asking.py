@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.options import ONCE, PAIR, Options
+from sbpair.cli.options import PAIR, Options
 from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Pair, Side
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 LOCAL_PAIR = "local"
 ENVIRONMENT_PAIR = "environment"
-YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask."), ONCE]
 AllPairsOption = Annotated[bool, typer.Option(help="Every configured pair.")]
 
 
@@ -31,11 +30,14 @@ def can_ask(options: Options) -> bool:
     return not options.no_input and sys.stdin.isatty()
 
 
-def agreed(options: Options, question: str, *, yes: bool) -> bool:
+def will_ask(options: Options) -> bool:
+    """Whether a question is put: somebody can answer it, and has not done so with `--yes`."""
+    return not options.yes and can_ask(options)
+
+
+def agreed(options: Options, question: str) -> bool:
     """Whether to go on: asked on a terminal, taken for granted with `--yes` or where nobody can answer."""
-    if yes or not can_ask(options):
-        return True
-    return _confirmed(question)
+    return not will_ask(options) or _confirmed(question)
 
 
 def _confirmed(question: str) -> bool:
@@ -65,25 +67,25 @@ def side_named(pair: Pair, side: Side = Side.SECONDARY) -> str:
     return f"{name} [{pair.environment}]" if pair.environment else name
 
 
-def go_ahead(options: Options, doing: str, *, yes: bool, state: str) -> bool:
+def go_ahead(options: Options, doing: str, *, state: str) -> bool:
     """Ask on a terminal whether to do what `doing` says; taken for granted with `--yes` or where nobody can answer.
     `state`: how things stand if the answer is no. Whether somebody was asked, and so has read what begins.
 
     Raises:
         UsageError: the answer was no.
     """
-    if not agreed(options, f"{doing}?", yes=yes):
+    if not agreed(options, f"{doing}?"):
         raise UsageError(f"Cancelled. {state}", hint="--yes does it without asking.")
-    return not yes and can_ask(options)
+    return will_ask(options)
 
 
-def go_ahead_by_name(options: Options, doing: str, name: str, *, yes: bool, state: str) -> None:
+def go_ahead_by_name(options: Options, doing: str, name: str, *, state: str) -> None:
     """As `go_ahead`, for what cannot be taken back: the answer is the name, and only `--yes` takes it for granted.
 
     Raises:
         UsageError: another answer, or nobody can answer.
     """
-    if yes:
+    if options.yes:
         return
     if not can_ask(options):
         raise UsageError(
@@ -102,13 +104,14 @@ def tell_that_it_reads(options: Options) -> None:
 
 def pair_to_write(options: Options, settings: "Settings", name: str | None, doing: str, *, named_by: str = "") -> Pair:
     """The pair that a writing command is for: the named or the default one. One that nobody named is asked for, unless
-    it is that of the embedded namespaces. `named_by`: the option that names it, if no argument does.
+    it is that of the embedded namespaces, or in a dry run. `named_by`: the option that names it, if no argument does.
 
     Raises:
         UsageError: none was named, and nobody can be asked or the answer was no.
     """
     pair = settings.pair(name)
-    if name is None and settings.get("default_pair") is None and pair.name != LOCAL_PAIR:
+    named = name is not None or settings.get("default_pair") is not None or pair.name == LOCAL_PAIR
+    if not (named or options.dry_run):
         _refuse_unless_agreed(options, pair, doing, named_by)
     PAIR.set(pair.name)
     return pair
@@ -134,9 +137,9 @@ def pairs_to_write(
 
 def _refuse_unless_agreed(options: Options, pair: Pair, doing: str, named_by: str) -> None:
     question = f"{doing} {pair.name} ({side_named(pair)})?"
-    if options.answered and pair.name == ENVIRONMENT_PAIR:
+    if options.yes and pair.name == ENVIRONMENT_PAIR:
         return  # the variables of this run name it
-    if not options.answered and can_ask(options) and _confirmed(question):
+    if will_ask(options) and _confirmed(question):
         return
     name = f"{named_by} {pair.name}".lstrip()
     raise UsageError("No pair was named, and this command writes. Nothing was done.", hint=f"Name it: {name}")

@@ -66,7 +66,7 @@ class Exported:
     files: tuple[ExportedFile, ...]
 
 
-@command(output="cli.export:Exported")
+@command(output="cli.export:Exported", dry_run="Only say which files would be written; exit 5 if any would.")
 def export(
     options: Options,
     kind: Annotated[Kind, typer.Argument(help="What to write files for.")],
@@ -90,7 +90,6 @@ def export(
         str, typer.Option(metavar="IMAGE", help="Container image with sbpair as its entry point.")
     ] = f"sbpair:{__version__}",
     overwrite: Annotated[bool, typer.Option(help="Replace files that have another content.")] = False,
-    dry_run: Annotated[bool, typer.Option(help="Only say which files would be written; exit 5 if any would.")] = False,
 ) -> CommandResult:
     """Write files for what you install: alert rules, a dashboard, services, jobs, and templates of the backlog queues.
 
@@ -146,17 +145,17 @@ def export(
             hint="Name another folder with --dir, or replace with --overwrite.",
         )
     for path in texts:
-        if not dry_run or path.parent.exists():  # the check makes the folder
+        if not options.dry_run or path.parent.exists():  # the check makes the folder
             check_writable(path)
-    done = tuple(_write(path, text, before[path], dry_run=dry_run) for path, text in texts.items())
+    done = tuple(_write(path, text, before[path], dry_run=options.dry_run) for path, text in texts.items())
     new = sum(one.result != UNCHANGED for one in done)
     return CommandResult(
         Exported(kind.value, chosen.name if chosen else None, done),
         (table_of(ExportedFile, done),),
-        notes=left_out if dry_run else (*left_out, f"Check before you use it: {_CHECKS[kind]}"),
-        summary=f"{counted(new, 'file')} would be written." if dry_run else f"{counted(new, 'file')} written.",
+        notes=left_out if options.dry_run else (*left_out, f"Check before you use it: {_CHECKS[kind]}"),
+        summary=f"{counted(new, 'file')} would be written." if options.dry_run else f"{counted(new, 'file')} written.",
         closing=True,
-        exit=Exit.FINDINGS if dry_run and new else Exit.OK,
+        exit=Exit.FINDINGS if options.dry_run and new else Exit.OK,
     )
 
 

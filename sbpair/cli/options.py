@@ -128,8 +128,10 @@ class Options:
     ] = None
     line: tuple[str, ...] = ()
     """The command with its arguments and its options that are not `ONCE`."""
-    answered: bool = False
+    yes: bool = False
     """--yes was given: nothing is asked."""
+    dry_run: bool = False
+    """--dry-run or --plan-out was given: nothing is changed."""
 
     @property
     def go_on(self) -> str:
@@ -246,7 +248,7 @@ def _is_set(kind: Any) -> TypeGuard[type[OptionSet]]:
     return isinstance(kind, type) and issubclass(kind, OptionSet)
 
 
-_COMMON = {each.name: each.type for each in fields(Options) if each.name not in ("line", "answered")}
+_COMMON = {each.name: each.type for each in fields(Options) if each.name not in ("line", "yes", "dry_run")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,13 @@ Command = Callable[..., "CommandResult"]
 
 
 def command(
-    *, output: str, besides: str = "", checks: bool = False, page: bool = False
+    *,
+    output: str,
+    besides: str = "",
+    checks: bool = False,
+    page: bool = False,
+    asks: bool = False,
+    dry_run: str = "",
 ) -> Callable[[Command], Callable[..., Finished]]:
     """Give a command the common options as its first argument, `options`; its errors are part of what it returns.
 
@@ -272,12 +280,19 @@ def command(
     `output` names the dataclass (or union of some) that the command prints with -o json, `module:Name` below `sbpair`:
     `sbpair schema` derives the JSON Schema from it. It is a text because few who call a command want its schema.
     `besides` tells what the command prints that is no JSON. `checks`, `page`: whether it has the formats of monitoring,
-    and HTML; any other one is refused before the work begins.
+    and HTML; any other one is refused before the work begins. `asks`: it has --yes, and with the text `dry_run` as its
+    help --dry-run; both are given to it in its `options`.
     """
-    return lambda function: _wrapped(function, Output(output, besides, checks, page))
+    writing = [_flag("dry_run", Annotated[bool, typer.Option("--dry-run", help=dry_run), ONCE])] if dry_run else []
+    writing += [_flag("yes", Annotated[bool, typer.Option("-y", "--yes", help="Do not ask."), ONCE])] if asks else []
+    return lambda function: _wrapped(function, Output(output, besides, checks, page), writing)
 
 
-def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
+def _flag(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=False)
+
+
+def _wrapped(function: Command, output: "Output", writing: Sequence[inspect.Parameter]) -> Callable[..., Finished]:
     parameters = inspect.signature(function).parameters
     sets = {name: p.annotation for name, p in parameters.items() if _is_set(p.annotation)}
     own = [
@@ -286,7 +301,7 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
         if name not in ("options", "ctx")
         for one in (sets[name].parameters() if name in sets else (p,))
     ]
-
+    own += writing
     own_names = {one.name for one in own}
 
     @wraps(function)
@@ -297,8 +312,12 @@ def _wrapped(function: Command, output: "Output") -> Callable[..., Finished]:
         PAIR.set(None)
         ctx.color = None if colors_wanted(options.no_color) else False
         called = ctx.command_path.partition(" ")[2]
-        answered = bool(values.get("yes"))
-        options = replace(options, line=(*called.split(), *_given(own, values)), answered=answered)
+        options = replace(
+            options,
+            line=(*called.split(), *_given(own, values)),
+            yes=values.pop("yes", False),
+            dry_run=values.pop("dry_run", False) or values.get("plan_out") is not None,
+        )
         if "ctx" in parameters:
             values["ctx"] = ctx
         for name, kind in sets.items():

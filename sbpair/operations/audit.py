@@ -54,10 +54,7 @@ async def audit(
     What cannot be read is recorded in the result, and the checks that need it are skipped with the reason.
 
     Args:
-        sides: the pair, opened.
-        request: which checks to run.
         observer: gets `GatherProgress` events.
-        stop: ends the reading at once.
 
     Raises:
         InterruptedWorkError: `stop` was set before everything was read.

@@ -48,8 +48,6 @@ async def cleanup(
     those steps and no others, and deletes a queue with messages only if that call confirms it.
 
     Args:
-        sides: the pair, opened.
-        request: what to do.
         observer: gets a `StepDone` event for each step.
         stop: ends the reading; a plan that was begun is carried out.
 
@@ -97,12 +95,6 @@ async def empty(
     sides: Sides, request: EmptyRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
 ) -> Emptied:
     """Move what queues hold into files, or to the primary: first the messages, then the dead letters.
-
-    Args:
-        sides: the pair's open namespaces.
-        request: which queues.
-        observer: gets the events on the way.
-        stop: ends the run once it is set; the result says what was moved until then.
 
     Returns:
         What became of the messages and of the dead letters.

@@ -62,12 +62,6 @@ async def list_dead_letters(
 ) -> DeadLetterReasons:
     """Count all dead letters of a queue or subscription by reason, with their ages. Needs Listen.
 
-    Args:
-        ends: the open namespace, as `source`.
-        request: which dead letters.
-        observer: gets nothing.
-        stop: ends the browse at once when it is set.
-
     Returns:
         The reasons, the most frequent one first.
 
@@ -97,12 +91,6 @@ async def browse_messages(
     ends: Ends, request: BrowseRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
 ) -> DeadLetters:
     """Browse the messages of a queue or subscription, or its dead letters, the oldest first. Needs Listen.
-
-    Args:
-        ends: the open namespace, as `source`.
-        request: which messages.
-        observer: gets nothing.
-        stop: ends the browse at once when it is set.
 
     Returns:
         The messages, how many were browsed for them, and whether there may be more.
@@ -159,12 +147,6 @@ async def list_causes(
     """Browse the dead letters of every queue and subscription that counts some, and group them by cause.
 
     Needs Listen on them, and Manage to know which they are.
-
-    Args:
-        ends: the open namespace, as `source`.
-        request: which dead letters.
-        observer: gets nothing.
-        stop: ends the browse at once when it is set.
 
     Returns:
         The causes, the most frequent one first. An entity that could not be browsed is named in `not_read`.

@@ -64,9 +64,6 @@ async def discover(
     Args:
         open_namespace: connects one namespace, as `sbpair.connect.open_namespace` does; what is searched is found out
             only in the configuration or a subscription, so there are no ends to be given.
-        request: what is searched.
-        observer: gets nothing.
-        stop: ends the search at once.
 
     Raises:
         InterruptedWorkError: `stop` was set before the end.

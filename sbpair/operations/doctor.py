@@ -191,12 +191,6 @@ async def doctor(
     a link to an entity. With `for_application` a link to each backlog queue and to each entity of the pair is tried, as
     an application does with `verify=`: that takes the Send right alone.
 
-    Args:
-        sides: the pair, opened.
-        request: how to try.
-        observer: gets nothing; the rows are the answer.
-        stop: ends the trials at once.
-
     Raises:
         InterruptedWorkError: `stop` was set before the end.
     """

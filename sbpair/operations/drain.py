@@ -63,10 +63,8 @@ async def drain(
     with Manage on the secondary the queues are listed and counted, without it they are opened and browsed.
 
     Args:
-        sides: the pair's open namespaces.
         request: what to do. With `dry_run` the queues are browsed and the destinations asked, and the result says what
             a drain would do.
-        observer: gets the events on the way.
         stop: ends the run within about 10 seconds once it is set: messages in flight are settled or released, and the
             result says what was done until then.
 

@@ -120,7 +120,6 @@ async def drill(
     whose it is and its run has ended. Needs Manage on both namespaces.
 
     Args:
-        sides: the pair, opened by `open_sides`.
         request: what to do. With `dry_run` the result says what would be created.
         observer: gets the events of failover and drain.
         stop: ends the drill; what it has created is removed.

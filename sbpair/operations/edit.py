@@ -124,8 +124,6 @@ async def edit(
         ends: the open namespaces, or one twice.
         request: what to do. With `dry_run` the entity is browsed and the destination asked; the result says how the
             message would change, and its `plan` makes a second call do exactly that.
-        observer: gets the events on the way.
-        stop: ends the run once it is set; the result says what was done until then.
 
     Returns:
         How the message was changed, and what became of it.

@@ -118,7 +118,6 @@ async def evacuate(
         ends: both open namespaces, with their topologies (`sbpair.open_ends` opens them).
         request: what to do. With `dry_run` both namespaces are compared and the source is browsed; the result says what
             would be done, and its `plan` makes a second call do that.
-        observer: gets the events on the way.
         stop: ends the run once it is set: messages in flight are settled or released, and the result says what was done
             until then.
 

@@ -41,12 +41,6 @@ async def explain_message(
 
     Needs Listen; with Manage also the entity's settings and rules.
 
-    Args:
-        ends: the open namespace, as `source`.
-        request: which message.
-        observer: gets nothing.
-        stop: ends the browse at once when it is set.
-
     Returns:
         What is known, and what cannot be.
 

@@ -46,11 +46,8 @@ async def dead_letter_message(
     To reach an active message, the ones before it are locked for a moment and released.
 
     Args:
-        ends: the open namespace, as `source`.
         request: what to do. With `dry_run` the entity is browsed, and the result's `plan` makes a second call do
             exactly that.
-        observer: gets the events on the way.
-        stop: ends the run once it is set.
 
     Returns:
         What became of the message.

@@ -98,7 +98,6 @@ async def move(
         ends: the open namespaces, or one twice.
         request: what to do. With `dry_run` the source is browsed and the destination asked; the result says what would
             be done, and its `plan` makes a second call do exactly that.
-        observer: gets the events on the way.
         stop: ends the run once it is set: messages in flight are settled or released, and the result says what was done
             until then.
 
@@ -190,8 +189,6 @@ async def copy(
     Args:
         ends: the open namespaces, or one twice.
         request: what to do, as for `move`.
-        observer: gets the events on the way.
-        stop: ends the run once it is set; the result says what was copied until then.
 
     Returns:
         How many messages were copied, and why others were not.

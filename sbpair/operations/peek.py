@@ -54,12 +54,6 @@ async def peek(
 ) -> PeekResult:
     """Browse messages, the oldest first. Locks nothing and changes nothing. Needs Listen on the side of the request.
 
-    Args:
-        sides: the pair's open namespaces.
-        request: which messages.
-        observer: gets nothing.
-        stop: ends the browse at once when it is set.
-
     Returns:
         The messages, or with `group_by` how many there are of each kind. A queue that could not be browsed is named in
         `not_read`.

@@ -100,10 +100,7 @@ async def ping(
     The first ping of an entity also connects: its time stands apart.
 
     Args:
-        sides: the pair, opened.
-        request: what to measure.
         observer: gets a `PingMeasured` event for each ping.
-        stop: ends the measurement at once.
 
     Raises:
         ConfigurationError: there is nothing to ping.

@@ -62,12 +62,6 @@ async def report_promotion(
 ) -> PromotionReport:
     """Compare what files say with what the namespace has. Reads only; browses every entity. Needs Manage and Listen.
 
-    Args:
-        ends: the open namespace, as `source`.
-        request: the files.
-        observer: gets nothing.
-        stop: ends it at once when it is set.
-
     Raises:
         UsageError: a file cannot be read, or is none of these.
         ServiceError: the entities could not be read.

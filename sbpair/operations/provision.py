@@ -40,8 +40,6 @@ async def provision(
     out those steps and no others.
 
     Args:
-        sides: the pair, opened.
-        request: what to do.
         observer: gets a `StepDone` event for each step.
         stop: ends the reading; a plan that was begun is carried out.
 

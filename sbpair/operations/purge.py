@@ -43,11 +43,8 @@ async def purge(
     messages.
 
     Args:
-        ends: the open namespace, as `source`.
         request: what to do. With `dry_run` the entity is browsed; the result says what would be deleted, and its `plan`
             makes a second call delete exactly that.
-        observer: gets the events on the way.
-        stop: ends the run once it is set; the result says what was deleted until then.
 
     Returns:
         How many messages were deleted, the archive that has them, and why others are left.

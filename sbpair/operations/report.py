@@ -33,11 +33,6 @@ async def report(
 ) -> IncidentReport:
     """Read ledgers and add up what they tell. No namespace is contacted.
 
-    Args:
-        request: which ledgers.
-        observer: gets nothing.
-        stop: ends the reading.
-
     Returns:
         What was done in all runs, what was left, and what is wrong with the lines.
 

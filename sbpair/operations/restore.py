@@ -104,7 +104,6 @@ async def restore(
         ends: the sides of a pair, whose primary they go to; or the namespace they go to, as `target`.
         request: what to do. With `dry_run` the files are read and the queues browsed, and the result says what would be
             sent; its `plan` makes a second call send exactly that.
-        observer: gets the events on the way.
         stop: ends the run after the batches in flight; the result says what was sent until then.
 
     Returns:

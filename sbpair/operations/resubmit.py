@@ -63,7 +63,6 @@ async def resubmit(
     Args:
         ends: the open namespaces, or one twice.
         request: what to do, as for `move`.
-        observer: gets the events on the way.
         stop: ends the run once it is set: messages in flight are settled or released, and the result says what was done
             until then.
 

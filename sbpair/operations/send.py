@@ -54,7 +54,6 @@ async def send(
 
     Args:
         ends: a pair, or the ends of a single namespace (`source`).
-        request: what to send.
         observer: gets a `MessageSent` event for each message in the order given, and the events of the failover.
         stop: takes no more messages; those under way get three seconds. A source that waits has to end by itself.
 

@@ -51,12 +51,6 @@ async def list_sessions(
 ) -> SessionList:
     """Browse the sessions of an entity that hold messages or a state. Needs Listen.
 
-    Args:
-        ends: the open namespace, as `source`.
-        request: which entity.
-        observer: gets nothing.
-        stop: ends the browse at once when it is set.
-
     Returns:
         The sessions by id.
 
@@ -97,8 +91,7 @@ async def show_session(
 ) -> SessionState:
     """One session with its state. It is locked for a moment. Needs Listen.
 
-    Args, and errors, are those of `list_sessions`; where another receiver holds the session the result says so, without
-    its state.
+    Errors are those of `list_sessions`; where another receiver holds the session the result says so, without its state.
     """
     return await run_until(stop or asyncio.Event(), _shown(ends, request))
 
@@ -132,9 +125,7 @@ async def set_session_state(
     """Set the state of a session, or clear it. It is locked meanwhile. Needs Listen.
 
     Args:
-        ends: the open namespace, as `source`.
         request: which session, and its new state. With `dry_run` nothing is changed.
-        observer: gets nothing.
         stop: ends the work before the state is set.
 
     Returns:

@@ -45,9 +45,6 @@ async def status(
     What cannot be read is said in the result.
 
     Args:
-        sides: the pair, opened.
-        request: how to read.
-        observer: gets nothing; a status has no events.
         stop: ends it; after the first sample the result is of that one.
 
     Raises:
@@ -64,9 +61,6 @@ async def watch_status(
     """A status for each sample, `request.interval_seconds` apart, until `stop`.
 
     Args:
-        sides: the pair, opened.
-        request: how to read.
-        stop: ends the waiting and the reading.
         reuse_silence: a side that did not answer is not asked again.
 
     Raises:

@@ -60,9 +60,7 @@ async def syphon(
     can be opened again. Several syphons may share the work of one pair.
 
     Args:
-        sides: the pair's open namespaces.
         request: what to do; `for_seconds` and `idle_seconds` end the service by themselves.
-        observer: gets the events on the way.
         stop: ends the service within about 10 seconds once it is set: messages in flight are settled or released.
         totals: counts on over all runs, for a display while the service works.
 

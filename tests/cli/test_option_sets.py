@@ -99,7 +99,6 @@ def test_what_limits_a_run_is_not_repeated() -> None:
         rate=2.0,
         for_="15m",
         until_idle="1m",
-        yes=True,
         new_ledger=True,
         report=Path("r.md"),
         ledger=Path("l.jsonl"),
@@ -116,7 +115,7 @@ def test_a_command_goes_on_with_all_that_it_was_given_but_what_was_for_once() ->
     app, lines = typer.Typer(), []
 
     @app.command()
-    @command(output="cli.completion:Script")
+    @command(output="cli.completion:Script", asks=True, dry_run="Only look.")
     def probe(
         options: Options,
         entity: Annotated[str, typer.Argument()],

@@ -12,7 +12,7 @@ import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.asking import YesOption, can_ask, go_ahead, pair_to_write, side_named
+from sbpair.cli.asking import go_ahead, pair_to_write, side_named, will_ask
 from sbpair.cli.context import Stop, call, event_log, load_settings, run_and_show
 from sbpair.cli.failover.send import FailoverIntervalOption, PingIntervalOption, with_options
 from sbpair.cli.inspection.plans import operations_log
@@ -44,7 +44,12 @@ FAULTS: Mapping[str, tuple[str, Reaction]] = {
 }
 
 
-@command(output="core.inspection.drilled:Drilled", checks=True)
+@command(
+    output="core.inspection.drilled:Drilled",
+    checks=True,
+    asks=True,
+    dry_run="Only show what would be created and sent; exit 5.",
+)
 def drill(
     options: Options,
     pair: PairArgument = None,
@@ -69,8 +74,6 @@ def drill(
         list[str] | None,
         typer.Option(metavar="FAULT", help=f"With --embedded only this fault; repeatable: {', '.join(FAULTS)}."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only show what would be created and sent; exit 5.")] = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Rehearse an outage on the pair's own namespaces, without touching a live entity, and prove that nothing is lost.
 
@@ -90,13 +93,12 @@ def drill(
       sbpair drill --embedded --fault dark --fault throttle
     """
     if embedded:
-        if any((pair, history, dry_run, failover_interval, ping_interval)):
+        if any((pair, history, options.dry_run, failover_interval, ping_interval)):
             raise UsageError("--embedded has a pair of its own, and leaves nothing: only --messages and --fault apply.")
         return _embedded(options, messages, _chosen(fault))
     if fault:
         raise UsageError("--fault is for --embedded: the outage of a real pair is SendDisabled.")
-    settings = load_settings(options)
-    chosen = settings.pair(pair) if dry_run else pair_to_write(options, settings, pair, "Rehearse an outage of")
+    chosen = pair_to_write(options, load_settings(options), pair, "Rehearse an outage of")
     chosen = with_options(chosen, failover_interval, ping_interval)
     if history is not None:
         check_writable(history / "a pair.drills.jsonl")
@@ -108,11 +110,11 @@ def drill(
         history=history,
         state=state_directory(os.environ) / "drills" / digest,
         log=operations_log(),
-        dry_run=dry_run,
+        dry_run=options.dry_run,
     )
-    if not dry_run and not yes and can_ask(options):
+    if will_ask(options) and not options.dry_run:
         planned = call(options, chosen, operations.drill, replace(request, dry_run=True))
-        go_ahead(options, _question(chosen, planned), yes=yes, state="Nothing was created.")
+        go_ahead(options, _question(chosen, planned), state="Nothing was created.")
         assert planned.plan is not None  # noqa: S101 - a dry run has one
         request = replace(request, run=planned.plan.run)
 

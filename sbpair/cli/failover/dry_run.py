@@ -3,9 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
-
-import typer
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sbpair.cli.context import Stop, run_async
 from sbpair.cli.failover.records import InputFormat, Lines
@@ -21,10 +19,7 @@ if TYPE_CHECKING:
     from sbpair.core.access import NamespaceAccess
     from sbpair.core.transfer.destinations import DestinationSeen, Wanted
 
-DryRunOption = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Only read the lines and ask the destinations; exit 5 if anything would be sent."),
-]
+DRY_RUN = "Only read the lines and ask the destinations; exit 5 if anything would be sent."
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
+from sbpair.cli.asking import go_ahead, pair_to_write, side_named
 from sbpair.cli.context import call, load_settings
 from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.durations import format_duration
@@ -32,7 +32,12 @@ class SideChoice(StrEnum):
     BOTH = "both"
 
 
-@command(output="core.failover.measured:Pinged", checks=True)
+@command(
+    output="core.failover.measured:Pinged",
+    checks=True,
+    asks=True,
+    dry_run="With --message: open the links only, and name what would be sent.",
+)
 def ping(
     options: Options,
     pair: PairArgument = None,
@@ -56,10 +61,6 @@ def ping(
     message: Annotated[
         bool, typer.Option(help="Send queues and topics the documented ping message, which lives one second.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option(help="With --message: open the links only, and name what would be sent.")
-    ] = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Measure whether and how fast each namespace of a pair answers, and with which credential and right.
 
@@ -78,13 +79,12 @@ def ping(
     """
     if message and control_plane:
         raise UsageError("--control-plane sends no message; give it or --message.")
-    if dry_run and not message:
+    if options.dry_run and not message:
         raise UsageError("Without --message nothing is sent, so there is no --dry-run.")
     from sbpair.operations.ping import DEFAULT_TIMEOUT_SECONDS, targets
 
     settings = load_settings(options)
-    writes = message and not dry_run
-    chosen = pair_to_write(options, settings, pair, "Send ping messages to") if writes else settings.pair(pair)
+    chosen = pair_to_write(options, settings, pair, "Send ping messages to") if message else settings.pair(pair)
     timeout_seconds = options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
     request = operations.PingRequest(
         tuple(check_entity_path(path) for path in entity or ()),
@@ -96,15 +96,15 @@ def ping(
         until_ok=until_ok,
         timeout_seconds=DEFAULT_TIMEOUT_SECONDS if until_ok else timeout_seconds,
         total_seconds=timeout_seconds if until_ok and options.timeout else None,
-        dry_run=dry_run,
+        dry_run=options.dry_run,
     )
     sends_to = [place for place, by in targets(chosen, request).items() if by is By.MESSAGE]
     places = ", ".join(f"{path} on {side_named(chosen, side)}" for side, path in sends_to)
-    if writes:
-        go_ahead(options, f"Send ping messages to {places}", yes=yes, state="Nothing was sent.")
+    if message and not options.dry_run:
+        go_ahead(options, f"Send ping messages to {places}", state="Nothing was sent.")
 
     result = _result(chosen, call(options, chosen, operations.ping, request, observer=_Teller()))
-    return _as_dry_run(result, places, count) if dry_run else result
+    return _as_dry_run(result, places, count) if options.dry_run else result
 
 
 def _as_dry_run(result: CommandResult, places: str, count: int) -> CommandResult:

@@ -120,9 +120,7 @@ def open_input(path: Path | None) -> BinaryIO:
         raise UsageError(f"Cannot read {path}: {error.strerror or error}") from error
 
 
-def ask_for_input(
-    options: Options, file: Path | None, doing: str, *, is_dry_run: bool, yes: bool
-) -> tuple[BinaryIO, bool]:
+def ask_for_input(options: Options, file: Path | None, doing: str) -> tuple[BinaryIO, bool]:
     """Where the lines come from, and whether somebody was asked. Those of a file are asked about; who types them has
     said enough.
 
@@ -133,8 +131,9 @@ def ask_for_input(
     if file is None:
         tell_that_it_reads(options)
         return source, False
-    asked = not is_dry_run and go_ahead(options, f"{doing}: the lines of {file}", yes=yes, state="Nothing was sent.")
-    return source, asked
+    if options.dry_run:
+        return source, False
+    return source, go_ahead(options, f"{doing}: the lines of {file}", state="Nothing was sent.")
 
 
 MOST_FAILURES_SHOWN = 20

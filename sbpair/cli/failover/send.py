@@ -10,10 +10,10 @@ import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.asking import YesOption, pair_to_write, side_named
+from sbpair.cli.asking import pair_to_write, side_named
 from sbpair.cli.context import EventLog, Stop, load_settings, run_and_show, system_clock
 from sbpair.cli.failover import records
-from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
+from sbpair.cli.failover.dry_run import DRY_RUN, SendDryRun, dry_run
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.core.access import NamespaceAccess, shown_name
@@ -75,7 +75,7 @@ class SendResult:
 SendPrinted = SendResult | SendDryRun
 
 
-@command(output="cli.failover.send:SendPrinted")
+@command(output="cli.failover.send:SendPrinted", asks=True, dry_run=DRY_RUN)
 def send(
     options: Options,
     first: Annotated[
@@ -121,8 +121,6 @@ def send(
         str | None, namespace_option("Send to this namespace, by name or host, instead of a pair: nothing is diverted.")
     ] = None,
     auth: NamespaceAuthOption = None,
-    is_dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Send lines from stdin or a file to a queue or topic; to the backlog while the primary is down.
 
@@ -161,18 +159,17 @@ def send(
     else:
         if auth is not None:
             raise UsageError("--auth is for --namespace; a pair says itself how it is reached. Nothing was sent.")
-        of = f"Send to {entity} of"
-        chosen = settings.pair(pair_name) if is_dry_run else pair_to_write(options, settings, pair_name, of)
+        chosen = pair_to_write(options, settings, pair_name, f"Send to {entity} of")
         to = with_options(chosen, failover_interval, ping_interval, policy)
         after = format_duration(to.options.failover_interval_seconds)
         backlog = f"to the backlog on {shown_name(to.secondary)} once that has failed for {after}"
         doing = f"Send to {entity} on {side_named(to, Side.PRIMARY)}, {backlog}"
         place = (Side.PRIMARY, to.primary)
-    source, told = records.ask_for_input(options, file, doing, is_dry_run=is_dry_run, yes=yes)
+    source, told = records.ask_for_input(options, file, doing)
     lines = _SentLines(
-        not is_dry_run and options.output is Format.JSONL, known=to.entities if isinstance(to, Pair) else ()
+        not options.dry_run and options.output is Format.JSONL, known=to.entities if isinstance(to, Pair) else ()
     )
-    if is_dry_run:
+    if options.dry_run:
         return dry_run(options, [place], entity, lines, source, form, to_message)
 
     async def work(stop: Stop) -> SentMessages:

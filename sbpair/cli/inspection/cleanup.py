@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sbpair import operations
-from sbpair.cli.asking import AllPairsOption, YesOption, can_ask, pairs_to_write
+from sbpair.cli.asking import AllPairsOption, can_ask, pairs_to_write
 from sbpair.cli.context import EventLog, Stop, load_settings, open_sides, run_async
 from sbpair.cli.inspection import plans as planning
 from sbpair.cli.inspection.saved import configured_pairs
@@ -32,13 +32,11 @@ from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult
 
 
-@command(output="core.inspection.result:Printed")
+@command(output="core.inspection.result:Printed", asks=True, dry_run=planning.DRY_RUN)
 def cleanup(
     options: Options,
     pairs: PairsArgument = None,
     all_pairs: AllPairsOption = False,
-    dry_run: planning.DryRunOption = False,
-    yes: YesOption = False,
     confirm: Annotated[
         list[str] | None, typer.Option(metavar="QUEUE", help="Delete this queue even if it holds messages; repeatable.")
     ] = None,
@@ -72,8 +70,8 @@ def cleanup(
     chosen = pairs_to_write(options, settings, pairs, all_pairs=all_pairs, doing="Clean up")
     confirm = confirm or []
     others = _labels(left_overs_of or ())
-    act = not dry_run and plan_out is None and (yes or options.no_input or can_ask(options))
-    if yes and (plan_out is not None or dry_run):
+    act = not options.dry_run and (options.yes or options.no_input or can_ask(options))
+    if options.yes and options.dry_run:
         raise UsageError("--plan-out and --dry-run change nothing; they do not go with --yes.")
     _check_options(act=act, plan_out=plan_out, plan=plan, archive=archive, drain=drain, left_overs=bool(others))
     if plan_out is not None:
@@ -92,7 +90,7 @@ def cleanup(
     check_confirmed([each for _, each in plans], confirm)
     if not act:
         return _only_shown(options, plans, notes, plan_out)
-    if not planning.steps_agreed(options, plans, yes=yes):
+    if not planning.steps_agreed(options, plans):
         return _shown(plans, notes)
     if archive is not None or drain:
         notes += _empty(options, plans, archive)

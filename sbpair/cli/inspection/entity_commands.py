@@ -10,7 +10,7 @@ import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.asking import YesOption, go_ahead, go_ahead_by_name
+from sbpair.cli.asking import go_ahead, go_ahead_by_name
 from sbpair.cli.context import call, load_settings
 from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.inspection.saved import configured_pairs
@@ -246,7 +246,7 @@ EntityArgument = Annotated[
     ),
 ]
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DRY_RUN = "Only say what would be done."
 
 
 @command(output="core.inspection.entity:ListedEntities", checks=True)
@@ -322,7 +322,7 @@ def show(options: Options, entity: EntityArgument, *, on: NamespaceOptions) -> C
     return CommandResult(found, tuple(tables), summary=f"{kind.value.capitalize()} {place}.")
 
 
-@command(output="core.inspection.entity:Changed")
+@command(output="core.inspection.entity:Changed", asks=True, dry_run=DRY_RUN)
 def create(
     options: Options,
     entity: EntityArgument,
@@ -341,8 +341,6 @@ def create(
         ),
     ] = None,
     action: Annotated[str | None, typer.Option(metavar="SQL", help="Of a rule: what it changes.")] = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Create a queue, a topic (--topic), a subscription or a rule: the form of the name says which.
 
@@ -358,20 +356,14 @@ def create(
     """
     settings = load_settings(options)
     place, rule = find_entity(settings, on, entity)
-    if not dry_run:
-        refuse_unnamed(options, place, yes=yes)
+    refuse_unnamed(options, place)
     if rule is not None:
         given.refuse_for_a_rule()
         if topic:
             raise UsageError(f"{entity!r} is a rule, not a topic. Nothing was changed.")
         facts = rule_of_options(rule, filter_, correlation or (), action)
-        return make_change(
-            options,
-            place,
-            operations.create_rule,
-            operations.CreateRuleRequest(rule=facts, **asked_of(place, dry_run)),
-            yes=yes,
-        )
+        creation = operations.CreateRuleRequest(rule=facts, **asked_of(options, place))
+        return make_change(options, place, operations.create_rule, creation)
     if filter_ is not None or correlation or action is not None:
         raise UsageError(
             "--filter, --correlation and --action are of a rule. Nothing was changed.",
@@ -380,8 +372,8 @@ def create(
     if topic and place.is_subscription:
         raise UsageError(f"{entity!r} is a subscription, not a topic. Nothing was changed.")
     kind = EntityKind.SUBSCRIPTION if place.is_subscription else EntityKind.TOPIC if topic else EntityKind.QUEUE
-    request = operations.CreateEntityRequest(kind=kind, settings=given.of_kind(kind), **asked_of(place, dry_run))
-    return make_change(options, place, operations.create_entity, request, yes=yes)
+    request = operations.CreateEntityRequest(kind=kind, settings=given.of_kind(kind), **asked_of(options, place))
+    return make_change(options, place, operations.create_entity, request)
 
 
 class Status(StrEnum):
@@ -391,15 +383,13 @@ class Status(StrEnum):
     RECEIVE_DISABLED = "ReceiveDisabled"
 
 
-@command(output="core.inspection.entity:Changed")
+@command(output="core.inspection.entity:Changed", asks=True, dry_run=DRY_RUN)
 def set_status(
     options: Options,
     entity: EntityArgument,
     status: Annotated[Status, typer.Argument(help="What it may do from now on.", case_sensitive=False)],
     *,
     on: NamespaceOptions,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Enable or disable a queue, topic or subscription for senders, receivers or both. Messages in it stay.
 
@@ -414,21 +404,18 @@ def set_status(
     place, rule = find_entity(settings, on, entity)
     if rule is not None:
         raise UsageError(f"{entity!r} is a rule, which has no status. Nothing was changed.")
-    if not dry_run:
-        refuse_unnamed(options, place, yes=yes)
-    request = operations.SetStatusRequest(status=EntityStatus(status.value), **asked_of(place, dry_run))
-    return make_change(options, place, operations.set_status, request, yes=yes)
+    refuse_unnamed(options, place)
+    request = operations.SetStatusRequest(status=EntityStatus(status.value), **asked_of(options, place))
+    return make_change(options, place, operations.set_status, request)
 
 
-@command(output="core.inspection.entity:Changed")
+@command(output="core.inspection.entity:Changed", asks=True, dry_run=DRY_RUN)
 def delete(
     options: Options,
     entity: EntityArgument,
     *,
     on: NamespaceOptions,
     with_messages: Annotated[bool, typer.Option(help="Also if it holds messages, which are lost.")] = False,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Delete a queue, a topic with its subscriptions, a subscription or a rule. Asks for its name.
 
@@ -443,21 +430,14 @@ def delete(
     """
     settings = load_settings(options)
     place, rule = find_entity(settings, on, entity)
-    if not dry_run:
-        refuse_unnamed(options, place, yes=yes)
-    asked = asked_of(place, dry_run)
+    refuse_unnamed(options, place)
+    asked = asked_of(options, place)
     if rule is not None:
-        return make_change(
-            options,
-            place,
-            operations.delete_rule,
-            operations.DeleteRuleRequest(rule=rule, **asked),
-            yes=yes,
-            by_name=rule,
-        )
+        deletion = operations.DeleteRuleRequest(rule=rule, **asked)
+        return make_change(options, place, operations.delete_rule, deletion, by_name=rule)
     pairs = tuple(configured_pairs(settings)[0])
     request = operations.DeleteEntityRequest(with_messages=with_messages, pairs=pairs, **asked)
-    return make_change(options, place, operations.delete_entity, request, yes=yes, by_name=place.path)
+    return make_change(options, place, operations.delete_entity, request, by_name=place.path)
 
 
 # What the commands share.
@@ -478,9 +458,9 @@ def find_entity(settings: "Settings", on: NamespaceOptions, text: str) -> tuple[
 MOST_RULE_CHARACTERS = 50
 
 
-def asked_of(place: EntityRef, dry_run: bool) -> dict[str, Any]:
+def asked_of(options: Options, place: EntityRef) -> dict[str, Any]:
     """What every change is asked."""
-    return {"path": place.path, "dry_run": dry_run, "log": operations_log(), "namespace": place.namespace}
+    return {"path": place.path, "dry_run": options.dry_run, "log": operations_log(), "namespace": place.namespace}
 
 
 def make_change(
@@ -489,19 +469,18 @@ def make_change(
     verb: "Verb[Any, Changed]",
     request: Any,
     *,
-    yes: bool,
     by_name: str = "",
 ) -> CommandResult:
     """Make a change, after it was looked at and agreed to; `by_name`: what has to be typed to agree."""
-    if request.dry_run or not yes:
+    if options.dry_run or not options.yes:
         with unchanged():
             change = call(options, place.access, verb, replace(request, dry_run=True))
-        if request.dry_run or not change.changed:
-            return _told(replace(change, dry_run=request.dry_run))
+        if options.dry_run or not change.changed:
+            return _told(replace(change, dry_run=options.dry_run))
         if by_name:
-            go_ahead_by_name(options, change.doing, by_name, yes=yes, state="Nothing was deleted.")
+            go_ahead_by_name(options, change.doing, by_name, state="Nothing was deleted.")
         else:
-            go_ahead(options, change.doing, yes=yes, state="Nothing was changed.")
+            go_ahead(options, change.doing, state="Nothing was changed.")
     return _told(call(options, place.access, verb, request))
 
 

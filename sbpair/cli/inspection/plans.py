@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair import operations
-from sbpair.cli.asking import AllPairsOption, YesOption, agreed, can_ask, pairs_to_write, side_named
+from sbpair.cli.asking import AllPairsOption, agreed, pairs_to_write, side_named, will_ask
 from sbpair.cli.context import Stop, event_log, load_settings, open_sides, run_and_show, run_async
 from sbpair.cli.inspection.saved import read_plans, write_plans
 from sbpair.cli.options import ONCE, Options, PairsArgument, command
@@ -33,7 +33,7 @@ PlanOutOption = Annotated[Path | None, typer.Option(help="Save the plan to this 
 PlanOption = Annotated[
     Path | None, typer.Option(help="Apply this plan; refused if the queues changed since it was made."), ONCE
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the plan; exit 5 if it has changes."), ONCE]
+DRY_RUN = "Only show the plan; exit 5 if it has changes."
 PairPlans = Sequence[tuple[Pair, Plan]]
 
 
@@ -73,16 +73,16 @@ def plans_for(path: Path, purpose: Purpose, pairs: Sequence[Pair]) -> list[tuple
     return [(by_name[plan.pair], plan) for plan in plans]
 
 
-def steps_agreed(options: Options, plans: PairPlans, *, yes: bool) -> bool:
+def steps_agreed(options: Options, plans: PairPlans) -> bool:
     """Shows the steps on stderr and asks, where there is something to do and somebody who can answer."""
-    if yes or not can_ask(options) or not any(plan.has_changes for _, plan in plans):
+    if not will_ask(options) or not any(plan.has_changes for _, plan in plans):
         return True
     for pair, plan in plans:
         for step in plan.steps:
             say(printable(f"{side_named(pair)}: {step.kind.value} {step.queue}: {step.reason}"))
     where = ", ".join(dict.fromkeys(side_named(pair) for pair, _ in plans))
     summary = plan_summary(plan for _, plan in plans).rstrip(".").capitalize()
-    return agreed(options, f"{summary} on {where}: go on?", yes=yes)
+    return agreed(options, f"{summary} on {where}: go on?")
 
 
 def made(
@@ -165,13 +165,11 @@ def _shown(plans: PairPlans, applied: "Sequence[AppliedPlan]", notes: Sequence[s
 # `sbpair provision`.
 
 
-@command(output="core.inspection.result:Printed")
+@command(output="core.inspection.result:Printed", asks=True, dry_run=DRY_RUN)
 def provision(
     options: Options,
     pairs: PairsArgument = None,
     all_pairs: AllPairsOption = False,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
     plan_out: PlanOutOption = None,
     plan: PlanOption = None,
     update: Annotated[bool, typer.Option(help="Change existing queues to the documented settings.")] = False,
@@ -214,7 +212,7 @@ def provision(
     only_plans = [each for _, each in plans]
     if plan_out is not None:
         return written(options, plan_out, planned(only_plans), plans)
-    if dry_run or not steps_agreed(options, plans, yes=yes):
+    if options.dry_run or not steps_agreed(options, plans):
         return planned(only_plans)
     request = operations.ProvisionRequest(log=operations_log())
     return carry_out(options, plans, operations.provision, request, from_file=plan is not None)

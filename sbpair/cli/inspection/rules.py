@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from sbpair import operations
-from sbpair.cli.asking import YesOption
 from sbpair.cli.context import system_clock
 from sbpair.cli.failover.records import InputFormat, named_values, open_input, properties_of, record_of, to_payload
-from sbpair.cli.inspection.entity_commands import DryRunOption, asked_of, make_change
+from sbpair.cli.inspection.entity_commands import DRY_RUN, asked_of, make_change
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityOptions, call_at
 from sbpair.core.errors import UsageError
@@ -98,7 +97,7 @@ def _value(text: str) -> object:
     return text
 
 
-@command(output="cli.inspection.rules:UnmatchedPrinted")
+@command(output="cli.inspection.rules:UnmatchedPrinted", asks=True, dry_run=DRY_RUN)
 def unmatched(
     options: Options,
     of: EntityOptions,
@@ -115,8 +114,6 @@ def unmatched(
         str | None,
         typer.Option(metavar="NAME", help="Create or update subscription NAME for messages that no other gets."),
     ] = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Find what no subscription of a topic takes, and create a subscription for it.
 
@@ -135,11 +132,11 @@ def unmatched(
     if create is not None:
         if archive or browse is not None:
             raise UsageError("--create looks through no messages: no --archive and no --browse. Nothing was changed.")
-        place = of.to_write(options, only_reads=dry_run, yes=yes)
-        asked = asked_of(place, dry_run) | {"path": subscription_path(place.path, create)}
+        place = of.to_write(options)
+        asked = asked_of(options, place) | {"path": subscription_path(place.path, create)}
         request = operations.CatchAllRequest(**asked)
-        return make_change(options, place, operations.create_catch_all, request, yes=yes)
-    if dry_run or yes:
+        return make_change(options, place, operations.create_catch_all, request)
+    if options.dry_run or options.yes:
         raise UsageError("--dry-run and --yes are for --create: without it nothing is changed.")
     place = of.find(options)
     looking = operations.UnmatchedRequest(place.path, tuple(archive or ()), browse, limit)

@@ -41,7 +41,11 @@ _SMALL_ROWS = 100_000
 """Where tasks write the files themselves, the JVM sees a row per file: it may be small."""
 
 
-@command(output="pipeline.reports:ArchivePrinted")
+@command(
+    output="pipeline.reports:ArchivePrinted",
+    asks=True,
+    dry_run="Only show messages not yet archived; exit 5 if there are any.",
+)
 def archive(
     options: Options,
     into: IntoOption,
@@ -63,9 +67,6 @@ def archive(
     unit: Annotated[int, typer.Option(min=100, help="Messages per task.")] = 10_000,
     compact: Annotated[bool, typer.Option("--compact/--no-compact", help="Merge small files afterwards.")] = True,
     import_: Annotated[Path | None, typer.Option("--import", help="Add a file that `drain --archive` wrote.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option(help="Only show messages not yet archived; exit 5 if there are any.")
-    ] = False,
 ) -> CommandResult:
     """Save a backlog as Parquet files, by pair, queue and date. Running it again adds only what is new.
 
@@ -92,7 +93,7 @@ def archive(
         check_folder(Path(into), create=False)
     if import_ is not None:
         return _import(chosen.name, into, import_, delta=delta)
-    if archiving.take and not dry_run:
+    if archiving.take and not options.dry_run:
         archiving.ask_to_take(options, pair, into)
     request = replace(
         archiving.request(options, chosen, into, delta=delta),
@@ -103,7 +104,7 @@ def archive(
         wanted=filters.wanted(),
         unit_messages=unit,
         compact=compact,
-        dry_run=dry_run,
+        dry_run=options.dry_run,
     )
     return _run(options, request, archiving.spark)
 
@@ -223,7 +224,7 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
     )
 
 
-@command(output="pipeline.reports:FollowResult")
+@command(output="pipeline.reports:FollowResult", asks=True)
 def follow(
     options: Options,
     into: IntoOption,

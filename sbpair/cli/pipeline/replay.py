@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
+from sbpair.cli.asking import go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.cli.pipeline.session import (
@@ -27,7 +27,11 @@ from sbpair.pipeline.reports import Explained, ReplayReport, ReplayResult
 from sbpair.render.result import CommandResult, Table, columns
 
 
-@command(output="pipeline.reports:ReplayPrinted")
+@command(
+    output="pipeline.reports:ReplayPrinted",
+    asks=True,
+    dry_run="Only count what would be sent where; exit 5 if anything would.",
+)
 def replay(
     options: Options,
     from_: Annotated[
@@ -57,10 +61,6 @@ def replay(
     although_gone: Annotated[
         bool, typer.Option(help="Also send messages that have left the queues, although no archive took them.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option(help="Only count what would be sent where; exit 5 if anything would.")
-    ] = False,
-    yes: YesOption = False,
     explain: ExplainOption = False,
     by: EngineOptions,
 ) -> CommandResult:
@@ -82,7 +82,7 @@ def replay(
     from sbpair.pipeline.replay import replay as replay_archives
     from sbpair.pipeline.spark.session import explained
 
-    if by.local and (explain or not dry_run):
+    if by.local and (explain or not options.dry_run):
         raise UsageError(
             "--engine local only counts: it needs --dry-run. Spark sends.",
             hint="Leave --engine out. `sbpair restore` sends files of a few messages without Spark.",
@@ -91,10 +91,10 @@ def replay(
         raise typer.BadParameter("--dedupe is stored or content.")
     chosen = pair_by_name(options, pair)
     own, drained = _own_and_drained(ledger)
-    if not (dry_run or explain):
+    if not (options.dry_run or explain):
         confirmed = pair_to_write(options, load_settings(options), pair, "Replay to the primary of")
         doing = f"Replay messages of {', '.join(from_)} to {side_named(confirmed, Side.PRIMARY)}"
-        go_ahead(options, doing, yes=yes, state="Nothing was sent.")
+        go_ahead(options, doing, state="Nothing was sent.")
     request = ReplayRequest(
         chosen,
         options.config,
@@ -110,7 +110,7 @@ def replay(
         ttl,
         Dedupe(dedupe),
         tasks,
-        dry_run,
+        options.dry_run,
     )
     rows = rows_in(from_, of_backlog=True)
     check_folder(own, create=False)

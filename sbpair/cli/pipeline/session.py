@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
+from sbpair.cli.asking import go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, OptionSet
 from sbpair.cli.transfer.options import QueuesOption, ReserveOption, budget_of
@@ -159,7 +159,6 @@ class ArchivingOptions(OptionSet):
         typer.Option(metavar="DIR", help="With --take: record each message that was removed in this folder."),
     ] = None
     reserve: ReserveOption = None
-    yes: YesOption = False
     spark: SparkOptions = SparkOptions()
 
     def check(self) -> None:
@@ -178,7 +177,7 @@ class ArchivingOptions(OptionSet):
         confirmed = pair_to_write(options, load_settings(options), pair, "Take the backlog of")
         what = f"Take the messages of the backlog queues on {side_named(confirmed)}"
         doing = f"{what} into {into}, which then has the only copy{besides}"
-        go_ahead(options, doing, yes=self.yes, state="Nothing was taken.")
+        go_ahead(options, doing, state="Nothing was taken.")
 
     def request(self, options: Options, pair: "PairByName", into: str, *, delta: bool) -> "ArchiveRequest":
         """What is asked of the archive. `delta`: see `wants_delta`."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
+from sbpair.cli.asking import go_ahead, pair_to_write, side_named
 from sbpair.cli.context import EventLog, Stop, load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.replication.options import FirstArgument, JournalOptions, SecondArgument, TermsOptions, pair_and_source
@@ -69,7 +69,7 @@ class ConsumeResult:
     ended_by: str
 
 
-@command(output="cli.replication.consume:ConsumeResult")
+@command(output="cli.replication.consume:ConsumeResult", asks=True)
 def consume(
     options: Options,
     first: FirstArgument,
@@ -101,7 +101,6 @@ def consume(
             help="Stop when no message has arrived for this time and none is scheduled within 5m.",
         ),
     ] = None,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Run a command for each message of a replicated queue or subscription: once, and in order within its session.
 
@@ -143,7 +142,7 @@ def consume(
     pair = pair_to_write(options, load_settings(options), pair_name, f"Consume {source} of")
     sides = " and ".join(side_named(pair, one) for one in request.sides)
     doing = f"Consume {source} on {sides}: each message goes to {words[0]}, then it is completed"
-    told = go_ahead(options, doing, yes=yes, state="Nothing was received.")
+    told = go_ahead(options, doing, state="Nothing was received.")
     store = journal.open()
     seconds = duration_option(handler_timeout) or 0.0
     environ = inherited(os.environ, exec_env or ())

@@ -11,10 +11,10 @@ from uuid import uuid4
 
 import typer
 
-from sbpair.cli.asking import YesOption, pair_to_write, side_named
+from sbpair.cli.asking import pair_to_write, side_named
 from sbpair.cli.context import Stop, load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.failover import records
-from sbpair.cli.failover.dry_run import DryRunOption, SendDryRun, dry_run
+from sbpair.cli.failover.dry_run import DRY_RUN, SendDryRun, dry_run
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.replication import options as shared
 from sbpair.core.errors import UsageError
@@ -66,7 +66,7 @@ class SendResult:
 SendPrinted = SendResult | SendDryRun
 
 
-@command(output="cli.replication.send:SendPrinted")
+@command(output="cli.replication.send:SendPrinted", asks=True, dry_run=DRY_RUN)
 def send(
     options: Options,
     first: shared.FirstArgument,
@@ -80,8 +80,6 @@ def send(
     journal: shared.JournalOptions,
     retention: shared.RetentionOption = "14d",
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Concurrent sends.")] = 32,
-    is_dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Send lines from stdin or a file to both namespaces, in order within each session.
 
@@ -96,16 +94,11 @@ def send(
       sbpair replicate send local orders -f events.jsonl --dry-run
     """
     pair_name, queue = shared.pair_and_queue(first, second)
-    settings = load_settings(options)
-    pair = (
-        settings.pair(pair_name)
-        if is_dry_run
-        else pair_to_write(options, settings, pair_name, f"Send to {queue} on both sides of")
-    )
+    pair = pair_to_write(options, load_settings(options), pair_name, f"Send to {queue} on both sides of")
     doing = f"Send to {queue} on {side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
-    source, told = records.ask_for_input(options, file, doing, is_dry_run=is_dry_run, yes=yes)
+    source, told = records.ask_for_input(options, file, doing)
     to_message = partial(_payload, session=session_id)
-    if is_dry_run:
+    if options.dry_run:
         lines = _Sent(streaming=False, journal=False)
         both = [(Side.PRIMARY, pair.primary), (Side.SECONDARY, pair.secondary)]
         return dry_run(options, both, queue, lines, source, form, to_message)

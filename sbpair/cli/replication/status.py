@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
+from sbpair.cli.asking import go_ahead, pair_to_write, side_named
 from sbpair.cli.context import Stop, load_settings, open_sides, run_async, run_until, system_clock
 from sbpair.cli.options import Options, command
 from sbpair.cli.replication.options import FirstArgument, JournalOptions, LeaseOptions, SecondArgument, pair_and_source
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityExistsError, UsageError, unchanged
 from sbpair.core.names import subscription_of, subscription_path
-from sbpair.core.outcome import Exit, Outcome, Result, exit_for
+from sbpair.core.outcome import Exit, Result
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import SessionEntry, State, Terms, is_stuck
 from sbpair.core.replication.settings import Problem, problems, replicated_settings
@@ -194,15 +194,17 @@ def _metrics(by_state: Counter[State], stuck: int, completed: int, failed: int) 
     ]
 
 
-@command(output="cli.replication.status:ReplicateProvisioned")
+@command(
+    output="cli.replication.status:ReplicateProvisioned",
+    asks=True,
+    dry_run="Only show missing queues; exit 5 if there are any.",
+)
 def provision(
     options: Options,
     first: FirstArgument,
     second: SecondArgument = None,
     *,
     journal: JournalOptions,
-    dry_run: Annotated[bool, typer.Option(help="Only show missing queues; exit 5 if there are any.")] = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Create a replicated queue or subscription, with sessions, on both namespaces.
 
@@ -216,32 +218,24 @@ def provision(
       sbpair replicate provision local orders --dry-run
     """
     pair_name, queue = pair_and_source(first, second)
-    settings = load_settings(options)
-    pair = settings.pair(pair_name) if dry_run else pair_to_write(options, settings, pair_name, f"Provision {queue} on")
+    pair, dry_run = pair_to_write(options, load_settings(options), pair_name, f"Provision {queue} on"), options.dry_run
     if not dry_run:
         where = f"{side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
-        go_ahead(options, f"Create {queue} on {where} where it is missing", yes=yes, state="Nothing was changed.")
+        go_ahead(options, f"Create {queue} on {where} where it is missing", state="Nothing was changed.")
     store = journal.open_if_named()
 
-    async def work(stop: Stop) -> _Provisioned:
+    async def work(stop: Stop) -> ReplicateProvisioned:
         async with open_sides(pair) as sides:
             admins = {"primary": sides.primary_admin, "secondary": sides.secondary_admin}
-            return await run_until(stop, _provision(admins, queue, store, dry_run=dry_run))
+            return await run_until(stop, _provision(pair.name, admins, queue, store, dry_run=dry_run))
 
-    return _provisioned(pair.name, queue, run_async(options, work), dry_run=dry_run)
-
-
-@dataclass(frozen=True, slots=True)
-class _Provisioned:
-    outcomes: list[Outcome]
-    problems: list[Problem]
-    journal: str
+    return _provisioned(run_async(options, work))
 
 
 async def _provision(
-    admins: "dict[str, NamespaceAdmin]", queue: str, store: "Journal | None", *, dry_run: bool
-) -> _Provisioned:
-    outcomes: list[Outcome] = []
+    pair: str, admins: "dict[str, NamespaceAdmin]", queue: str, store: "Journal | None", *, dry_run: bool
+) -> ReplicateProvisioned:
+    outcomes: list[QueueOutcome] = []
     found: dict[str, QueueSettings | None] = {}
     known: dict[str, QueueFacts | None] = {}
     with unchanged():  # both sides are asked before one of them is changed
@@ -251,23 +245,24 @@ async def _provision(
     for side, admin in admins.items():
         facts = known[side]
         if facts is not None:
-            outcomes.append(Outcome(f"{side}: {queue}", Result.UNCHANGED, "exists"))
+            outcomes.append(QueueOutcome(f"{side}: {queue}", Result.UNCHANGED, "exists"))
             found[side] = facts.settings
         elif dry_run:
-            outcomes.append(Outcome(f"{side}: {queue}", Result.SKIPPED, "would be created, with sessions"))
+            outcomes.append(QueueOutcome(f"{side}: {queue}", Result.SKIPPED, "would be created, with sessions"))
             found[side] = replicated_settings(None)
         else:
             created = [one.item for one in outcomes if one.result is Result.DONE]
             with unchanged(f"Created: {', '.join(created)}." if created else "Nothing was changed."):
                 found[side] = await _create(admin, queue)
-            outcomes.append(Outcome(f"{side}: {queue}", Result.DONE, "created, with sessions"))
-    said = ""
+            outcomes.append(QueueOutcome(f"{side}: {queue}", Result.DONE, "created, with sessions"))
+    said = None
     if store is not None:
         try:
             said = "not looked at: it would be made" if dry_run else await store.check()
         finally:
             await store.close()
-    return _Provisioned(outcomes, list(problems(found["primary"], found["secondary"])), said)
+    faults = tuple(problems(found["primary"], found["secondary"]))
+    return ReplicateProvisioned(pair, queue, dry_run, tuple(outcomes), faults, said)
 
 
 async def _check_kind(admin: "NamespaceAdmin", side: str, path: str) -> None:
@@ -300,17 +295,15 @@ async def _create(admin: "NamespaceAdmin", queue: str) -> "QueueSettings | None"
         return None if facts is None else facts.settings
 
 
-def _provisioned(pair: str, queue: str, done: _Provisioned, *, dry_run: bool) -> CommandResult:
-    outcomes = tuple(QueueOutcome(one.item, one.result, one.detail) for one in done.outcomes)
-    rows = to_plain(outcomes)
-    rows += [{"item": f"{one.side}: {queue}", "result": "problem", "detail": one.message} for one in done.problems]
-    missing = dry_run and any(one.result is Result.SKIPPED for one in done.outcomes)
-    failed = Exit.OK if dry_run else exit_for(done.outcomes)
+def _provisioned(done: ReplicateProvisioned) -> CommandResult:
+    rows = to_plain(done.outcomes)
+    rows += [{"item": f"{one.side}: {done.queue}", "result": "problem", "detail": one.message} for one in done.problems]
+    missing = done.dry_run and any(one.result is Result.SKIPPED for one in done.outcomes)
     return CommandResult(
-        ReplicateProvisioned(pair, queue, dry_run, outcomes, tuple(done.problems), done.journal or None),
+        done,
         (Table("", columns_of(QueueOutcome), rows),),
         notes=(f"Journal: {done.journal}",) if done.journal else (),
-        summary=f"{queue} on both sides of {pair}: {counted(len(done.problems), 'problem')}."
-        + (" Nothing was changed." if dry_run else ""),
-        exit=failed or (Exit.FINDINGS if done.problems or missing else Exit.OK),
+        summary=f"{done.queue} on both sides of {done.pair}: {counted(len(done.problems), 'problem')}."
+        + (" Nothing was changed." if done.dry_run else ""),
+        exit=Exit.FINDINGS if done.problems or missing else Exit.OK,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbpair import operations
-from sbpair.cli.asking import can_ask, go_ahead, pair_to_write
+from sbpair.cli.asking import go_ahead, pair_to_write, will_ask
 from sbpair.cli.context import (
     EventLog,
     Stop,
@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("sbpair")
 
 
-@command(output="core.transfer.conclusion:DrainResult", checks=True, page=True)
+@command(
+    output="core.transfer.conclusion:DrainResult",
+    checks=True,
+    page=True,
+    asks=True,
+    dry_run="Browse, ask the destinations, and say what a drain would do.",
+)
 def drain(
     options: Options,
     pair: PairArgument = None,
@@ -60,18 +66,15 @@ def drain(
     if moves.report is not None:
         check_report(moves.report)
     settings = load_settings(options)
-    moves = replace(moves, dry_run=moves.dry_run or files.only_plans)
-    chosen = settings.pair(pair) if moves.dry_run else pair_to_write(options, settings, pair, "Drain")
+    chosen = pair_to_write(options, settings, pair, "Drain")
     check_processes(chosen, moves)
     file = files.opened(options, chosen.secondary, chosen.primary)
     request = _request(options, chosen, moves)
     if file is not None and moves.processes > 1:
         raise UsageError("A plan is carried out by one process; --processes starts several. Nothing was moved.")
-    if not (moves.dry_run or moves.yes) and can_ask(options):
+    if will_ask(options) and not options.dry_run:
         say(_foreseen(options, chosen, request))
-    asked_first = moves.dry_run or go_ahead(
-        options, doing("drain", chosen, moves), yes=moves.yes, state="Nothing was moved."
-    )
+    asked_first = options.dry_run or go_ahead(options, doing("drain", chosen, moves), state="Nothing was moved.")
 
     async def work(stop: Stop) -> "operations.DrainResult":
         if not asked_first:
@@ -106,7 +109,7 @@ def _request(options: Options, pair: Pair, moves: DrainOptions) -> "operations.D
         make_request(operations.DrainRequest, pair, moves),
         max_messages=moves.limit,
         deferred=moves.deferred,
-        dry_run=moves.dry_run,
+        dry_run=options.dry_run,
         leave_missing=moves.on_missing is Undelivered.LEAVE,
         leave_refused=moves.on_refused is Undelivered.LEAVE,
         processes=moves.processes,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair import operations
-from sbpair.cli.asking import YesOption, go_ahead
-from sbpair.cli.options import ONCE, Options, command
+from sbpair.cli.options import Options, command
 from sbpair.cli.transfer import options as shared
 from sbpair.cli.transfer.entity_ref import EntityOptions, call_at
 from sbpair.cli.transfer.planned import carry_out
@@ -28,7 +27,7 @@ _log = logging.getLogger("sbpair")
 _STATE = "Nothing was sent; the message is as it was."
 
 
-@command(output="core.transfer.summary:EditResult")
+@command(output="core.transfer.summary:EditResult", asks=True, dry_run="Edit, show the difference, and send nothing.")
 def edit(
     options: Options,
     on: EntityOptions,
@@ -51,8 +50,6 @@ def edit(
     despite_duplicate_detection: shared.DespiteOption = False,
     ledger: shared.LedgerOption = None,
     new_ledger: shared.NewLedgerOption = False,
-    dry_run: Annotated[bool, typer.Option(help="Edit, show the difference, and send nothing."), ONCE] = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Change messages in an editor, send them, and complete the originals: active, deferred, scheduled, dead letters.
 
@@ -76,7 +73,7 @@ def edit(
     shared.check_new_ledger(ledger, new=new_ledger)
     if (number is None) is not bool(filters.given or reasons):
         raise UsageError("Give the NUMBER of one message, or --where or another filter for a few. " + _STATE)
-    source, target = on.and_target(options, to, only_reads=dry_run, yes=yes)
+    source, target = on.and_target(options, to)
     check_destination(target.path)
     what = "the messages" if number is None else f"message {number}"
     request = operations.EditRequest(
@@ -89,7 +86,6 @@ def edit(
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
         ledger=ledger,
         new_ledger=new_ledger,
-        dry_run=dry_run,
     )
     with unchanged(_STATE):
         found = call_at(options, source, operations.find_message, request)
@@ -103,15 +99,14 @@ def edit(
         for line in (line for _, edit in changed for line in edit.diff):
             _log.info(line)
 
-    def ask(messages: str) -> None:
-        question = f"Send {messages} to {target} and complete {what} of {source}"
-        go_ahead(options, question, yes=yes, state=_STATE)
+    def doing(messages: str) -> str:
+        return f"Send {messages} to {target} and complete {what} of {source}"
 
     request = replace(request, text=text, found=found)
     sent = False
     try:
-        result = carry_out(options, operations.edit, request, (source, target), ask, yes=yes)
-        sent = bool(result.data.moved.report.forwarded) and not dry_run
+        result = carry_out(options, operations.edit, request, (source, target), doing, state=_STATE)
+        sent = bool(result.data.moved.report.forwarded) and not options.dry_run
     finally:
         if kept is not None and sent:
             kept.unlink(missing_ok=True)

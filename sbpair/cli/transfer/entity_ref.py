@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from sbpair.cli import suggestions
-from sbpair.cli.asking import LOCAL_PAIR, can_ask
+from sbpair.cli.asking import LOCAL_PAIR, will_ask
 from sbpair.cli.context import Stop, load_settings, run_async
 from sbpair.cli.options import Options, OptionSet
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
@@ -182,23 +182,21 @@ def _checked(path: str) -> str:
     return normal
 
 
-def entity_to_write(
-    options: Options, settings: "Settings", on: NamespaceOptions, text: str, *, only_reads: bool, yes: bool
-) -> EntityRef:
-    """As `find_entity_ref`. What writes wants to be told where, unless somebody is there who is asked.
+def entity_to_write(options: Options, settings: "Settings", on: NamespaceOptions, text: str) -> EntityRef:
+    """As `find_entity_ref`. What writes wants to be told where, unless somebody is there who is asked; a dry run does
+    not.
 
     Raises:
         UsageError: as that; or nobody named the namespace, and nobody can be asked.
     """
     place = find_entity_ref(settings, on, text)
-    if not only_reads:
-        refuse_unnamed(options, place, yes=yes)
+    refuse_unnamed(options, place)
     return place
 
 
-def refuse_unnamed(options: Options, place: EntityRef, *, yes: bool) -> None:
-    """Raises UsageError for a place that nobody named, where nobody can be asked."""
-    if not place.named and (yes or not can_ask(options)):
+def refuse_unnamed(options: Options, place: EntityRef) -> None:
+    """Raises UsageError for a place that nobody named, where it is written to and nobody can be asked."""
+    if not (place.named or options.dry_run or will_ask(options)):
         raise UsageError(
             "No namespace was named, and this command writes. Nothing was done.",
             hint=f"Name it: --namespace {place.access.label}",
@@ -216,14 +214,11 @@ class EntityOptions(OptionSet):
         """The entity. Raises: see `find_entity_ref`."""
         return find_entity_ref(load_settings(options), self.namespace_options, self.entity)
 
-    def to_write(self, options: Options, *, only_reads: bool, yes: bool) -> EntityRef:
-        """The same for a command that writes, unless it `only_reads` this time. Raises: see `entity_to_write`."""
-        settings = load_settings(options)
-        return entity_to_write(options, settings, self.namespace_options, self.entity, only_reads=only_reads, yes=yes)
+    def to_write(self, options: Options) -> EntityRef:
+        """The same for a command that writes. Raises: see `entity_to_write`."""
+        return entity_to_write(options, load_settings(options), self.namespace_options, self.entity)
 
-    def and_target(
-        self, options: Options, to: str | None, *, only_reads: bool, yes: bool
-    ) -> tuple[EntityRef, EntityRef]:
+    def and_target(self, options: Options, to: str | None) -> tuple[EntityRef, EntityRef]:
         """The same, and where its messages go again: where `to` says, otherwise to itself.
 
         Raises:
@@ -232,7 +227,7 @@ class EntityOptions(OptionSet):
         from sbpair.operations.resubmit import own_destination
 
         settings, on = load_settings(options), self.namespace_options
-        source = entity_to_write(options, settings, on, self.entity, only_reads=only_reads, yes=yes)
+        source = entity_to_write(options, settings, on, self.entity)
         if to is not None:
             return source, find_entity_ref(settings, on, to, source)
         return source, replace(source, path=own_destination(source.path))

@@ -9,7 +9,7 @@ import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.asking import YesOption, go_ahead
+from sbpair.cli.asking import go_ahead
 from sbpair.cli.context import load_settings
 from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.inspection.saved import read_plans, write_plans
@@ -101,7 +101,11 @@ class FollowOptions(OptionSet):
         return {"follow": follow, "lag_seconds": math.inf if self.cut_over else lag_seconds, "status": self.status}
 
 
-@command(output="core.inspection.evacuated:EvacuateResult")
+@command(
+    output="core.inspection.evacuated:EvacuateResult",
+    asks=True,
+    dry_run="Compare, count, and say what would be done.",
+)
 def evacuate(
     options: Options,
     source: Annotated[
@@ -138,8 +142,6 @@ def evacuate(
     ] = None,
     following: FollowOptions,
     stated_reason: StatedReasonOption = None,
-    dry_run: Annotated[bool, typer.Option(help="Compare, count, and say what would be done."), ONCE] = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Move everything from one namespace to another: entities and rules, then all messages; prove that FROM is empty.
 
@@ -227,7 +229,7 @@ def evacuate(
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
         log=operations_log(),
         written=written,
-        dry_run=dry_run or plan_out is not None or following.status,
+        dry_run=options.dry_run or following.status,
         **following.request(paced=rate is not None or reserve is not None),
     )
     go_on = options.go_on if plan_out is None else options.go_on_with(scope, "--plan", str(plan_out))
@@ -235,7 +237,7 @@ def evacuate(
     def agree(planned: EvacuateResult) -> None:
         planned.plan.refuse_conflicts()
         question = _question(planned.plan, _named(settings, here), _named(settings, there))
-        go_ahead(options, question, yes=yes, state=NOTHING_CHANGED)
+        go_ahead(options, question, state=NOTHING_CHANGED)
 
     def shown(done: EvacuateResult) -> CommandResult:
         result = _result(done, go_on, options.go_on_with(following, "--cut-over"))
@@ -247,7 +249,7 @@ def evacuate(
         return replace(result, notes=(*result.notes, f"Plan {where}."), exit=Exit.OK)
 
     run = PlannedRun(options, operations.evacuate, (here, there), request, agree, shown, "evacuate", "")
-    return run.carry_out(yes=yes)
+    return run.carry_out()
 
 
 def _named(settings: "Settings", access: NamespaceAccess) -> str:

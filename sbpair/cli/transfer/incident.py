@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sbpair.cli.asking import YesOption, agreed, can_ask
+from sbpair.cli.asking import agreed, can_ask
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.core.errors import UsageError
@@ -24,13 +24,12 @@ FolderOption = Annotated[
 _ENDS_IT = (Exit.FAILED, Exit.USAGE, Exit.DENIED, Exit.UNREACHABLE, Exit.INTERRUPTED, Exit.TERMINATED)
 
 
-@command(output="core.transfer.incident:Incident")
+@command(output="core.transfer.incident:Incident", asks=True)
 def incident(
     options: Options,
     pair: PairArgument = None,
     into: FolderOption = Path("incident"),
     script: ScriptOption = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Guide through the recovery of a pair after an outage, one command after another.
 
@@ -46,7 +45,7 @@ def incident(
     """
     settings = load_settings(options)
     chosen = settings.pair(pair)
-    if not (script or yes or can_ask(options)):
+    if not (script or options.yes or can_ask(options)):
         raise UsageError(
             "An incident asks before it drains, and there is no terminal to confirm on. Nothing was done.",
             hint="--script prints the commands, --yes runs them without asking.",
@@ -56,7 +55,7 @@ def incident(
         text = "\n".join(line for what, words in steps for line in (f"# {what}", shlex.join(words))) + "\n"
         return CommandResult(Incident(chosen.name, ()), text=f"#!/bin/sh\n{text}")
     make_private_folder(into)
-    done = tuple(_run(options, steps, yes=yes))
+    done = tuple(_run(options, steps))
     code = next((step.exit for step in done if step.drains), done[-1].exit if done else Exit.OK)
     result = Incident(chosen.name, done)
     return CommandResult(result, (table_of(Step, done),), summary=result.closing(len(steps)), exit=code, closing=True)
@@ -84,14 +83,14 @@ def _steps(options: Options, pair: str, secondary: str, into: Path) -> Iterator[
         yield what, ["sbpair", *words, *common, *shown]
 
 
-def _run(options: Options, steps: list[tuple[str, list[str]]], *, yes: bool) -> Iterator[Step]:
+def _run(options: Options, steps: list[tuple[str, list[str]]]) -> Iterator[Step]:
     from sbpair.cli.running import run
 
     for number, (what, words) in enumerate(steps, 1):
         drains = "--yes" in words
         for line in ("", f"Step {number} of {len(steps)}: {what}", f"$ {shlex.join(words)}"):
             say(line)
-        if drains and not agreed(options, "Run it?", yes=yes):
+        if drains and not agreed(options, "Run it?"):
             return
         code = Exit(run(words[1:]))
         yield Step(number, what, shlex.join(words), code.label, code, drains)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair import operations
-from sbpair.cli.asking import YesOption, go_ahead, go_ahead_by_name
-from sbpair.cli.options import ONCE, Options, command
+from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityOptions, EntityRef, call_at
-from sbpair.cli.transfer.options import AgainToOption, ResendOptions
+from sbpair.cli.transfer.options import RESEND_DRY_RUN, AgainToOption, ResendOptions
 from sbpair.cli.transfer.planned import carry_out
 from sbpair.cli.transfer.purge import ArchiveOption, NoArchiveOption, check_archive
 from sbpair.core.retry import PATIENCE_SECONDS
@@ -23,7 +22,7 @@ NumberArgument = Annotated[
     int, typer.Argument(metavar="NUMBER", min=1, help="Sequence number, as `dlq peek` or `entity peek` shows it.")
 ]
 DlqOption = Annotated[bool, typer.Option(help="A dead letter.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Find the message, and say what would be done."), ONCE]
+_DRY_RUN = "Find the message, and say what would be done."
 _STATE = "The message is as it was."
 
 
@@ -108,7 +107,7 @@ def explain(
     )
 
 
-@command(output="core.transfer.summary:MoveResult")
+@command(output="core.transfer.summary:MoveResult", asks=True, dry_run=_DRY_RUN)
 def dead_letter(
     options: Options,
     on: EntityOptions,
@@ -116,8 +115,6 @@ def dead_letter(
     *,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Dead-letter reason.")] = "Operator",
     description: Annotated[str, typer.Option(metavar="TEXT", help="Dead-letter description.", show_default=False)] = "",
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Move one active or deferred message to the dead letters of its queue or subscription.
 
@@ -129,23 +126,20 @@ def dead_letter(
       sbpair message dead-letter orders 4711 --reason Poison
       sbpair message dead-letter contoso-weu:orders 4711 --dry-run
     """
-    source = on.to_write(options, only_reads=dry_run, yes=yes)
+    source = on.to_write(options)
     request = operations.DeadLetterRequest(
         source.path,
         number,
         reason=reason,
         description=description,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
-        dry_run=dry_run,
     )
 
-    def ask(messages: str) -> None:
-        go_ahead(options, f"Dead-letter message {number} of {source}", yes=yes, state=_STATE)
-
-    return carry_out(options, operations.dead_letter_message, request, (source, None), ask, yes=yes)
+    doing = f"Dead-letter message {number} of {source}"
+    return carry_out(options, operations.dead_letter_message, request, (source, None), lambda _: doing, state=_STATE)
 
 
-@command(output="core.transfer.summary:MoveResult")
+@command(output="core.transfer.summary:MoveResult", asks=True, dry_run=_DRY_RUN)
 def complete(
     options: Options,
     on: EntityOptions,
@@ -154,8 +148,6 @@ def complete(
     dlq: DlqOption = False,
     archive: ArchiveOption = None,
     no_archive: NoArchiveOption = False,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Delete one message, archived first: active, deferred, scheduled (it is cancelled) or dead letter.
 
@@ -169,7 +161,7 @@ def complete(
       sbpair message complete orders 12 --dlq --no-archive --yes
     """
     check_archive(archive, no_archive, _STATE)
-    source = on.to_write(options, only_reads=dry_run, yes=yes)
+    source = on.to_write(options)
     browse_number(options, source, number, dlq=dlq)
     request = operations.PurgeRequest(
         source.path,
@@ -177,17 +169,14 @@ def complete(
         dead_letter=dlq,
         number=number,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
-        dry_run=dry_run,
     )
 
-    def ask(messages: str) -> None:
-        kept = "permanently" if archive is None else f"after writing it to {archive}"
-        go_ahead_by_name(options, f"Delete message {number} of {source} {kept}", source.path, yes=yes, state=_STATE)
-
-    return carry_out(options, operations.purge, request, (source, None), ask, yes=yes)
+    kept = "permanently" if archive is None else f"after writing it to {archive}"
+    doing, between = f"Delete message {number} of {source} {kept}", (source, None)
+    return carry_out(options, operations.purge, request, between, lambda _: doing, state=_STATE, deletes=True)
 
 
-@command(output="core.transfer.summary:EditResult")
+@command(output="core.transfer.summary:EditResult", asks=True, dry_run=_DRY_RUN)
 def reschedule(
     options: Options,
     on: EntityOptions,
@@ -195,9 +184,6 @@ def reschedule(
     at: Annotated[
         str, typer.Argument(metavar="TIME", help="When it becomes active: 2026-11-22T08:00Z, or 2h for in two hours.")
     ],
-    *,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Schedule a scheduled message of a queue or topic for another time.
 
@@ -209,19 +195,15 @@ def reschedule(
       sbpair message reschedule orders 4711 2026-11-22T08:00Z
       sbpair message reschedule orders 4711 15m --yes
     """
-    source = on.to_write(options, only_reads=dry_run, yes=yes)
+    source = on.to_write(options)
     when = _future(at)
     request = operations.RescheduleRequest(
-        source.path, number, when, patience_seconds=options.timeout_seconds(PATIENCE_SECONDS), dry_run=dry_run
+        source.path, number, when, patience_seconds=options.timeout_seconds(PATIENCE_SECONDS)
     )
 
-    def ask(messages: str) -> None:
-        said = datetime.fromtimestamp(when, UTC)
-        go_ahead(
-            options, f"Schedule message {number} of {source} for {said:%Y-%m-%d %H:%M:%S} UTC", yes=yes, state=_STATE
-        )
-
-    return carry_out(options, operations.reschedule_message, request, (source, source), ask, yes=yes)
+    doing = f"Schedule message {number} of {source} for {datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    between = (source, source)
+    return carry_out(options, operations.reschedule_message, request, between, lambda _: doing, state=_STATE)
 
 
 def _future(text: str) -> float:
@@ -232,7 +214,7 @@ def _future(text: str) -> float:
     return moment if text[:1].isdigit() and "-" in text else 2 * now - moment  # a duration is that long from now
 
 
-@command(output="core.transfer.summary:MoveResult")
+@command(output="core.transfer.summary:MoveResult", asks=True, dry_run=RESEND_DRY_RUN)
 def undefer(options: Options, on: EntityOptions, *, to: AgainToOption = None, chosen: ResendOptions) -> CommandResult:
     """Make deferred messages active again: each is sent to its own queue and completed, in one transaction.
 
@@ -245,11 +227,11 @@ def undefer(options: Options, on: EntityOptions, *, to: AgainToOption = None, ch
       sbpair undefer orders --where "country = 'DE'" --yes
       sbpair undefer news/Subscriptions/audit --to audit-repair
     """
-    source, target = on.and_target(options, to, only_reads=chosen.dry_run, yes=chosen.yes)
+    source, target = on.and_target(options, to)
     asked = chosen.request(options, one_namespace=source.on_same_namespace(target))
     request = operations.UndeferRequest(source.path, target.path, **asked)
 
-    def ask(messages: str) -> None:
-        go_ahead(options, f"Send {messages} of {source} to {target}", yes=chosen.yes, state="Nothing was sent.")
+    def doing(messages: str) -> str:
+        return f"Send {messages} of {source} to {target}"
 
-    return carry_out(options, operations.undefer, request, (source, target), ask, yes=chosen.yes)
+    return carry_out(options, operations.undefer, request, (source, target), doing, state="Nothing was sent.")

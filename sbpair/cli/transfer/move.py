@@ -6,12 +6,11 @@ import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.asking import go_ahead
 from sbpair.cli.context import load_settings
 from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import EntityRef, NamespaceOptions, entity_to_write, find_entity_ref
-from sbpair.cli.transfer.options import ResendOptions, StatedReasonOption, UntilIdleOption
+from sbpair.cli.transfer.options import RESEND_DRY_RUN, ResendOptions, StatedReasonOption, UntilIdleOption
 from sbpair.cli.transfer.planned import PlanFiles, carry_out
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
@@ -36,7 +35,7 @@ ToArgument = Annotated[
 ]
 
 
-@command(output="core.transfer.summary:MoveResult")
+@command(output="core.transfer.summary:MoveResult", asks=True, dry_run=RESEND_DRY_RUN)
 def move(
     options: Options,
     source: FromArgument,
@@ -77,7 +76,7 @@ def move(
       sbpair move contoso-weu:orders contoso-neu:orders --with-dlq --ledger moved.jsonl
       sbpair move orders orders-parked --until-idle 1m --for 1h
     """
-    start, target = _between(options, source, to, on, chosen, "moved", only_reads=files.only_plans)
+    start, target = _between(options, source, to, on, "moved")
     idle_seconds = duration_option(until_idle) or 0.0
     if idle_seconds and (files.plan or files.plan_out):
         raise UsageError("A plan is for messages that are there; --until-idle waits for others.")
@@ -91,18 +90,19 @@ def move(
         idle_seconds=idle_seconds,
     )
 
-    def ask(messages: str) -> None:
+    def doing(messages: str) -> str:
         question = f"Move {messages} of {start} to {target}"
         if delete_empty:
             question += ", and delete that once it is empty"
         if idle_seconds:
             question += f", and what comes until nothing has come for {format_duration(idle_seconds)}"
-        go_ahead(options, question, yes=chosen.yes, state="Nothing was moved.")
+        return question
 
-    return carry_out(options, operations.move, request, (start, target), ask, yes=chosen.yes, files=files)
+    between, state = (start, target), "Nothing was moved."
+    return carry_out(options, operations.move, request, between, doing, state=state, files=files)
 
 
-@command(output="core.transfer.summary:MoveResult")
+@command(output="core.transfer.summary:MoveResult", asks=True, dry_run=RESEND_DRY_RUN)
 def copy(
     options: Options,
     source: FromArgument,
@@ -128,7 +128,7 @@ def copy(
     """
     if dlq and with_dlq:
         raise UsageError("Give --dlq or --with-dlq, not both. Nothing was copied.")
-    start, target = _between(options, source, to, on, chosen, "copied", to_itself=dlq)
+    start, target = _between(options, source, to, on, "copied", to_itself=dlq)
     request = operations.CopyRequest(
         start.path,
         target.path,
@@ -137,10 +137,10 @@ def copy(
         with_dead_letter=with_dlq,
     )
 
-    def ask(messages: str) -> None:
-        go_ahead(options, f"Copy {messages} of {start} to {target}", yes=chosen.yes, state="Nothing was copied.")
+    def doing(messages: str) -> str:
+        return f"Copy {messages} of {start} to {target}"
 
-    return carry_out(options, operations.copy, request, (start, target), ask, yes=chosen.yes)
+    return carry_out(options, operations.copy, request, (start, target), doing, state="Nothing was copied.")
 
 
 def _between(
@@ -148,11 +148,9 @@ def _between(
     source: str,
     to: str,
     on: NamespaceOptions,
-    chosen: ResendOptions,
     verb: str,
     *,
     to_itself: bool = False,
-    only_reads: bool = False,
 ) -> tuple[EntityRef, EntityRef]:
     """Where messages come from and where they go.
 
@@ -160,8 +158,7 @@ def _between(
         UsageError: both are one entity, and that is not allowed; or nobody named the namespace.
     """
     settings = load_settings(options)
-    only_reads = only_reads or chosen.dry_run
-    start = entity_to_write(options, settings, on, source, only_reads=only_reads, yes=chosen.yes)
+    start = entity_to_write(options, settings, on, source)
     target = find_entity_ref(settings, on, to, start)
     if target.same_as(start) and not to_itself:
         raise UsageError(

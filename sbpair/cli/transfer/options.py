@@ -12,7 +12,7 @@ import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.asking import YesOption, side_named
+from sbpair.cli.asking import side_named
 from sbpair.cli.options import ONCE, Options, OptionSet, duration_option, moment_option
 from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
@@ -212,7 +212,6 @@ class MoveOptions(OptionSet):
     new_ledger: NewLedgerOption = False
     verify_doubtful: VerifyDoubtfulOption = True
     stated_reason: StatedReasonOption = None
-    yes: YesOption = False
 
     def go_on(self, pair: Pair) -> str:
         """The drain that goes on with what is left."""
@@ -267,6 +266,9 @@ class SendingOptions(OptionSet):
         }
 
 
+RESEND_DRY_RUN = "Browse, ask the destination, and say what would be sent."
+
+
 @dataclass(frozen=True, slots=True)
 class ResendOptions(OptionSet):
     """Which messages are sent to another place or again, and how."""
@@ -275,10 +277,6 @@ class ResendOptions(OptionSet):
     for_: ForOption = None
     sending: SendingOptions = SendingOptions()
     despite_duplicate_detection: DespiteOption = False
-    dry_run: Annotated[bool, typer.Option(help="Browse, ask the destination, and say what would be sent."), ONCE] = (
-        False
-    )
-    yes: YesOption = False
 
     def request(self, options: Options, *, reasons: Sequence[str] = (), one_namespace: bool) -> dict[str, Any]:
         """The fields of a `ResendRequest` that these options are. Arguments, errors: see `SendingOptions`."""
@@ -286,7 +284,6 @@ class ResendOptions(OptionSet):
             "selection": operations.Selection(self.filters.wanted(), reasons),
             "for_seconds": duration_option(self.for_),
             "despite_duplicate_detection": self.despite_duplicate_detection,
-            "dry_run": self.dry_run,
             **self.sending.request(options, one_namespace=one_namespace),
         }
 
@@ -317,9 +314,6 @@ class DrainOptions(MoveOptions):
         typer.Option(help="Write what happened to FILE.html or FILE.md, as a report of the incident."),
         ONCE,
     ] = None
-    dry_run: Annotated[
-        bool, typer.Option(help="Browse, ask the destinations, and say what a drain would do."), ONCE
-    ] = False
 
 
 @dataclass(frozen=True, slots=True)

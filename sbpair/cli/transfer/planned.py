@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli.asking import can_ask
+from sbpair.cli.asking import go_ahead, go_ahead_by_name, will_ask
 from sbpair.cli.context import EventLog, Interrupted, Stop, run_and_show, run_async
 from sbpair.cli.inspection.saved import read_plans, write_plans
 from sbpair.cli.options import ONCE, Options, OptionSet
@@ -50,10 +50,6 @@ class PlanFiles(OptionSet):
         typer.Option(help="Do what this plan says with its messages and no others; refused if they are not all there."),
         ONCE,
     ] = None
-
-    @property
-    def only_plans(self) -> bool:
-        return self.plan_out is not None
 
     def opened(self, options: Options, *ends: NamespaceAccess | None) -> "PlanFile | None":
         """The file, checked before a namespace is contacted; None if there is none.
@@ -116,8 +112,7 @@ class PlannedRun:
 
     Args:
         where: what the verb works on, or what opens that.
-        agree: is given the result of the dry run. Asks on a terminal, where `yes` was not given, and raises if the
-            answer is no.
+        agree: is given the result of the dry run. Asks on a terminal, without --yes, and raises if the answer is no.
         shown: the result as the command shows it.
         title: what the progress is of.
         nothing: how things stand after an interruption before the first message: "Nothing was sent."; empty where the
@@ -135,7 +130,7 @@ class PlannedRun:
     hold: Callable[[Any], Any] = lambda plan: plan
     """Given the plan of the dry run, says which part of it is to be done."""
 
-    def carry_out(self, *, yes: bool) -> CommandResult:
+    def carry_out(self) -> CommandResult:
         """Plan, ask, and do what was planned. The connections stay open in between, unless somebody is asked: an answer
         may take longer than the service keeps them.
 
@@ -145,7 +140,7 @@ class PlannedRun:
         if self.request.dry_run:
             return run_and_show(self.options, self._plan, self.shown, nothing=self.nothing)
         planned = None
-        if not yes and can_ask(self.options):
+        if will_ask(self.options):
             try:
                 planned = run_async(self.options, self._plan)
             except Interrupted as interrupted:
@@ -182,19 +177,24 @@ def carry_out(
     verb: Callable[..., Any],
     request: Any,
     between: tuple[EntityRef, EntityRef | None],
-    ask: Callable[[str], object],
+    doing: Callable[[str], str],
     *,
-    yes: bool,
-    files: PlanFiles | None = None,
+    state: str,
+    deletes: bool = False,
+    files: PlanFiles = PlanFiles(),
 ) -> CommandResult:
-    """The whole of a command on one entity. `between`: it, and where its messages go, if anywhere. `ask` puts the
-    question, given what it is about, such as "3 dead letters", and raises where the answer is no."""
+    """The whole of a command on one entity.
+
+    Args:
+        between: the entity, and where its messages go, if anywhere.
+        doing: the question, given what it is about, such as "3 dead letters".
+        state: how things stand if the answer is no.
+        deletes: the answer is the name of the entity.
+    """
     source, target = between
     said: list[str] = []
-    files = files or PlanFiles()
     file = files.opened(options, source.access, None if target is None else target.access)
-    if files.only_plans:
-        request = replace(request, dry_run=True)
+    request = replace(request, dry_run=options.dry_run)
 
     def hold(plan: "MovePlan") -> "MovePlan":
         return plan if file is None else replace(plan, judge=file.held(plan.judge))
@@ -206,13 +206,17 @@ def carry_out(
         moved = _moved(planned)
         if not moved.plan.has_work and not getattr(request, "idle_seconds", 0.0):
             return
-        if can_ask(options) and not yes:
+        if will_ask(options):
             said.extend((*moved.differences, *moved.notes))
         for line in said:
             logging.getLogger("sbpair").info(line)
         number = moved.planned_messages if file is None else hold(moved.plan).judge.meant
         messages, before = counted(number, moved.act.noun), moved.report.already_forwarded
-        ask(f"{messages} (and complete {before:,} that had been sent before)" if before else messages)
+        question = doing(f"{messages} (and complete {before:,} that had been sent before)" if before else messages)
+        if deletes:
+            go_ahead_by_name(options, question, source.path, state=state)
+        else:
+            go_ahead(options, question, state=state)
 
     def shown(done: "MoveResult | EditResult") -> CommandResult:
         moved = _moved(done)
@@ -227,13 +231,13 @@ def carry_out(
             exit=moved.exit,
             closing=True,
         )
-        if file is None or not files.only_plans:
+        if file is None or file.written is not None:
             return result
         keys = moved.plan.judge.keys[: getattr(request, "max_messages", None)]
         return file.write(keys, moved.report, _undo(moved, getattr(request, "archive", None)), result)
 
     run = PlannedRun(options, verb, connect, request, agree, shown, source.path, "Nothing was moved.", hold)
-    return run.carry_out(yes=yes)
+    return run.carry_out()
 
 
 def _undo(moved: "MoveResult", archive: "Path | None") -> str:

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from sbpair import operations
-from sbpair.cli.asking import YesOption, go_ahead_by_name
-from sbpair.cli.options import ONCE, Options, OptionSet, command
+from sbpair.cli.options import Options, OptionSet, command
 from sbpair.cli.transfer.entity_ref import EntityOptions
 from sbpair.cli.transfer.options import Filters, LimitOption, ReasonOption
 from sbpair.cli.transfer.planned import PlanFiles, carry_out
@@ -32,11 +31,12 @@ class PurgeOptions(OptionSet):
     archive: ArchiveOption = None
     no_archive: NoArchiveOption = False
     files: PlanFiles
-    dry_run: Annotated[bool, typer.Option(help="Browse, and say what would be deleted."), ONCE] = False
-    yes: YesOption = False
 
 
-@command(output="core.transfer.summary:MoveResult")
+_DRY_RUN = "Browse, and say what would be deleted."
+
+
+@command(output="core.transfer.summary:MoveResult", asks=True, dry_run=_DRY_RUN)
 def purge_dead_letters(
     options: Options,
     on: EntityOptions,
@@ -57,7 +57,7 @@ def purge_dead_letters(
     return _purge(options, on, chosen, reasons or (), dead_letter=True)
 
 
-@command(output="core.transfer.summary:MoveResult")
+@command(output="core.transfer.summary:MoveResult", asks=True, dry_run=_DRY_RUN)
 def purge(
     options: Options,
     on: EntityOptions,
@@ -95,9 +95,7 @@ def _purge(
     dead_letter: bool = False,
 ) -> CommandResult:
     check_archive(chosen.archive, chosen.no_archive, "Nothing was deleted.")
-    archive, yes = chosen.archive, chosen.yes
-    only_reads = chosen.dry_run or chosen.files.only_plans
-    source = on.to_write(options, only_reads=only_reads, yes=yes)
+    source, archive = on.to_write(options), chosen.archive
     request = operations.PurgeRequest(
         source.path,
         archive,
@@ -105,12 +103,11 @@ def _purge(
         selection=operations.Selection(chosen.filters.wanted(), reasons),
         max_messages=chosen.limit,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
-        dry_run=chosen.dry_run,
     )
 
-    def ask(messages: str) -> None:
+    def doing(messages: str) -> str:
         kept = "permanently" if archive is None else f"after writing them to {archive}"
-        question = f"Delete {messages} of {source} {kept}"
-        go_ahead_by_name(options, question, source.path, yes=yes, state="Nothing was deleted.")
+        return f"Delete {messages} of {source} {kept}"
 
-    return carry_out(options, operations.purge, request, (source, None), ask, yes=yes, files=chosen.files)
+    between, state = (source, None), "Nothing was deleted."
+    return carry_out(options, operations.purge, request, between, doing, state=state, deletes=True, files=chosen.files)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair import operations
-from sbpair.cli.asking import YesOption, go_ahead, pair_to_write, side_named
+from sbpair.cli.asking import go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer import options as shared
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from sbpair.settings import Settings
 
 
-@command(output="core.transfer.restored:RestoreResult")
+@command(
+    output="core.transfer.restored:RestoreResult",
+    asks=True,
+    dry_run="Only show what would be sent where; exit 5 if anything would.",
+)
 def restore(
     options: Options,
     files: Annotated[
@@ -53,10 +57,6 @@ def restore(
     although_gone: Annotated[
         bool, typer.Option(help="Also send messages that were only browsed and have left their queues.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option(help="Only show what would be sent where; exit 5 if anything would.")
-    ] = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Send archived messages to their destinations on the primary, each session in order.
 
@@ -74,7 +74,7 @@ def restore(
       sbpair restore purged/ --namespace contoso-weu
     """
     asked = sending.request(options)
-    place, named = _target(options, load_settings(options), pair, namespace, auth, dry_run=dry_run)
+    place, named = _target(options, load_settings(options), pair, namespace, auth)
     if only_entities and to is not None:
         raise UsageError(
             "--to names the only destination; --only-entities limits each message's own. Give one of them."
@@ -88,7 +88,7 @@ def restore(
         only=shared.only_entities(place) if only_entities and isinstance(place, Pair) else None,
         although_in_the_queues=although_in_the_queues,
         although_gone=although_gone,
-        dry_run=dry_run,
+        dry_run=options.dry_run,
         **asked,
     )
 
@@ -96,11 +96,11 @@ def restore(
         doing = f"Restore {counted(planned.messages, 'message')} to {named}"
         if sending.ledger is None:
             doing += "; without --ledger the same command would send them again"
-        if not go_ahead(options, doing, yes=yes, state="Nothing was sent."):
+        if not go_ahead(options, doing, state="Nothing was sent."):
             logging.getLogger("sbpair").info(f"{doing}.")
 
     run = PlannedRun(options, operations.restore, place, request, agree, _shown, "restore", "Nothing was sent.")
-    return run.carry_out(yes=yes)
+    return run.carry_out()
 
 
 def _target(
@@ -109,15 +109,12 @@ def _target(
     pair: str | None,
     namespace: str | None,
     auth: AuthMethod | None,
-    *,
-    dry_run: bool,
 ) -> tuple[Pair | NamespaceAccess, str]:
     """The pair or namespace that the messages go to, and its name for a question."""
     if namespace is None:
         if auth is not None:
             raise UsageError("--auth is for --namespace; a pair says itself how it is reached. Nothing was sent.")
-        doing = "Restore to the primary of"
-        chosen = settings.pair(pair) if dry_run else pair_to_write(options, settings, pair, doing, named_by="--pair")
+        chosen = pair_to_write(options, settings, pair, "Restore to the primary of", named_by="--pair")
         return chosen, side_named(chosen, Side.PRIMARY)
     if pair is not None:
         raise UsageError("--pair and --namespace name two places. Give one of them. Nothing was sent.")

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from sbpair import operations
-from sbpair.cli.asking import go_ahead
 from sbpair.cli.options import Options, OptionSet, command, duration_option
 from sbpair.cli.transfer.entity_ref import EntityOptions
-from sbpair.cli.transfer.options import AgainToOption, ReasonOption, ResendOptions
+from sbpair.cli.transfer.options import RESEND_DRY_RUN, AgainToOption, ReasonOption, ResendOptions
 from sbpair.cli.transfer.planned import PlanFiles, carry_out
 from sbpair.core.errors import UsageError
 from sbpair.render.result import CommandResult
@@ -76,7 +75,7 @@ WatchOption = Annotated[
 ]
 
 
-@command(output="core.transfer.summary:MoveResult")
+@command(output="core.transfer.summary:MoveResult", asks=True, dry_run=RESEND_DRY_RUN)
 def resubmit(
     options: Options,
     on: EntityOptions,
@@ -113,8 +112,7 @@ def resubmit(
     """
     from sbpair.core.transfer.canary import DEFAULT_WATCH_SECONDS
 
-    only_reads = chosen.dry_run or files.only_plans
-    source, target = on.and_target(options, to, only_reads=only_reads, yes=chosen.yes)
+    source, target = on.and_target(options, to)
     one_namespace = source.on_same_namespace(target)
     asked = chosen.request(options, reasons=reasons or (), one_namespace=one_namespace)
     if watch is not None and grow is None:
@@ -123,13 +121,14 @@ def resubmit(
         source.path,
         target.path,
         **asked,
-        repair=repairs.repair(dry_run=chosen.dry_run),
+        repair=repairs.repair(dry_run=options.dry_run and files.plan_out is None),
         archive=repairs.archive,
         grow=None if grow is None else operations.Steps.parse(grow),
         watch_seconds=duration_option(watch) or DEFAULT_WATCH_SECONDS,
     )
 
-    def ask(messages: str) -> None:
-        go_ahead(options, f"Send {messages} of {source} to {target}", yes=chosen.yes, state="Nothing was sent.")
+    def doing(messages: str) -> str:
+        return f"Send {messages} of {source} to {target}"
 
-    return carry_out(options, operations.resubmit, request, (source, target), ask, yes=chosen.yes, files=files)
+    between, state = (source, target), "Nothing was sent."
+    return carry_out(options, operations.resubmit, request, between, doing, state=state, files=files)

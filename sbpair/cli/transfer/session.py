@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair import operations
-from sbpair.cli.asking import YesOption, go_ahead
-from sbpair.cli.options import ONCE, Options, command
+from sbpair.cli.asking import go_ahead
+from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityOptions, call_at
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.outcome import Exit
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sbpair.core.transfer.sessions import SessionState
 
 SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would change."), ONCE]
+_DRY_RUN = "Say what would change."
 _STATE = "The session is as it was."
 
 
@@ -71,7 +71,7 @@ def show(options: Options, on: EntityOptions, session: SessionArgument) -> Comma
     return _result(found, f"Session {session} of {place} {said}.", Exit.PARTIAL if locked else Exit.OK)
 
 
-@command(output="core.transfer.sessions:SessionState")
+@command(output="core.transfer.sessions:SessionState", asks=True, dry_run=_DRY_RUN)
 def set_state(
     options: Options,
     on: EntityOptions,
@@ -79,8 +79,6 @@ def set_state(
     state: Annotated[str | None, typer.Argument(metavar="STATE", help="The new state, a text.")] = None,
     *,
     from_file: Annotated[Path | None, typer.Option(help="Take the state from here, byte by byte; - for stdin.")] = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
 ) -> CommandResult:
     """Set the state of a session; its messages stay. The session is locked meanwhile. Needs Listen.
 
@@ -92,18 +90,11 @@ def set_state(
     if (state is None) is (from_file is None):
         raise UsageError(f"Give the STATE, or --from-file. {_STATE}")
     wanted = state.encode() if state is not None else _read(from_file)
-    return _change(options, on, session, wanted, dry_run=dry_run, yes=yes)
+    return _change(options, on, session, wanted)
 
 
-@command(output="core.transfer.sessions:SessionState")
-def clear(
-    options: Options,
-    on: EntityOptions,
-    session: SessionArgument,
-    *,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-) -> CommandResult:
+@command(output="core.transfer.sessions:SessionState", asks=True, dry_run=_DRY_RUN)
+def clear(options: Options, on: EntityOptions, session: SessionArgument) -> CommandResult:
     """Clear the state of a session; its messages stay. The session is locked meanwhile. Needs Listen.
 
     \b
@@ -111,7 +102,7 @@ def clear(
       sbpair session clear orders customer-7
       sbpair session clear orders customer-7 --dry-run
     """
-    return _change(options, on, session, None, dry_run=dry_run, yes=yes)
+    return _change(options, on, session, None)
 
 
 def _read(path: Path | None) -> bytes:
@@ -121,26 +112,18 @@ def _read(path: Path | None) -> bytes:
         raise UsageError(f"The state cannot be read from {path}: {error.strerror or error}. {_STATE}") from error
 
 
-def _change(
-    options: Options,
-    on: EntityOptions,
-    session: str,
-    state: bytes | None,
-    *,
-    dry_run: bool,
-    yes: bool,
-) -> CommandResult:
-    place = on.to_write(options, only_reads=dry_run, yes=yes)
+def _change(options: Options, on: EntityOptions, session: str, state: bytes | None) -> CommandResult:
+    place = on.to_write(options)
     request = operations.SessionRequest(place.path, session, state, dry_run=True)
     with unchanged("Its state is as it was."):
         found = call_at(options, place, operations.set_session_state, request)
     doing = f"{'Clear' if state is None else 'Set'} the state of session {session} of {place}"
-    if found.changed and not dry_run:
-        go_ahead(options, doing, yes=yes, state=_STATE)
+    if found.changed and not options.dry_run:
+        go_ahead(options, doing, state=_STATE)
         found = call_at(options, place, operations.set_session_state, replace(request, dry_run=False))
-    what = "would be" if dry_run else "was"
+    what = "would be" if options.dry_run else "was"
     said = f"{what} {'cleared' if state is None else 'set'}" if found.changed else "is that already"
-    code = Exit.FINDINGS if dry_run and found.changed else Exit.OK
+    code = Exit.FINDINGS if options.dry_run and found.changed else Exit.OK
     return _result(found, f"The state of session {session} of {place} {said}.", code)
 
 

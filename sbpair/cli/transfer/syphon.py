@@ -31,7 +31,7 @@ SAY_EVERY_SECONDS = 10.0
 _log = logging.getLogger("sbpair")
 
 
-@command(output="core.transfer.conclusion:DrainResult", checks=True)
+@command(output="core.transfer.conclusion:DrainResult", checks=True, asks=True)
 def syphon(
     options: Options,
     pair: PairArgument = None,
@@ -62,7 +62,7 @@ def syphon(
     request = replace(make_request(operations.SyphonRequest, chosen, moves), poll_seconds=poll_seconds)
     if moves.ledger is not None:
         check_writable(moves.ledger)
-    go_ahead(options, f"{doing('drain', chosen, moves)} continuously", yes=moves.yes, state="Nothing was moved.")
+    go_ahead(options, f"{doing('drain', chosen, moves)} continuously", state="Nothing was moved.")
 
     async def work(stop: Stop) -> "operations.DrainResult":
         from sbpair.render.service import ServiceMetrics
