@@ -55,8 +55,7 @@ async def list_sessions(
         The sessions by id.
 
     Raises:
-        UsageError: the entity has no sessions.
-        ServiceError: the entity cannot be browsed.
+        ServiceError: the entity has no sessions, or cannot be browsed.
         InterruptedWorkError: `stop` was set.
     """
     return await run_until(stop or asyncio.Event(), _listed(ends, request))

@@ -243,7 +243,10 @@ def carry_out(
 def _undo(moved: "MoveResult", archive: "Path | None") -> str:
     """What it takes to take it back."""
     if moved.to is None:
-        return "It cannot be undone." if archive is None else f"Undo it with: sbpair restore {archive}"
+        kept = shlex.quote(str(archive))
+        return "It cannot be undone." if archive is None else f"Undo it with: sbpair restore {kept}"
+    if moved.act.noun == "dead letter":
+        return "It cannot be undone at once: `sbpair message dead-letter` takes back one that nobody has taken by then."
     back = in_words(operations_of(moved.report))
     return f"To undo it, move them back from {moved.to}, if nobody has taken them by then, with {back}."
 

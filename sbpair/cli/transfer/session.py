@@ -122,7 +122,8 @@ def _change(options: Options, on: EntityOptions, session: str, state: bytes | No
         go_ahead(options, doing, state=_STATE)
         found = call_at(options, place, operations.set_session_state, replace(request, dry_run=False))
     what = "would be" if options.dry_run else "was"
-    said = f"{what} {'cleared' if state is None else 'set'}" if found.changed else "is that already"
+    so_already = "is empty already" if state is None else "is that already"
+    said = f"{what} {'cleared' if state is None else 'set'}" if found.changed else so_already
     code = Exit.FINDINGS if options.dry_run and found.changed else Exit.OK
     return _result(found, f"The state of session {session} of {place} {said}.", code)
 

@@ -81,6 +81,18 @@ def test_a_resubmitted_message_has_the_bytes_with_which_it_was_sent(made: Entiti
     assert made.ids(queue, dead_letter=True) == []
 
 
+def test_a_plan_says_that_dead_letters_are_no_longer_taken_back_together(made: Entities) -> None:
+    queue = made.queue(named("orders"))
+    made.dead(queue, messages("a", "b"))
+    planned = made.runner("dlq", "resubmit", queue, "--plan-out", "again.json")
+    assert (planned.code, "cannot be undone at once: `sbpair message dead-letter`" in planned.stderr) == (0, True), (
+        planned
+    )
+    purge = made.runner("dlq", "purge", queue, "--archive", "kept ones", "--plan-out", "purge.json")
+    assert (purge.code, "Undo it with: sbpair restore 'kept ones'" in purge.stderr) == (0, True), purge
+    assert made.ids(queue, dead_letter=True) == ["a", "b"]
+
+
 def test_only_the_reason_asked_for_is_resubmitted_and_the_rest_stays(made: Entities) -> None:
     queue = made.queue(named("orders"))
     made.dead(queue, messages("a", "b"), "Broken")

@@ -91,6 +91,8 @@ def test_a_state_is_shown_set_and_cleared_and_messages_stay(made: Entities, sess
     assert (piped.code, made.state(sessions, "s")) == (0, b"from stdin"), piped
     cleared = made.runner("session", "clear", sessions, "u", "--yes")
     assert (cleared.code, made.state(sessions, "u")) == (0, None), cleared
+    again = made.runner("session", "clear", sessions, "u", "--yes")
+    assert (again.code, f"of {sessions} on local-primary is empty already." in again.stderr) == (0, True), again
     assert made.ids(sessions) == ["a", "b", "c", "d"]
     assert made.runner("session", "set-state", sessions, "s", "--yes").code == 2
 
