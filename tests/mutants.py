@@ -10,8 +10,8 @@ forgotten. The seed decides which.
 Once for each test file it is recorded which lines the room's tests and the quick part (`tests.quick`) run
 (`tests.reached`; the records stay in the user's cache, and hold until the file or what is planted in changes). A defect
 is then shown to the tests that run its line, first the files that take least, until one fails; what none notices to
-histories of the simulation, where they load the file; then to the room's tests that start processes. What survives is
-listed with the edit, and the command ends with 1.
+histories of the simulation, where they load the file; then to the room's tests that start processes, and with
+`--commands` to those below `tests/cli`. What survives is listed with the edit, and the command ends with 1.
 
 The tree itself is never changed. A test that fails without the defect as well counts for nothing; a defect that makes
 the tests take several times as long as without it is found.
@@ -285,8 +285,10 @@ def sources(room: str, root: Path = ROOT, without: Sequence[str] = ()) -> list[P
 
 
 def room_tests(room: str) -> list[str]:
-    """Folders and files of the room's tests."""
-    return part(room.rpartition("/")[2])
+    """Folders and files of the room's tests; those of the contracts that it keeps with others are named after it."""
+    word = room.rpartition("/")[2]
+    contracts = (ROOT / "tests" / "contract").glob(f"test_{word}*.py")
+    return sorted({*part(word), *(one.relative_to(ROOT).as_posix() for one in contracts)})
 
 
 def files_of(paths: Iterable[str], root: Path = ROOT) -> list[str]:
@@ -332,6 +334,7 @@ class Copy:
         """Its exit code, None if it took longer; and what it printed."""
         environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTHONHASHSEED": "0"} | variables
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment.setdefault("SBPAIR_TEST_COSMOS_SERVER", str(CACHE / "cosmos"))  # installed once
         with tempfile.TemporaryFile("w+") as said:
             process = subprocess.Popen(
                 [sys.executable, *command],
@@ -355,7 +358,7 @@ class Copy:
             return code, said.read()
 
     def tests(self, paths: Sequence[str], seconds: float, *more: str, **variables: str) -> tuple[int | None, str]:
-        options = ("-m", "not spark and not node", "-p", "no:cacheprovider", "-p", "tests.reached", *more)
+        options = ("-m", "not spark", "-p", "no:cacheprovider", "-p", "tests.reached", *more)
         return self.run(["-m", "pytest", "-q", "--tb=no", *options, *paths], seconds, **variables)
 
     def record(self, files: Sequence[str], sources: Sequence[str], cache: Path) -> dict[str, Record]:
@@ -583,6 +586,9 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--histories", type=int, default=40, help="of the simulation, for what the tests do not find")
     parser.add_argument("--seconds", type=float, default=120.0, help="of tests for each defect, by their records")
     parser.add_argument("--minutes", type=float, default=60.0, help="plant no more after so long")
+    parser.add_argument(
+        "--commands", action="store_true", help="ask the room's tests of commands as well: minutes each"
+    )
     parser.add_argument("--only", type=int, nargs="*", help="only these of them, by their numbers from 1 on")
     parser.add_argument("--list", action="store_true", help="show the defects, and plant none")
     options = parser.parse_args(None if arguments is None else list(arguments))
@@ -601,7 +607,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
         print(line, flush=True)
 
     guard_run()  # also of an interrupted campaign nothing goes on
-    own = room_tests(options.room)
+    own = [path for path in room_tests(options.room) if options.commands or not path.startswith("tests/cli/")]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Copy(ROOT, Path(folder))
         shown_to = Judge(copy, [*PATHS, *own], own, options.histories, options.seconds)

@@ -98,6 +98,10 @@ def test_a_room_has_files_tests_and_defects_of_each_kind(room: str) -> None:
     assert kinds == set(OPERATORS)
 
 
+def test_the_tests_of_a_contract_belong_to_the_rooms_that_keep_it() -> None:
+    assert {"tests/journal", "tests/contract/test_journals.py"} <= {*room_tests("journal")}
+
+
 def test_every_room_with_tests_can_be_asked_for() -> None:
     assert all(sources(room) and room_tests(room) for room in ROOMS)
 

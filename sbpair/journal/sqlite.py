@@ -7,6 +7,7 @@ whose locks cannot be relied on.
 
 import asyncio
 import json
+import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
@@ -45,6 +46,8 @@ CREATE TABLE IF NOT EXISTS versions (last INTEGER NOT NULL);
 INSERT INTO versions
     SELECT coalesce((SELECT max(version) FROM entries), 0) WHERE NOT EXISTS (SELECT * FROM versions);
 """
+_OF_PARENTS: list[sqlite3.Connection | None] = []
+"""Connections that a child process has from its parent and must not close."""
 
 
 class SqliteJournal:
@@ -54,7 +57,7 @@ class SqliteJournal:
         """`now`: UTC epoch seconds, for forgetting."""
         self._path = path
         self._now = now
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sbpair-journal")
+        self._process = 0
         self._connection: sqlite3.Connection | None = None
         self._writes = 0
 
@@ -146,10 +149,22 @@ class SqliteJournal:
         return checked_entry(self.name, kind, key, document, str(version) if isinstance(version, int) else None)
 
     async def close(self) -> None:
+        thread = self._own_thread()
         connection, self._connection = self._connection, None
         if connection is not None:
-            await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
-        self._thread.shutdown(wait=False)
+            await asyncio.get_running_loop().run_in_executor(thread, connection.close)
+        thread.shutdown(wait=False)
+
+    def _own_thread(self) -> ThreadPoolExecutor:
+        """The journal's one thread in this process: after a fork, the one before and its connection are the parent's.
+
+        SQLite forbids a child to use such a connection, or even to close it.
+        """
+        if self._process != os.getpid():
+            _OF_PARENTS.append(self._connection)
+            self._process, self._connection = os.getpid(), None
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="sbpair-journal")
+        return self._thread
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """In a transaction of its own, begun as a writer: a reader that turns writer can be refused permanently."""
@@ -192,7 +207,7 @@ class SqliteJournal:
             except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                 raise JournalError(f"{self._path} is not a journal: {error}.") from error
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+        return await asyncio.get_running_loop().run_in_executor(self._own_thread(), run)
 
     def _open(self) -> sqlite3.Connection:
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from sbpair.core.events import MessageHandled
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Terms
 from sbpair.journal.sqlite import SqliteJournal
+from tests.clients.test_processes import forked
 from tests.runtime.replication.stage import BRISK, QUEUE, Stage, access_to, stage
 
 LONG_ENOUGH = {"until_idle_seconds": 3.0, "terms": BRISK}
@@ -84,6 +86,34 @@ async def test_retry_later_is_no_attempt(both: Stage) -> None:
                 if len(attempts) < 3:
                     raise RetryLater("not yet", seconds=0.1)
     assert attempts == [1, 1, 1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+async def test_forked_workers_and_their_parent_with_one_journal_run_each_message_once(
+    both: Stage, tmp_path: Path
+) -> None:
+    """The parent has used the journal before, and goes on with it beside them."""
+    expected = [(f"s{number % 6}", f"m{number:02}") for number in range(24)]
+    ran = tmp_path / "ran"
+
+    def note(work: ReplicatedMessage) -> None:
+        with ran.open("a") as file:
+            file.write(f"{work.session_id} {work.message_id}\n")
+
+    async def work() -> None:
+        await consume(QUEUE, note, pair=pair(both), journal=both.journal, **LONG_ENOUGH)
+
+    await both.send(*expected[:6])
+    await work()
+    await both.send(*expected[6:])
+    workers = [asyncio.to_thread(forked, lambda: asyncio.run(work())) for _ in range(2)]
+    *ends, _ = await asyncio.gather(*workers, work())
+    assert ends == [0, 0]
+    lines = [(session, message) for session, message in map(str.split, ran.read_text().splitlines())]
+    assert sorted(lines) == sorted(expected)
+    for session in {session for session, _ in expected}:
+        assert [one for one in lines if one[0] == session] == [one for one in expected if one[0] == session]
+    assert both.left(Side.PRIMARY) == both.left(Side.SECONDARY) == (0, 0)
 
 
 async def test_leaving_the_loop_releases_what_was_not_begun(both: Stage) -> None:

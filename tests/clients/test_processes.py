@@ -1,19 +1,25 @@
 """Forks: what a gunicorn worker or a Celery pool does with a client that was made before."""
 
+import asyncio
 import os
 import select
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from sbpair import ServiceBusClient, ServiceBusSender
+from sbpair import ServiceBusClient, ServiceBusSender, aio
 from sbpair.core.failover.machine import State
 from tests.clients.conftest import FAST, World, state_of, wait_until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+
+def messages(name: str, count: int) -> list[str]:
+    return [f"{name} {number}" for number in range(count)]
 
 
 def in_child(sender: ServiceBusSender, *bodies: str) -> int:
@@ -88,3 +94,60 @@ def test_a_child_that_has_failed_over_by_itself_pings_by_itself(world: World) ->
         os.close(diverted)
     assert sorted(world.backlog()) == ["child 1", "parent"]
     assert world.bodies("orders") == ["child 2"]
+
+
+def test_threads_children_and_an_outage_lose_and_double_nothing(world: World) -> None:
+    """Workers are forked while threads of their parent send, so that locks are held and answers under way; before and
+    during an outage."""
+    sent: list[str] = []
+
+    def send_on(name: str, sender: ServiceBusSender, stop: threading.Event) -> None:
+        number = 0
+        while not stop.is_set() or number < 3:
+            sender.send_messages(ServiceBusMessage(f"{name} {number}"), timeout=60)
+            sent.append(f"{name} {number}")
+            number += 1
+
+    def children(when: str) -> None:
+        stop, began = threading.Event(), len(sent)
+        with ThreadPoolExecutor(6) as pool:
+            threads = [pool.submit(send_on, f"thread {n} {when}", sender, stop) for n in range(2)]
+            wait_until(lambda: len(sent) >= began + 4)
+            workers = []
+            for n in range(3):
+                bodies = messages(f"child {n} {when}", 5)
+                workers.append(pool.submit(in_child, sender, *bodies))
+                sent.extend(bodies)
+            assert [one.result() for one in workers] == [0, 0, 0]
+            stop.set()
+            for thread in threads:
+                thread.result()
+
+    with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        children("before")
+        world.dark()
+        children("during")
+        world.light()
+        wait_until(lambda: state_of(client.state()) is State.HEALTHY)
+    found = world.bodies("orders") + world.backlog()
+    assert sorted(found) == sorted(sent)
+    assert {body for body in found if "during" in body} == set(world.backlog())
+
+
+async def test_an_asynchronous_client_that_was_made_before_the_fork_diverts_in_the_child(world: World) -> None:
+    """As `gunicorn --preload` does with a module that makes its client."""
+    primary = world.connection_string()
+    client = aio.ServiceBusClient.from_connection_string(primary, pair=world.pair(), **FAST)  # type: ignore[arg-type]
+
+    async def send(body: str) -> None:
+        async with client, client.get_queue_sender("orders") as sender:
+            await sender.send_messages(ServiceBusMessage(body), timeout=60)
+
+    def both() -> list[int]:
+        with ThreadPoolExecutor(2) as pool:
+            return [*pool.map(lambda name: forked(lambda: asyncio.run(send(name))), ("child 1", "child 2"))]
+
+    world.dark()
+    assert await asyncio.to_thread(both) == [0, 0]
+    await send("parent")
+    assert sorted(world.backlog()) == ["child 1", "child 2", "parent"]

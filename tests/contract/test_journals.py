@@ -8,11 +8,13 @@ import asyncio
 import itertools
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -279,6 +281,45 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_children_of_a_process_that_has_used_the_journal_use_it_as_well(tmp_path: Path) -> None:
+    """As a gunicorn worker or a Celery pool does with a journal that was opened before. The connection and the thread
+    are the parent's: a child that asked them would wait for ever, and one that closed them would close the parent's."""
+    journal = SqliteJournal(tmp_path / "journal.db")
+
+    async def count_up(times: int) -> None:
+        for _ in range(times):
+            while True:
+                entry = await journal.read("session", "a")
+                assert entry is not None
+                with suppress(JournalConflictError):
+                    await journal.replace(entry, {"n": entry.document["n"] + 1}, ttl_seconds=HOUR)
+                    break
+
+    asyncio.run(journal.create("session", "a", {"n": 0}, ttl_seconds=HOUR))
+    children = [forked(lambda: asyncio.run(count_up(25))) for _ in range(3)]
+    children.append(forked(lambda: asyncio.run(journal.close())))
+    asyncio.run(count_up(25))
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0, 0]
+    asyncio.run(count_up(1))
+    asyncio.run(journal.close())
+    assert asyncio.run(_read(f"sqlite:{tmp_path / 'journal.db'}")) == 4 * 25 + 1
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Do this in a forked process, which ends within a bound; its id."""
+    if child := os.fork():
+        return child
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout's is for the parent
+    signal.alarm(60)
+    try:
+        work()
+    except BaseException as error:  # noqa: BLE001 - a child must not go on with the parent's tests
+        print(f"in the child: {error!r}", file=sys.stderr)
+        os._exit(1)
+    os._exit(0)
 
 
 @pytest.mark.node
