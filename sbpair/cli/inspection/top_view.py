@@ -165,9 +165,14 @@ class TopApp(App[None]):
     def _at(self) -> _Shown:
         return self._trail[-1]
 
+    @property
+    def _stands(self) -> bool:
+        """Whether every widget is there: reads and the clock also come before that, and while the screen closes."""
+        return self.is_running and len(self.query("#head, #trouble, #table, #text, #command")) == 5
+
     def redraw(self) -> None:
         """Everything, as it is known now; the cursor stays on its row, or near where that was."""
-        if not self.is_running or not self.query("#table"):
+        if not self._stands:
             return
         at, table = self._at, self.query_one(DataTable)
         table.display = at.place.kind in COLUMNS
@@ -205,6 +210,8 @@ class TopApp(App[None]):
 
     def _redraw_around(self) -> None:
         """The lines around a list or page; the clock goes on where nothing else happens."""
+        if not self._stands:
+            return
         at = self._at
         count = f" {len(self._rows):,}" if at.place.kind in COLUMNS else ""
         only = f'  with "{printable(self._only)}"' if self._only else ""
