@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import re
+from functools import cache
 from io import StringIO
 from xml.etree import ElementTree
 
@@ -15,7 +16,9 @@ from tests.pictures import FOLDER, PHOTOGRAPH, WAITING, analysis, photographed, 
 from tests.readme import README, ROOT
 from tests.render.chromium import browser, executable
 
-PICTURES = pictures()
+NAMES = sorted(path.name for path in FOLDER.glob("*.svg"))
+drawings = cache(pictures)
+"""Drawn by the first test that asks: who only collects the tests need not wait for it."""
 
 
 def words(svg: str) -> list[str]:
@@ -25,13 +28,13 @@ def words(svg: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_picture_is_as_the_command_draws_it_now(name: str) -> None:
     """If this fails and the new words are right: python -m tests.pictures"""
-    assert words((FOLDER / name).read_text(encoding="utf-8")) == words(PICTURES[name])
+    assert words((FOLDER / name).read_text(encoding="utf-8")) == words(drawings()[name])
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_picture_stands_alone_and_in_the_readme(name: str) -> None:
     svg = (FOLDER / name).read_text(encoding="utf-8")
     ElementTree.fromstring(svg)
@@ -40,14 +43,14 @@ def test_a_picture_stands_alone_and_in_the_readme(name: str) -> None:
 
 
 def test_the_status_shows_every_queue_and_their_sum() -> None:
-    text = " ".join(words(PICTURES["status.svg"]))
+    text = " ".join(words(drawings()["status.svg"]))
     assert all(f"{number:,}" in text for number in (*WAITING, sum(WAITING)))
     assert "sbpair drain orders" in text
     assert len(status_lines()) < 24, "with the prompt they are one screen"
 
 
 def test_no_picture_is_left_over() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {*PICTURES, PHOTOGRAPH}
+    assert {path.name for path in FOLDER.iterdir()} == {*drawings(), PHOTOGRAPH}
 
 
 def status_lines() -> list[str]:
