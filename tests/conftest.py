@@ -93,11 +93,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # pytest-xdist deals files out by their number of tests, and the longest ones have the fewest.
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+    if hasattr(config, "workerinput") and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        # Each worker imports all tests. In a fresh clone each would also compile all of them at the same time as the
+        # others: beginning at different folders, each finds most of them compiled.
+        folders = sorted(str(one) for one in (ROOT / "tests").iterdir() if one.is_dir() or one.match("test_*.py"))
+        own, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
+        turn = len(folders) * own // workers
+        config.args[:] = folders[turn:] + folders[:turn]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {ROOT / name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
+    items.sort(key=lambda item: (places.get(item.path, len(LONGEST)), item.path))
 
 
 def pytest_collection_finish() -> None:
