@@ -19,6 +19,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from sbpair.core.errors import Category, LockLostError, SbpairError, ServiceError
@@ -192,8 +193,10 @@ class Custody:
         return True
 
     def leave(self, item: Item, because: str) -> None:
-        """It stays where it is, under lock, so that it does not come round again."""
+        """It stays where it is, under lock and without its bytes, so that it does not come round again."""
         self._forget_payload(item)
+        if not item.renewing:  # the answer belongs to the receipt as it is
+            item.received = replace(item.received, payload=b"", decoded=None, head=None)
         self._uncount(item)
         item.stage = Stage.LEFT
         self._queues.of(item.received.source).going.discard(item.received.sequence_number)

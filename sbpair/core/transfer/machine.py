@@ -27,7 +27,6 @@ is released and nothing is received until the next try is due, so that neither l
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from functools import partial
 
 from sbpair.core.message import Received
@@ -153,10 +152,9 @@ class Holding:
             if parked >= PARKED_MESSAGES:
                 return False
             if item.renewing or item.lane is None:
-                continue  # the answer belongs to the receipt as it is
+                continue  # it would keep its bytes
             self._destinations.of(item.destination).remove(item)
             queue.park(item.lane, item.received.sequence_number)
-            item.received = replace(item.received, payload=b"")
             self._custody.leave(item, WAITS_BEHIND)
             messages, size_bytes, parked = messages - 1, size_bytes - item.size_bytes, parked + 1
             queue.blocked -= 1

@@ -84,7 +84,7 @@ class StoredMessages:
         if disposition is not Disposition.RELEASE:
             self.forget(received)
             return
-        await self.give_back([received])
+        await self.give_back([self._out[received.sequence_number]])  # what was left has lost its bytes
 
     async def give_back(self, messages: Iterable[Received]) -> None:
         """They are to be handed out again; nobody takes one before this returns."""

@@ -1,6 +1,7 @@
 """Messages in our hands: what counts and is remembered, when a lock is renewed, what an answer of the broker means."""
 
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -79,6 +80,19 @@ def test_what_is_to_be_sent_counts_and_is_weighed_until_it_is_left():
     assert list(custody.left_behind("another reason")) == []
     assert bench.queue.in_hand == {1}, "it stays locked"
     assert len(bench.queue.going) == 0
+
+
+def test_what_is_left_keeps_its_lock_and_not_its_bytes():
+    bench = Bench()
+    message = replace(received(1), payload=bytes(1000))
+    item = bench.custody.take_in(key_of(message), message, lock_until=60.0, lock_seconds=60.0)
+    bench.custody.leave(item, "filtered out")
+    assert (item.received.payload, item.received.receipt, key_of(item.received)) == (b"", message.receipt, item.key)
+    renewed = bench.take_in(2)
+    renewed.renewing, answered = True, Renew(renewed, renewed.received)
+    bench.custody.leave(renewed, "filtered out")
+    bench.custody.renewed(answered, 90.0)
+    assert renewed.lock_until == 90.0, "the answer belongs to the receipt as it was"
 
 
 def test_what_was_left_is_on_its_way_again_once_it_is_released():
