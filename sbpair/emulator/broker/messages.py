@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any
 
 from sbpair.amqp import sections
-from sbpair.amqp.decoding import decode_all
 from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import HeaderField, PropertyField, Section, Span
 from sbpair.amqp.types import AmqpError, Long, MapPairs, Symbol, Timestamp, Uint
@@ -321,21 +320,16 @@ def split_batch(payload: bytes) -> Iterator[bytes]:
     The envelope's own properties and annotations repeat the first message's and are dropped. Raises BrokerError
     decode-error, with or without having given some of them.
     """
-    empty = True
+    found = False
     try:
         for span in sections.scan(payload):
             if span.section == Section.DATA:
-                body = decode_all(payload[span.value_start : span.end])
-                if not isinstance(body, bytes):
-                    break
-                empty = False
-                yield body
-        else:
-            if not empty:
-                return
+                found = True
+                yield sections.read_span(payload, span)
     except AmqpError as error:
         raise BrokerError(errors.DECODE_ERROR, f"The batch cannot be decoded: {error}") from error
-    raise BrokerError(errors.DECODE_ERROR, "A batch must hold its messages in data sections.")
+    if not found:
+        raise BrokerError(errors.DECODE_ERROR, "A batch must hold its messages in data sections.")
 
 
 def read_head(payload: bytes, spans: tuple[Span, ...], longest: int = _LONGEST_ID) -> tuple[object, Head]:
