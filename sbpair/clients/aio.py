@@ -79,7 +79,7 @@ class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk_aio.ServiceBu
     async def close(self) -> None:
         """As the SDK's; ends the pings too. The backlog stays for `sbpair drain` or `sbpair syphon`."""
         await super().close()
-        if self._failover.is_open:
+        if self._failover.used:
             await asyncio.to_thread(self._failover.close)
 
 

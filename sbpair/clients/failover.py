@@ -193,6 +193,8 @@ class Failover:
         self.unverified = pair.options.verify == Verify.REQUIRE
         """Nothing is sent before `required` has let it."""
         self._verifying = False
+        self.used = False
+        """Something has been asked of the loop since the last `close`: there may be something to close."""
         if pair.options.enable_syphon:
             self.call(self._opened())
 
@@ -203,6 +205,7 @@ class Failover:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result, from any thread."""
+        self.used = True
         asked = PROCESS.background.submit(work)
         try:
             return asked.result()
@@ -212,13 +215,14 @@ class Failover:
 
     async def acall(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result, from any event loop."""
+        self.used = True
         for credential in self.credentials:
             credential.loop = asyncio.get_running_loop()
         return await asyncio.wrap_future(PROCESS.background.submit(work))
 
     @property
     def is_open(self) -> bool:
-        """There is something to close."""
+        """It takes part in what the process finds out."""
         return self._pairing is not None
 
     async def sender(self, entity: str) -> FailoverSender:
@@ -284,7 +288,7 @@ class Failover:
         options = self.pair.options
         if self._verifying or (options.verify == Verify.OFF and not options.create_missing):
             return
-        self._verifying = True
+        self._verifying = self.used = True
         for credential in self.credentials:
             credential.loop = _running_loop() or credential.loop
         begun = PROCESS.background.begin(self._verify_from_now_on())
@@ -368,13 +372,13 @@ class Failover:
         return self._pairing is not None and self._pairing.holds_sessions
 
     def close(self, *, wait: bool = True) -> None:
-        """End pings and links. What is under way gets a moment to end."""
-        pairing, self._pairing = self._pairing, None
+        """End pings and links, those that are being opened too. What is under way gets a moment to end."""
+        used, self.used = self.used, False
         for line in self._lines.values():
             line.generation += 1
-        if pairing is None:
+        if not used:
             return
-        closing = PROCESS.background.begin(PROCESS.close(pairing, self.entities))
+        closing = PROCESS.background.begin(self._close())
         if not wait or PROCESS.background.is_here:
             return
         try:
@@ -384,10 +388,16 @@ class Failover:
         PROCESS.background.rest()
         PROCESS.background.join()
 
+    async def _close(self) -> None:
+        async with self._opening():
+            pairing, self._pairing = self._pairing, None
+        if pairing is not None:
+            await PROCESS.close(pairing, self.entities)
+
     def after_fork(self) -> None:
         """In a child process: begin again; the parent keeps its links and goes on with its pings."""
         self._pairing = None
-        self._verifying = False
+        self._verifying = self.used = False
         self._lock = threading.RLock()
         self.entities = PROCESS.entities(self.pair, self._credential)
         for line in self._lines.values():

@@ -65,6 +65,41 @@ class Relay:
         sink.close()
 
 
+async def test_a_receiver_of_the_next_session_does_not_go_on_with_another_one(
+    emulator: Emulator, messaging: AzureMessaging
+) -> None:
+    queue = emulator.namespace("primary").create_queue("sessions", QueueDescription(requires_session=True))
+    for session in "ab":
+        queue.send(message(f"of {session}", session_id=session))
+    receiver = messaging.receiver("sessions", session_id=NEXT_AVAILABLE_SESSION)
+    [first] = await receiver.receive(1, wait_seconds=SECONDS)
+    queue.detach_links("com.microsoft:session-lock-lost", "The session was moved.")
+    for _ in range(2):
+        with pytest.raises(errors.LockLostError):
+            await receiver.receive(1, wait_seconds=SECONDS)
+    with pytest.raises(errors.LockLostError):
+        await receiver.settle(first, Disposition.COMPLETE)
+    assert (receiver.session_id, queue.counts().active) == ("a", 2)
+
+
+async def test_a_settlement_after_the_link_of_a_session_does_not_take_the_session_again(
+    emulator: Emulator, messaging: AzureMessaging
+) -> None:
+    """The lock went with the link: who asks for the session now gets it."""
+    queue = emulator.namespace("primary").create_queue("sessions", QueueDescription(requires_session=True))
+    queue.send(message("1", session_id="a"))
+    receiver = messaging.receiver("sessions", session_id="a")
+    [taken] = await receiver.receive(1, wait_seconds=SECONDS)
+    for link in list(queue.links):
+        link.detach("com.microsoft:session-lock-lost", "The session was moved.")
+    with pytest.raises(errors.LockLostError):
+        await receiver.receive(1, wait_seconds=SECONDS)
+    with pytest.raises(errors.LockLostError, match="went with the connection"):
+        await receiver.settle(taken, Disposition.COMPLETE)
+    [again] = await messaging.receiver("sessions", session_id="a").receive(1, wait_seconds=SECONDS)
+    assert (again.message_id, again.delivery_count) == ("1", 0)
+
+
 async def test_a_thousand_concurrent_sends_use_one_connection(emulator: Emulator) -> None:
     access = access_to(emulator)
     relay = Relay(access.host)
@@ -293,6 +328,40 @@ async def test_several_are_settled_although_their_connection_is_gone(
     again = [error async for some in receiver.settle_all(taken, Disposition.COMPLETE) for _, error in some]
     assert again == [None] * 5
     assert await receiver.peek(5) == []
+
+
+async def test_messages_of_an_earlier_connection_are_settled_behind_those_of_this_one(
+    emulator: Emulator, messaging: AzureMessaging
+) -> None:
+    """Deliveries are numbered for each link: a number of the other one would settle another message."""
+    receiver = messaging.receiver("orders")
+    sender = messaging.sender("orders")
+    await sender.send([message(str(number)) for number in range(4)], timeout_seconds=SECONDS)
+    earlier = [await receiver.receive(1, wait_seconds=SECONDS) for _ in range(2)]
+    for link in list(emulator.namespace("primary").find("orders").links):
+        link.detach("amqp:link:detach-forced", "The link was moved.")
+    with pytest.raises(errors.LinkDetachedError):
+        await receiver.receive(1, wait_seconds=SECONDS)
+    now = [await receiver.receive(1, wait_seconds=SECONDS) for _ in range(2)]
+    together = [now[1][0], earlier[0][0]]
+    answers = [answer async for some in receiver.settle_all(together, Disposition.COMPLETE) for answer in some]
+    assert sorted(one.message_id for one, error in answers if error is None) == ["0", "3"]
+    assert [one.message_id for one in await receiver.peek(4)] == ["1", "2"]
+
+
+async def test_the_time_of_a_renewed_session_holds_for_all_that_comes_after(
+    emulator: Emulator, messaging: AzureMessaging
+) -> None:
+    queue = emulator.namespace("primary").create_queue("sessions", QueueDescription(requires_session=True))
+    for number in "12":
+        queue.send(message(number, session_id="a"))
+    receiver = messaging.receiver("sessions", session_id="a")
+    [first] = await receiver.receive(1, wait_seconds=SECONDS)
+    await asyncio.sleep(0.01)  # the lock's time is told in milliseconds
+    until = await receiver.renew_lock(first)
+    [second] = await receiver.receive(1, wait_seconds=SECONDS)
+    assert first.locked_until is not None
+    assert (second.locked_until, first.locked_until < until) == (until, True)
 
 
 async def received_of_many(messaging: AzureMessaging, count: int) -> list[Received]:

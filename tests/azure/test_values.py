@@ -134,11 +134,12 @@ def test_no_bytes_break_the_reading(payload: bytes) -> None:
 
 
 class Entity:
-    """Answers each request with a page of one partition; `order` says which partitions answer first."""
+    """Answers each request with a page of one partition; `order` says which partitions answer first, `alone` that only
+    the one that is asked does."""
 
-    def __init__(self, numbers: list[int], order: list[int]) -> None:
+    def __init__(self, numbers: list[int], order: list[int], *, alone: bool = False) -> None:
         self.numbers = sorted(numbers)
-        self.order = order
+        self.order = [] if alone else order
         self.asked: list[int] = []
 
     async def ask(self, start: int) -> list[Received]:
@@ -170,6 +171,16 @@ def test_browsing_is_complete_and_in_order_whichever_partition_answers(
 ) -> None:
     numbers = [(partition << 48) + number for partition, number in places]
     assert asyncio.run(walk(Entity(numbers, order))) == sorted(numbers)
+
+
+async def test_an_empty_page_speaks_for_the_partition_that_was_asked() -> None:
+    numbers = [(partition << 48) + 1 for partition in range(1, 4)]
+    entity = Entity(numbers, [], alone=True)
+    browser = Browser()
+    found = await browser.next_page(entity.ask, numbers[0])
+    while page := await browser.next_page(entity.ask, found[-1].sequence_number + 1):
+        found += page
+    assert [one.sequence_number for one in found] == numbers
 
 
 async def test_browsing_an_ordinary_queue_asks_no_more_than_it_must() -> None:

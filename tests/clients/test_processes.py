@@ -3,6 +3,7 @@
 import asyncio
 import os
 import select
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -12,10 +13,16 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from sbpair import ServiceBusClient, ServiceBusSender, aio
+from sbpair.clients.failover import PROCESS
 from sbpair.core.failover.machine import State
-from tests.clients.conftest import FAST, World, state_of, wait_until
+from tests.clients.conftest import FAST, World, own_threads, state_of, wait_until
+from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+
+CHILD_SECONDS = 120
+"""A child that waits for what it will never get is ended, and has failed."""
 
 
 def messages(name: str, count: int) -> list[str]:
@@ -36,6 +43,7 @@ def forked(work: Callable[[], None]) -> int:
     """Do this in a forked process; its exit code."""
     child = os.fork()
     if child == 0:
+        signal.alarm(CHILD_SECONDS)
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - a child must not go on with the parent's tests
@@ -45,8 +53,9 @@ def forked(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def a_client(world: World) -> ServiceBusClient:
-    return ServiceBusClient.from_connection_string(world.connection_string(), pair=world.pair(), **FAST)  # type: ignore[arg-type]
+def a_client(world: World, verify: str = "off") -> ServiceBusClient:
+    pair = world.pair(verify=verify)
+    return ServiceBusClient.from_connection_string(world.connection_string(), pair=pair, **FAST)  # type: ignore[arg-type]
 
 
 def test_a_child_connects_by_itself_and_the_parents_connection_lives_on(world: World) -> None:
@@ -55,6 +64,42 @@ def test_a_child_connects_by_itself_and_the_parents_connection_lives_on(world: W
         assert in_child(sender, "child 1", "child 2") == 0
         sender.send_messages(ServiceBusMessage("parent 2"))
     assert world.bodies("orders") == ["parent 1", "child 1", "child 2", "parent 2"]
+
+
+def test_a_child_does_not_wait_for_what_the_parents_threads_hold(world: World) -> None:
+    """A thread that does not live in the child would hold it there for ever."""
+    with a_client(world) as client, client.get_queue_sender("orders") as sender, ThreadPoolExecutor(1) as pool:
+        sender.send_messages(ServiceBusMessage("parent"))
+        holds, over = threading.Event(), threading.Event()
+        under_way = PROCESS.background.begin(asyncio.sleep(LIMIT_SECONDS))
+
+        def hold() -> None:
+            with sender._turn, client._failover._lock, PROCESS._lock, PROCESS.background._lock:
+                holds.set()
+                over.wait()
+
+        def divert_and_close() -> None:
+            sender.send_messages(ServiceBusMessage("child 1"), timeout=20)
+            client.force_failover("orders")
+            sender.send_messages(ServiceBusMessage("child 2"), timeout=20)
+            client.close()
+            wait_until(lambda: own_threads() == [], seconds=20)
+
+        holding = pool.submit(hold)
+        holds.wait()
+        try:
+            assert forked(divert_and_close) == 0
+        finally:
+            over.set()
+            under_way.cancel()
+        holding.result()
+    assert (world.bodies("orders"), world.backlog()) == (["parent", "child 1"], ["child 2"])
+
+
+def test_a_child_verifies_by_itself(world: World) -> None:
+    with a_client(world, verify="warn") as client:
+        wait_until(client.is_ready)
+        assert forked(lambda: wait_until(client.is_ready, seconds=20)) == 0
 
 
 def test_a_child_of_a_diverting_parent_finds_out_by_itself_and_the_parent_goes_on_pinging(world: World) -> None:

@@ -17,7 +17,7 @@ from sbpair.emulator import EmulatorThread, NamespaceConfig
 from sbpair.emulator.namespace import new_auth_rule
 from sbpair.events import NotReady, Ready
 from sbpair.service import Tier
-from tests.clients.conftest import FAST, QUEUES, World, backlog_queue, wait_until
+from tests.clients.conftest import FAST, QUEUES, World, backlog_queue, own_threads, wait_until
 
 
 def a_client(world: World, verify: str, **more: object) -> ServiceBusClient:
@@ -52,6 +52,27 @@ def test_all_is_there(world: World) -> None:
     assert world.backlog() == []
     assert world.bodies("orders") == ["1"]
     assert world.of(NotReady) == []
+
+
+def test_a_client_that_is_closed_at_once_verifies_no_more(world: World) -> None:
+    """What its first sender has begun in the background may not be open yet."""
+    clients = [a_client(world, "warn", verify_interval=0.2) for _ in range(10)]
+    for client in clients:
+        client.get_queue_sender("orders")
+        client.close()
+    wait_until(lambda: own_threads() == [])
+
+
+async def test_so_does_the_asynchronous_client(world: World) -> None:
+    arguments: dict[str, object] = {"pair": world.pair(verify="warn"), **FAST}
+    clients = [
+        sbpair.aio.ServiceBusClient.from_connection_string(world.connection_string(), **arguments)  # type: ignore[arg-type]
+        for _ in range(10)
+    ]
+    for client in clients:
+        client.get_queue_sender("orders")
+        await client.close()
+    await asyncio.to_thread(wait_until, lambda: own_threads() == [])
 
 
 def test_a_warning_comes_once_and_its_end_is_announced(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -128,6 +128,20 @@ async def test_deliveries_stop_at_the_credit_and_go_on_with_more(connect: Any, s
     assert got == [b"m0", b"m1", b"m2", b"m3", b"m4"]
 
 
+async def test_credit_counts_from_the_last_delivery_that_the_client_has_seen(connect: Any, service: Any) -> None:
+    """What is on its way to it has used up its part already (§2.6.7)."""
+    service.stock["q"].extend(b"m%d" % number for number in range(10))
+    client = await connect()
+    await client.session()
+    await client.receiver("q", credit=3)
+    for _ in range(3):
+        await client.until(TRANSFER)
+    client.credit(5, count=1)
+    assert [(await client.until(TRANSFER)).payload for _ in range(3)] == [b"m3", b"m4", b"m5"]
+    link = service.handlers[0].link
+    assert (link.sent, link.credit, len(service.stock["q"])) == (6, 0, 4)
+
+
 async def test_drain_uses_up_the_credit_and_says_so(connect: Any, service: Any) -> None:
     service.stock["q"].append(b"only")
     client = await connect()
@@ -182,6 +196,19 @@ async def test_a_settlement_is_confirmed_with_the_same_outcome(connect: Any, ser
         answered += range(first, (first if last is None else last) + 1)
     assert answered == ids
     assert [one[0] for one in service.handlers[0].dispositions] == ids
+
+
+async def test_a_settlement_that_was_confirmed_is_over(connect: Any, service: Any) -> None:
+    service.stock["q"].append(b"m")
+    client = await connect()
+    await client.session()
+    await client.receiver("q", credit=1)
+    number = (await client.until(TRANSFER)).field(1)
+    client.settle(number, None, accepted())
+    await client.until(DISPOSITION)
+    client.settle(number, None, modified(True))
+    await client.sender("other", 7)
+    assert [state.descriptor for _, state, _ in service.handlers[0].dispositions] == [ACCEPTED]
 
 
 async def test_a_huge_range_settles_what_there_is(connect: Any, service: Any) -> None:
