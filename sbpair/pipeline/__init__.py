@@ -34,7 +34,14 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `sbpair-backlog` and `servicebus` known to a Spark session."""
+    """Make `sbpair-backlog` and `servicebus` known to a Spark session.
+
+    Raises:
+        SparkUnavailableError: PySpark is older than 4.0, or PyArrow is missing.
+    """
+    from sbpair.pipeline.spark.session import check_installed
+
+    check_installed()
     from sbpair.pipeline.source.datasource import register as register_source
 
     register_source(spark)

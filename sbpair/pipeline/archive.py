@@ -34,7 +34,6 @@ from sbpair.pipeline.manifest import (
     Store,
     append,
     check_archive,
-    newest,
     refuse_overlap,
 )
 from sbpair.pipeline.paths import is_folder
@@ -44,7 +43,7 @@ from sbpair.pipeline.schemas import KEY_COLUMNS, MESSAGE_COLUMNS, message_schema
 from sbpair.pipeline.settling import Archived, Completing, Settled
 from sbpair.pipeline.source.options import queue_paths, spans_to_json
 from sbpair.pipeline.source.reader import find_spans
-from sbpair.pipeline.spans import Span, merged, overlapping, overlaps, pieces, uncovered
+from sbpair.pipeline.spans import Sharing, Span, merged, overlapping, overlaps, pieces, uncovered
 from sbpair.pipeline.units import ArchivedUnit, Archiving
 
 if TYPE_CHECKING:
@@ -159,11 +158,11 @@ def anything_behind(request: ArchiveRequest, manifest: Manifest, sources: Sequen
 
 
 def valid_covers(connection: Connection, pair: str, spans: Sequence[Span], manifest: Manifest) -> list[list[Covered]]:
-    """What the manifest covers of each span's queue as it is now; nothing of one that was deleted and made again."""
+    """What the manifest covers of each span as its queue is now; nothing of one that was deleted and made again."""
+    known = manifest.covered_of(pair)
 
     async def valid(span: Span) -> list[Covered]:
-        covered = [one for one in manifest.covered_of(pair, span.queue, span.dead_letter) if one.span.same_place(span)]
-        if not covered:
+        if not (covered := known(span)):
             return []
         receiver = connection.receiver(span.queue, dead_letter=span.dead_letter)
         try:
@@ -311,9 +310,9 @@ class _Run:
             self._report.bytes += one.bytes
             self._report.per_queue[one.queue] = self._report.per_queue.get(one.queue, 0) + one.rows
         self._report.files += len(files)
-        pair = self._request.pair.name
+        pair, written = self._request.pair.name, Sharing(files, lambda one: one.span)
         covered = tuple(
-            Covered(pair, one.queue, one.dead_letter, one.first, one.last, newest(files, one)) for one in spans
+            Covered(pair, one.queue, one.dead_letter, one.first, one.last, _newest(written(one))) for one in spans
         )
         only = self._request.wanted.text()
         side = self._request.side
@@ -431,7 +430,8 @@ class _Run:
         from pyspark.sql import functions as F
 
         spark, pair = self._session.spark, self._request.pair.name
-        files = [one for one in self._store.manifest().files if any(_holds(one, pair, span) for span in spans)]
+        files_of = self._store.manifest().files_of(pair)
+        files = list(dict.fromkeys(one for span in spans for one in files_of(span)))
         archived = within(spark, read_files(spark, self._store, files), spans)
         there = messages_in(spark, pair, self._request.config, spans).select(*LEDGER_KEY).distinct()
         rows = (
@@ -455,10 +455,10 @@ class _Run:
     def _new(self, spans: Sequence[Span], known: Callable[[Commit], Sequence[Covered]]) -> tuple[Covered, ...]:
         """What the archive covers of these spans, without what is known already."""
         pair, manifest = self._request.pair.name, self._store.manifest()
-        before = [one.span for commit in manifest.commits for one in known(commit) if one.pair == pair]
-        covered = [one.span for one in manifest.covered if one.pair == pair]
-        archived = merged(part for span in spans for part in overlaps(span, covered))
-        new = (part for span in archived for part in uncovered(span, before))
+        of_pair = (one.span for commit in manifest.commits for one in known(commit) if one.pair == pair)
+        before, covered = Sharing(of_pair, lambda one: one), manifest.covered_of(pair)
+        archived = merged(part for span in spans for part in overlaps(span, (one.span for one in covered(span))))
+        new = (part for span in archived for part in uncovered(span, before(span)))
         return tuple(Covered(pair, one.queue, one.dead_letter, one.first, one.last) for one in new)
 
     def _to_be_settled(self, spans: Sequence[Span]) -> "RDD[Settled] | None":
@@ -466,17 +466,12 @@ class _Run:
         manifest = self._store.manifest()
         with Connection.to(self._request.pair, "secondary") as connection:
             covers = valid_covers(connection, self._request.pair.name, spans, manifest)
-        valid = [
-            (span, one)
-            for span, covered in zip(spans, covers, strict=True)
-            for one in covered
-            if one.first <= span.last and one.last >= span.first
-        ]
+        files_of = manifest.files_of(self._request.pair.name)
         chosen = {
             file.path: file
-            for span, cover in valid
-            for file in manifest.files
-            if _holds(file, self._request.pair.name, span) and _holds(file, self._request.pair.name, cover.span)
+            for span, covered in zip(spans, covers, strict=True)
+            for part in overlaps(span, (one.span for one in covered))
+            for file in files_of(part)
         }
         if not chosen:
             return None
@@ -489,17 +484,21 @@ class _Run:
         )
         if not self._store.executors_write:
             return self._settled_by_rows(work, list(chosen.values()), spans)
-        places: dict[tuple[str, bool], Archived] = {}
-        for place in dict.fromkeys((one.queue, one.dead_letter) for one in spans):
-            of_place = [one for one in spans if (one.queue, one.dead_letter) == place]
-            files = [one for one in chosen.values() if (one.queue.lower(), one.dead_letter) == _folded(place)]
-            places[place] = Archived(
-                place,
-                tuple(str(Path(self._store.uri) / one.path) for one in files),
-                tuple((one.first, one.last) for one in of_place),
+        files: dict[tuple[str, bool], list[str]] = {}
+        for file in chosen.values():
+            files.setdefault(file.span.place, []).append(str(Path(self._store.uri) / file.path))
+        ranges: dict[tuple[str, bool], list[Span]] = {}
+        for span in spans:
+            ranges.setdefault(span.place, []).append(span)
+        archived = [
+            Archived(
+                (found[0].queue, found[0].dead_letter),
+                tuple(files.get(place, ())),
+                tuple((one.first, one.last) for one in found),
             )
-        context = self._session.context
-        return context.parallelize(list(places.values()), len(places)).map(work.of)
+            for place, found in ranges.items()
+        ]
+        return self._session.context.parallelize(archived, len(archived)).map(work.of)
 
     def _settled_by_rows(self, work: Completing, files: Sequence[ArchiveFile], spans: Sequence[Span]) -> "RDD[Settled]":
         """Where only Spark can read the archive: whole places in one task each."""
@@ -520,14 +519,9 @@ class _Run:
             self._report.left[reason] = self._report.left.get(reason, 0) + count
 
 
-def _folded(place: tuple[str, bool]) -> tuple[str, bool]:
-    """Names of entities are compared without case."""
-    return place[0].lower(), place[1]
-
-
-def _holds(file: ArchiveFile, pair: str, span: Span) -> bool:
-    same = (file.pair, file.queue.lower(), file.dead_letter) == (pair, span.queue.lower(), span.dead_letter)
-    return same and file.first <= span.last and file.last >= span.first
+def _newest(files: Sequence[ArchiveFile]) -> int | None:
+    """When the newest message of these files had been put into its queue."""
+    return max((one.last_enqueued_ms for one in files if one.last_enqueued_ms is not None), default=None)
 
 
 def _rounds(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:

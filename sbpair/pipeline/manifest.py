@@ -25,7 +25,7 @@ from sbpair.files import make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError
 from sbpair.pipeline.paths import spark_path
 from sbpair.pipeline.schemas import SCHEMA_VERSION
-from sbpair.pipeline.spans import Span, merged, uncovered
+from sbpair.pipeline.spans import Sharing, Span, merged, uncovered
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -50,6 +50,10 @@ class ArchiveFile:
     last: int
     first_enqueued_ms: int | None = None
     last_enqueued_ms: int | None = None
+
+    @property
+    def span(self) -> Span:
+        return Span(self.queue, self.dead_letter, self.first, self.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +158,11 @@ class Manifest:
     def covered(self) -> tuple[Covered, ...]:
         return tuple(one for commit in self.commits for one in commit.covered)
 
-    def covered_of(self, pair: str, queue: str, dead_letter: bool) -> list[Covered]:
-        place = pair, queue.lower(), dead_letter
-        return [one for one in self.covered if (one.pair, one.queue.lower(), one.dead_letter) == place]
+    def files_of(self, pair: str) -> Sharing[ArchiveFile]:
+        return Sharing((one for one in self.files if one.pair == pair), lambda one: one.span)
+
+    def covered_of(self, pair: str) -> Sharing[Covered]:
+        return Sharing((one for one in self.covered if one.pair == pair), lambda one: one.span)
 
     @property
     def rows(self) -> int:
@@ -171,19 +177,16 @@ class Manifest:
         return self._without(pair, lambda commit: (*commit.taken, *commit.taking))
 
     def _without(self, pair: str, removed: Callable[[Commit], Sequence[Covered]]) -> list[Span]:
-        return merged(part for one in self.files if one.pair == pair for part in self._not_among(one, removed))
+        by_time = ((commit.at * 1000, one) for commit in self.commits for one in removed(commit) if one.pair == pair)
+        gone = Sharing(by_time, lambda known: known[1].span)
 
-    def _not_among(self, file: ArchiveFile, removed: Callable[[Commit], Sequence[Covered]]) -> list[Span]:
-        """A taking says nothing of messages that came later: a queue that is made again counts from 1 again."""
-        newest = file.last_enqueued_ms
-        known = (
-            one.span
-            for commit in self.commits
-            if newest is not None and newest <= commit.at * 1000
-            for one in removed(commit)
-            if one.pair == file.pair
-        )
-        return uncovered(Span(file.queue, file.dead_letter, file.first, file.last), known)
+        def left(file: ArchiveFile) -> list[Span]:
+            """A taking says nothing of messages that came later: a queue that is made again counts from 1 again."""
+            newest = file.last_enqueued_ms
+            known = (one.span for at_ms, one in gone(file.span) if newest is not None and newest <= at_ms)
+            return uncovered(file.span, known)
+
+        return merged(part for file in self.files if file.pair == pair for part in left(file))
 
 
 def together(manifests: Iterable[Manifest]) -> Manifest:
@@ -311,19 +314,6 @@ def _read_commit(path: Path, number: int, *_is_the_same_file: int) -> Commit:
 
 def _name(number: int) -> str:
     return f"{number:08d}.json"
-
-
-def newest(files: Iterable[ArchiveFile], span: Span) -> int | None:
-    """When the newest message of a span had been put there, by the files that hold it."""
-    times = [
-        one.last_enqueued_ms
-        for one in files
-        if one.last_enqueued_ms is not None
-        and (one.queue, one.dead_letter) == (span.queue, span.dead_letter)
-        and one.first <= span.last
-        and one.last >= span.first
-    ]
-    return max(times, default=None)
 
 
 def append(store: Store, commit: Commit, *, still_valid: Any = None) -> Commit:

@@ -107,7 +107,18 @@ def struct(columns: tuple[tuple[str, ...], ...]) -> "StructType":
 
 
 def arrow_schema(columns: tuple[tuple[str, ...], ...] = MESSAGE_COLUMNS) -> "pa.Schema":
-    """The columns as Arrow, exactly as Spark wants them."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+    """The columns as Arrow, exactly as every release of Spark wants them."""
+    import pyarrow as pa
 
-    return to_arrow_schema(struct(columns), timezone="UTC")
+    entry = pa.struct([("type", pa.string()), ("value", pa.string())])
+    kinds = {
+        PROPERTIES_TYPE: pa.map_(pa.string(), entry),
+        "string": pa.string(),
+        "boolean": pa.bool_(),
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "double": pa.float64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "binary": pa.binary(),
+    }
+    return pa.schema([(name, kinds[kind]) for name, kind, *_ in columns])

@@ -63,8 +63,9 @@ class Cluster:
             time.sleep(0.1)
         raise AssertionError(log.read_text(errors="replace")[-2000:])
 
-    def has_executors(self) -> bool:
-        return bool(self._executors())
+    def executors(self) -> int:
+        """How many there are."""
+        return len(self._executors())
 
     def _executors(self) -> list[int]:
         return [

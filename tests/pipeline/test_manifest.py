@@ -38,7 +38,7 @@ def test_what_is_committed_is_read_back(tmp_path: Path) -> None:
     manifest = store.manifest()
     assert [commit.number for commit in manifest.commits] == [1, 2]
     assert [one.path for one in manifest.files] == ["data/b.parquet"]
-    assert manifest.covered_of("shop", "Q", False) == [covered]
+    assert manifest.covered_of("shop")(Span("Q", False, 1, 10)) == [covered]
     assert manifest.rows == 10
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpair.core.message import PARTITION_SHIFT
-from sbpair.pipeline.spans import Span, merged, occupied, overlapping, pieces, uncovered
+from sbpair.pipeline.spans import Sharing, Span, merged, occupied, overlapping, pieces, uncovered
 
 numbers = st.integers(min_value=1, max_value=400)
 spans = st.builds(lambda one, other: Span("q", False, min(one, other), max(one, other)), numbers, numbers)
@@ -36,6 +36,13 @@ def test_pieces_are_the_span_in_order(span: Span, most: int) -> None:
     cut = pieces([span], most)
     assert [number for piece in cut for number in range(piece.first, piece.last + 1)] == sorted(held([span]))
     assert max(piece.width for piece in cut) <= most
+
+
+@given(spans, st.lists(spans, max_size=8))
+def test_what_shares_numbers_is_found(wanted: Span, there: list[Span]) -> None:
+    of_others = [Span("p", False, 1, 400), Span("q", True, 1, 400)]
+    found = Sharing([*there, *of_others], lambda span: span)(Span("Q", False, wanted.first, wanted.last))
+    assert sorted(found) == sorted(span for span in there if held([span]) & held([wanted]))
 
 
 def test_other_queues_dead_letters_and_partitions_cover_nothing() -> None:

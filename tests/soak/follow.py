@@ -195,7 +195,7 @@ class Campaign:
         if self.process.poll() is not None:
             raise SystemExit(f"{self.program} ended by itself with {self.process.returncode}.\n{self.said()}")
         committed = self.commits() > before
-        if self.cluster is not None and self.chance.random() < 0.5 and self.cluster.has_executors():
+        if self.cluster is not None and self.chance.random() < 0.5 and self.cluster.executors():
             self.cluster.kill_an_executor()
             return f"{self.program} executor", committed
         self.end()

@@ -12,13 +12,7 @@ that the configuration or the options give them.
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-)
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from sbpair.pipeline.errors import marking_errors
@@ -26,9 +20,11 @@ from sbpair.pipeline.schemas import source_columns, struct
 from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.source.reader import BacklogReader, FilteringReader
 from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
+from sbpair.pipeline.spark.session import check_release
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
 
 class BacklogDataSource(DataSource):
@@ -49,19 +45,22 @@ class BacklogDataSource(DataSource):
             return self.reads_by(ReadOptions.parse(self.options, of_backlog=self.of_backlog), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from sbpair.pipeline.streaming.reader import QueueStreamReader
-
         with marking_errors():
+            # Before it, a source is not told where its query stands: it can see no loss, and keep to no limit.
+            check_release((4, 2), "readStream")
+            from sbpair.pipeline.streaming.reader import QueueStreamReader
+
             return QueueStreamReader(ReadOptions.parse(self.options, of_backlog=self.of_backlog, stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with marking_errors():
             return ReplayWriter(self._write_options(overwrite, stream=False), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from sbpair.pipeline.source.writer import ReplayStreamWriter
-
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamArrowWriter":
         with marking_errors():
+            check_release((4, 1), "writeStream")
+            from sbpair.pipeline.streaming.writer import ReplayStreamWriter
+
             return ReplayStreamWriter(self._write_options(overwrite, stream=True), schema)
 
     def _write_options(self, overwrite: bool, *, stream: bool) -> WriteOptions:

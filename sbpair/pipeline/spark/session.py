@@ -334,9 +334,19 @@ def check_installed() -> None:
                 f"This needs PySpark and PyArrow, and {name} is not installed.",
                 hint="pip install 'sbpair[spark,java]'",
             )
+    check_release((4, 0), "This")
+
+
+def check_release(least: tuple[int, int], what: str) -> None:
+    """Raises SparkUnavailableError: `what` needs this release of Spark, and an older one is installed."""
     found = _pyspark_version()
-    if tuple(int(part) for part in found.split(".")[:2]) < (4, 2):
-        raise SparkUnavailableError(f"PySpark {found} is too old; 4.2 or newer is needed.")
+    if tuple(int(part) for part in found.split(".")[:2]) < least:
+        needed = ".".join(map(str, least))
+        raise SparkUnavailableError(
+            f"{what} needs Spark {needed} or newer, and this is PySpark {found}.",
+            hint="Spark 4.0 brought data sources in Python, 4.1 streams that write Arrow, 4.2 limits of a micro-batch: "
+            "sbpair help spark",
+        )
 
 
 def _pyspark_version() -> str:
