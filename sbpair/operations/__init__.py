@@ -54,7 +54,15 @@ if TYPE_CHECKING:
 
 _MODULES = {
     ".ports": ("Ends", "Sides"),
-    "audit": ("AuditRequest", "AuditedPair", "append_history", "audit", "audit_namespace", "audit_snapshot"),
+    "audit": (
+        "AuditRequest",
+        "AuditedPair",
+        "append_history",
+        "audit",
+        "audit_namespace",
+        "audit_snapshot",
+        "read_history",
+    ),
     "cleanup": ("CleanupRequest", "EmptyRequest", "cleanup", "empty"),
     "cost": ("Compared", "CostRequest", "Estimated", "compare_costs", "estimate_cost"),
     "dead_letters": (

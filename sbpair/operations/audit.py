@@ -1,18 +1,22 @@
 """`audit`: read both namespaces of a pair into one snapshot, and judge it by the checks."""
 
 import asyncio
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from sbpair.concurrency import run_until
+from sbpair.core.durations import epoch_seconds
 from sbpair.core.errors import UsageError, unwritable
 from sbpair.core.inspection import audit as checks
 from sbpair.core.inspection.audit.result import AuditedPair, history_line
 from sbpair.core.inspection.snapshot import Snapshot
+from sbpair.core.inspection.trend import COUNTS, Audit
 from sbpair.core.pairing import Pair
-from sbpair.core.redact import json_text
+from sbpair.core.redact import json_text, quoted
 from sbpair.core.serialization import to_plain
 from sbpair.files import make_private_folder, open_private
 from sbpair.ports import Ends, Observer, Sides
@@ -20,10 +24,20 @@ from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.gather import gather, gather_namespace
 
-__all__ = ["AuditRequest", "AuditedPair", "append_history", "audit", "audit_namespace", "audit_snapshot"]
+__all__ = [
+    "AuditRequest",
+    "AuditedPair",
+    "append_history",
+    "audit",
+    "audit_namespace",
+    "audit_snapshot",
+    "read_history",
+]
 
 MOST_DESTINATIONS = 16
 """Messages of each backlog queue that are browsed for where they are to go."""
+MOST_LINE_BYTES = 64 * 1024 * 1024
+"""Of a history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +141,52 @@ def append_history(folder: Path, audited: AuditedPair) -> None:
             file.write(line.encode() + b"\n")
     except OSError as error:
         raise unwritable(folder, error) from error
+
+
+def read_history(folder: Path, *, since: float | None = None) -> list[Audit]:
+    """The audits of a history folder in the order of their times, each once; from `since` (UTC epoch seconds) on.
+
+    Raises:
+        UsageError: no such folder, or a line that is not of a history.
+    """
+    if not folder.exists():
+        raise UsageError(f"There is no {folder}.", hint="sbpair audit --history DIR writes a history.")
+    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]
+    found = {(one.pair, one.at): one for file in files for one in _audits(file)}
+    wanted = (one for one in found.values() if since is None or one.at >= since)
+    return sorted(wanted, key=lambda one: (one.pair, one.at))
+
+
+def _audits(file: Path) -> Iterator[Audit]:
+    try:
+        with file.open("rb") as opened:
+            for line in iter(lambda: opened.readline(MOST_LINE_BYTES), b""):
+                if line.strip():
+                    yield _audit(line, file)
+    except OSError as error:
+        raise UsageError(f"Cannot read the history {file}: {error}.") from error
+
+
+def _audit(line: bytes, file: Path) -> Audit:
+    """Anything but time and pair may be missing: older releases wrote less."""
+    try:
+        read = json.loads(line)
+        at, pair = epoch_seconds(read["taken_at"]), read["pair"]
+        if not isinstance(pair, str):
+            raise TypeError("the pair is no text")
+        return Audit(
+            pair,
+            at,
+            {str(code): int(count or 0) for code, count in (read.get("findings") or {}).items()},
+            frozenset(map(str, read.get("skipped") or ())),
+            _queues(read.get("queues")),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        shown = line[:100].decode(errors="replace").strip()
+        raise UsageError(f"{file} has a line that is not of an audit history: {quoted(shown)}.") from error
+
+
+def _queues(read: Any) -> Mapping[str, Mapping[str, int]] | None:
+    if read is None:
+        return None
+    return {str(one.get("queue")): {name: int(one.get(name) or 0) for name in COUNTS} for one in read if one}

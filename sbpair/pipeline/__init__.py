@@ -17,7 +17,6 @@ A backlog on its way: source or streaming read it, archive keeps it, analysis, r
     follow      archives what comes, round after round; importing: what a drain has kept in files
     runs        where a run stands, and what the last one left
     reports     what archive, replay and reconcile report
-    trend       audit histories; needs no Spark
     spark       Spark itself: Java, the JVM, the session, progress of jobs
 
 Nothing here imports PySpark or PyArrow before it is used. From another project:

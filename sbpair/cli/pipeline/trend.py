@@ -17,7 +17,7 @@ from sbpair.render.page import Card, Cards, Line, Lines, Page, Section, Text, To
 from sbpair.render.result import CommandResult, Table, columns
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.trend import Reading, Trend
+    from sbpair.core.inspection.trend import Reading, Trend
 
 FINDING_COLUMNS = columns(
     "pair",
@@ -43,7 +43,7 @@ GROWTH_COLUMNS = columns(
 )
 
 
-@command(output="pipeline.trend:Trend", page=True)
+@command(output="core.inspection.trend:Trend", page=True)
 def trend(
     options: Options,
     history: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that audits wrote to with --history.")],
@@ -59,11 +59,12 @@ def trend(
       sbpair audit --history history/          # from cron, every hour
       sbpair pipeline trend history/ --last 14d --html trend.html
     """
-    from sbpair.pipeline import trend as trends
+    from sbpair.core.inspection import trend as trends
+    from sbpair.operations.audit import read_history
 
     seconds = duration_option(last)
     since = None if seconds is None else datetime.now(UTC).timestamp() - seconds
-    audits = trends.read_history(history, since=since)
+    audits = read_history(history, since=since)
     if not audits:
         raise UsageError(f"No audits in {history}{f' of the last {last}' if last else ''}.")
     result = trend_result(trends.trend(audits))

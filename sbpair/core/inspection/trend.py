@@ -5,26 +5,22 @@ of hourly audits. A finding that flaps was there in one audit and gone in the ne
 could not run its check says nothing about it.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, Literal
 
-from sbpair.core.durations import epoch_seconds, format_duration
+from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection import audit as checks
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
-from sbpair.core.redact import quoted
 from sbpair.core.serialization import AS_TIME, HIDDEN, published, rounded
 
 QUEUE_CAPACITY_BYTES: Final = DOCUMENTED_SETTINGS.max_size_in_megabytes * 1024 * 1024
 """Size of a backlog queue ("Paired Namespaces: Implementation Details and Cost")."""
 FLAPPING_CHANGES: Final = 3
 """So often come or gone, and a finding flaps."""
-_COUNTS: Final = ("active", "dead_letter", "scheduled", "size_bytes")
-_MOST_LINE_BYTES: Final = 64 * 1024 * 1024
+COUNTS: Final = ("active", "dead_letter", "scheduled", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,62 +127,13 @@ def trend(history: Sequence[Audit]) -> Trend:
     return Trend(readings(history), growth(history), findings(history))
 
 
-def read_history(folder: Path, *, since: float | None = None) -> list[Audit]:
-    """The audits of a history folder in the order of their times, each once; from `since` (UTC epoch seconds) on.
-
-    Raises:
-        UsageError: no such folder, or a line that is not of a history.
-    """
-    if not folder.exists():
-        raise UsageError(f"There is no {folder}.", hint="sbpair audit --history DIR writes a history.")
-    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]
-    found = {(one.pair, one.at): one for file in files for one in _audits(file)}
-    wanted = (one for one in found.values() if since is None or one.at >= since)
-    return sorted(wanted, key=lambda one: (one.pair, one.at))
-
-
-def _audits(file: Path) -> Iterator[Audit]:
-    try:
-        with file.open("rb") as opened:
-            for line in iter(lambda: opened.readline(_MOST_LINE_BYTES), b""):
-                if line.strip():
-                    yield _audit(line, file)
-    except OSError as error:
-        raise UsageError(f"Cannot read the history {file}: {error}.") from error
-
-
-def _audit(line: bytes, file: Path) -> Audit:
-    """Anything but time and pair may be missing: older releases wrote less."""
-    try:
-        read = json.loads(line)
-        at, pair = epoch_seconds(read["taken_at"]), read["pair"]
-        if not isinstance(pair, str):
-            raise TypeError("the pair is no text")
-        return Audit(
-            pair,
-            at,
-            {str(code): int(count or 0) for code, count in (read.get("findings") or {}).items()},
-            frozenset(map(str, read.get("skipped") or ())),
-            _queues(read.get("queues")),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        shown = line[:100].decode(errors="replace").strip()
-        raise UsageError(f"{file} has a line that is not of an audit history: {quoted(shown)}.") from error
-
-
-def _queues(read: Any) -> Mapping[str, Mapping[str, int]] | None:
-    if read is None:
-        return None
-    return {str(one.get("queue")): {name: int(one.get(name) or 0) for name in _COUNTS} for one in read if one}
-
-
 def readings(history: Iterable[Audit]) -> tuple[Reading, ...]:
     """Per audit: what was in the pair's backlog queues."""
 
     def summed(one: Audit) -> list[int | None]:
         if one.queues is None:
-            return [None] * len(_COUNTS)
-        return [sum(queue[name] for queue in one.queues.values()) for name in _COUNTS]
+            return [None] * len(COUNTS)
+        return [sum(queue[name] for queue in one.queues.values()) for name in COUNTS]
 
     return tuple(Reading(one.pair, one.at, *summed(one)) for one in history)
 

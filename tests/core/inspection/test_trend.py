@@ -17,8 +17,9 @@ from sbpair.core.errors import UsageError
 from sbpair.core.inspection.audit import AuditReport
 from sbpair.core.inspection.audit.result import history_line
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
+from sbpair.core.inspection.trend import QUEUE_CAPACITY_BYTES, Audit, findings, growth, trend
 from sbpair.core.serialization import to_plain
-from sbpair.pipeline.trend import QUEUE_CAPACITY_BYTES, Audit, findings, growth, read_history, trend
+from sbpair.operations.audit import read_history
 from tests.cli.schema_checks import check_data, check_document
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
