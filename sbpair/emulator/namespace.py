@@ -228,6 +228,10 @@ class Namespace:
         """Make a topic; see `create`."""
         return cast(Topic, self.create(path, description or TopicDescription(), named=named))
 
+    def update_topic(self, path: str, description: TopicDescription, *, named: Collection[str] = ()) -> Topic:
+        """See `update`."""
+        return cast(Topic, self.update(path, description, named=named))
+
     def delete_topic(self, path: str) -> None:
         """Delete a topic and its subscriptions. Raises EntityError 404."""
         self._drop(self._existing(path, Topic))
