@@ -22,10 +22,31 @@ from typing import Any
 
 from aiohttp import WSMsgType
 
+from sbpair.amqp.frames import FrameBuffer, FramingError, transfer_head
+from sbpair.amqp.performatives import (
+    ATTACH,
+    BEGIN,
+    COORDINATOR,
+    DECLARE,
+    DETACH,
+    DISCHARGE,
+    DISPOSITION,
+    END,
+    FLOW,
+    OPEN,
+    SOURCE,
+    TARGET,
+    TRANSACTIONAL_STATE,
+    TRANSFER,
+    accepted,
+    perform,
+    read_performative,
+    released,
+)
 from sbpair.amqp.sections import build, read, scan
 from sbpair.amqp.types import AmqpError, Described, Symbol, Uint, Ulong
 from sbpair.azure.errors import WireError
-from sbpair.azure.frames import FrameBuffer, performative_end
+from sbpair.azure.frames import performative_end
 from sbpair.cli.failover.records import InputFormat, to_payload
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.core.errors import SbpairError, UsageError
@@ -55,30 +76,8 @@ from sbpair.engine.auth import (
 from sbpair.engine.budgets import Memory
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.connection import Connection
-from sbpair.engine.errors import EntityError
-from sbpair.engine.frames import FramingError, transfer_head
+from sbpair.engine.errors import EntityError, rejected
 from sbpair.engine.link import Link, LinkHandler
-from sbpair.engine.performatives import (
-    ATTACH,
-    BEGIN,
-    COORDINATOR,
-    DECLARE,
-    DETACH,
-    DISCHARGE,
-    DISPOSITION,
-    END,
-    FLOW,
-    OPEN,
-    SOURCE,
-    TARGET,
-    TRANSACTIONAL_STATE,
-    TRANSFER,
-    accepted,
-    perform,
-    read_performative,
-    rejected,
-    released,
-)
 from sbpair.gateway.door import DoorConnection
 from sbpair.gateway.heads import put_head, read_head
 from sbpair.gateway.keys import KeyRing
@@ -199,7 +198,7 @@ def frame(random_: random.Random) -> None:
             for _, body in buffer.feed(piece):
                 if len(body):
                     performative_end(body)
-    except WireError:
+    except (FramingError, WireError):
         return
 
 

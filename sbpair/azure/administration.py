@@ -100,9 +100,8 @@ class DataPlaneAdmin:
             )
 
     async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
-        client, tried = self._client.sdk, f"update queue {path} on {self._access.label}"
-        check_scope(self._access, path, tried)
-        with changing(tried, path):
+        client = self._client.sdk
+        with self._changing(f"update queue {path} on {self._access.label}", path):
             present = await self._client.answer(client.get_queue(path, **READ))
             for name in SETTINGS_OF[EntityKind.QUEUE]:
                 value = getattr(settings, name)
@@ -115,9 +114,7 @@ class DataPlaneAdmin:
         return updated
 
     async def delete_queue(self, path: str) -> None:
-        tried = f"delete queue {path} on {self._access.label}"
-        check_scope(self._access, path, tried)
-        with changing(tried, path):
+        with self._changing(f"delete queue {path} on {self._access.label}", path):
             await self._client.answer(self._client.sdk.delete_queue(path, **WRITE))
 
     async def list_topics(self) -> AsyncIterator[TopicFacts]:
@@ -156,6 +153,13 @@ class DataPlaneAdmin:
         """Around one call about an entity, or (no path) about the namespace as a whole."""
         check_scope(self._access, path, tried)
         with translating(tried, path, within_seconds=self._access.call_seconds):
+            yield
+
+    @contextmanager
+    def _changing(self, tried: str, path: str) -> Iterator[None]:
+        """Around an update or a delete."""
+        check_scope(self._access, path, tried)
+        with changing(tried, path):
             yield
 
     async def close(self) -> None:

@@ -1,12 +1,6 @@
-"""The few AMQP frames written here byte by byte, transfers of encoded messages and dispositions; and what is read from
-such messages and put around them: receipts' facts, batches, schedule requests.
+"""What is read from frames and encoded messages past the SDK, and put around messages: receipts' facts, batches,
+schedule requests, dead-lettering. The frames themselves are those of `amqp.frames`."""
 
-The SDK encodes a message from its object model and a disposition from a tuple; both are slow, and the first is lossy.
-Everything else on the connection stays the SDK's. Sources: AMQP 1.0 §2.3 (framing), §2.7.5 (transfer), §2.7.6
-(disposition), §3.4 (delivery states).
-"""
-
-import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
@@ -15,9 +9,10 @@ from uuid import UUID
 
 from sbpair.amqp import sections
 from sbpair.amqp.decoding import decode, skip
-from sbpair.amqp.encoding import encode
-from sbpair.amqp.sections import HeaderField, PropertyField, Section
-from sbpair.amqp.types import AmqpDecodeError, AmqpError, Described, MapPairs, Symbol, Ulong
+from sbpair.amqp.frames import read_uint
+from sbpair.amqp.performatives import ERROR, REJECTED, perform
+from sbpair.amqp.sections import HeaderField, PropertyField, Section, section_bytes
+from sbpair.amqp.types import AmqpDecodeError, AmqpError, Described, MapPairs, Symbol, describe
 from sbpair.azure.errors import WireError
 from sbpair.core.message import Decoded, Received, State
 from sbpair.core.rewrite import MAX_DELIVERY_COUNT, MAX_SEQUENCE_NUMBER, read_delivered
@@ -26,23 +21,15 @@ MESSAGE_FORMAT = 0
 BATCH_FORMAT = 0x80013700
 """Message format of a batch: the body has one Data section per message, each a whole encoded message."""
 
-ACCEPTED = b"\x00\x53\x24\x45"
-RELEASED = b"\x00\x53\x26\x45"
-MODIFIED_FAILED = b"\x00\x53\x27\xc0\x02\x01\x41"
-MODIFIED_UNDELIVERABLE = b"\x00\x53\x27\xc0\x03\x02\x41\x41"
 MOST_REASON_CHARACTERS = 4096
 """Service Bus quotas: the longest dead-letter reason and description."""
 DEAD_LETTER_CONDITION = "com.microsoft:dead-letter"
 
-_HEADER_BYTES = 8
-_MAX_FRAME_BYTES = 1 << 24
-"""Far above the 1 MiB that the SDK lets the peer send."""
 _MAX_PERFORMATIVE_BYTES = 1 << 16
 """Far above any that a broker sends: the largest carry an error with its text."""
 _DESCRIPTOR = b"\x00\x53"
 _LIST_0, _LIST_8, _LIST_32 = 0x45, 0xC0, 0xD0
-_UINT_0, _UINT_8, _UINT_32, _BINARY_8 = 0x43, 0x52, 0x70, 0xA0
-_MAX_UINT = 2**32 - 1
+_BINARY_8 = 0xA0
 _TRANSFER_8 = b"\x00\x53\x14\xc0"
 _FLAGS = tuple(map(bytes, product((0x40, 0x42), (0x40, 0x42), (0x40, 0x41, 0x42))))
 _FIELDS_OF = {
@@ -53,13 +40,9 @@ _FIELDS_OF = {
 }
 """How many fields a transfer has that goes on like this behind its tag: message format 0, settled or not, no more to
 come, and no state, not resumed, not aborted, if that is said at all."""
-_PROTOCOL = int.from_bytes(b"AMQP", "big")
-_FRAME_HEADER = struct.Struct(">IBBH")
-_FIXED_OVERHEAD_BYTES = 64
-"""Room for a frame header and a transfer performative, which is at most 41 bytes with a 4-byte tag."""
 
 
-def rejected(reason: str, description: str) -> bytes:
+def rejected(reason: str, description: str) -> Described:
     """The outcome that dead-letters a message with a reason and a description.
 
     Both are cut to the 4,096 characters that the service keeps: they can repeat what a message said, and a frame larger
@@ -67,106 +50,12 @@ def rejected(reason: str, description: str) -> bytes:
     """
     reason, description = reason[:MOST_REASON_CHARACTERS], description[:MOST_REASON_CHARACTERS]
     info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
-    error = Described(Ulong(0x1D), [Symbol(DEAD_LETTER_CONDITION), description, info])
-    return encode(Described(Ulong(0x25), [error]))
+    return describe(REJECTED, [describe(ERROR, [Symbol(DEAD_LETTER_CONDITION), description, info])])
 
 
-MOST_TRANSACTION_ID_BYTES = 64
-"""The service's are 16 bytes; a longer one would not fit the short forms of the frames here."""
-
-
-DECLARE = b"\x00\x53\x77\x00\x53\x31\xc0\x02\x01\x40"
-"""The message that asks the coordinator for a transaction (§4.5.2)."""
-
-
-def discharge(transaction_id: bytes, *, fail: bool) -> bytes:
-    """The message that ends a transaction (§4.5.3): with `fail`, as if nothing of it had been."""
-    fields = b"\xa0%c%b%b" % (len(transaction_id), transaction_id, b"\x41" if fail else b"\x42")
-    return b"\x00\x53\x77\x00\x53\x32\xc0%c\x02%b" % (len(fields) + 1, fields)
-
-
-def transactional(transaction_id: bytes, outcome: bytes = b"") -> bytes:
-    """The delivery state that puts a transfer, or a settlement with this encoded outcome, into a transaction.
-
-    Raises:
-        WireError: an id that is longer than any service's.
-    """
-    if len(transaction_id) > MOST_TRANSACTION_ID_BYTES:
-        raise WireError("amqp:decode-error", f"A transaction id of {len(transaction_id)} bytes came in.")
-    fields = b"\xa0%c%b%b" % (len(transaction_id), transaction_id, outcome)
-    return b"\x00\x53\x34\xc0%c%c%b" % (len(fields) + 1, 2 if outcome else 1, fields)
-
-
-def transfer_frames(
-    channel: int,
-    handle: int,
-    delivery_id: int,
-    tag: bytes,
-    message_format: int,
-    payload: bytes,
-    max_frame_bytes: int,
-    state: bytes = b"",
-) -> tuple[bytes, int]:
-    """One delivery as transfer frames no larger than the peer takes; returns the bytes and the number of frames.
-    `state`: an encoded delivery state to go with it (`transactional`)."""
-    room = max_frame_bytes - _FIXED_OVERHEAD_BYTES - len(state)
-    if len(payload) <= room:
-        return _transfer(channel, handle, delivery_id, tag, message_format, False, payload, state), 1
-    frames = []
-    for start in range(0, len(payload), room):
-        last = start + room >= len(payload)
-        piece = payload[start : start + room]
-        frames.append(_transfer(channel, handle, delivery_id, tag, message_format, not last, piece, state))
-    return b"".join(frames), len(frames)
-
-
-def _transfer(
-    channel: int,
-    handle: int,
-    delivery_id: int,
-    tag: bytes,
-    message_format: int,
-    more: bool,
-    payload: bytes,
-    state: bytes,
-) -> bytes:
-    fields = b"\x70%b\x70%b\xa0%c%b\x70%b\x42%b" % (
-        struct.pack(">I", handle),
-        struct.pack(">I", delivery_id),
-        len(tag),
-        tag,
-        struct.pack(">I", message_format),
-        b"\x41" if more else b"\x42",
-    )
-    if not state:
-        return _frame(channel, b"\x00\x53\x14\xc0%c\x06%b" % (len(fields) + 1, fields), payload)
-    fields += b"\x40" + state
-    performative = b"\x00\x53\x14\xc0%c\x08%b" % (len(fields) + 1, fields)
-    return _frame(channel, performative, payload)
-
-
-def disposition_frame(
-    channel: int, delivery_id: int, outcome: bytes, *, settled: bool, last: int | None = None
-) -> bytes:
-    """The receiver's disposition for one delivery, or for all up to `last`; `settled=False` asks the sender to
-    confirm."""
-    until = b"\x40" if last is None or last == delivery_id else b"\x70" + struct.pack(">I", last)
-    flag = b"\x41" if settled else b"\x42"
-    fields = b"\x41\x70%b%b%b%b" % (struct.pack(">I", delivery_id), until, flag, outcome)
-    if len(fields) < 255:
-        return _frame(channel, b"\x00\x53\x15\xc0%c\x05%b" % (len(fields) + 1, fields), b"")
-    size = struct.pack(">II", len(fields) + 4, 5)
-    return _frame(channel, b"\x00\x53\x15\xd0%b%b" % (size, fields), b"")
-
-
-def flow_frame(
-    channel: int, session: tuple[int, int, int, int], handle: int, delivery_count: int, credit: int
-) -> bytes:
-    """The credit of a link (§2.7.4). `session`: next incoming id, incoming window, next outgoing id, outgoing window;
-    serial numbers may have outgrown their 32 bits."""
-    values = (*session, handle, delivery_count, credit)
-    fields = b"".join(b"\x70" + (value & _MAX_UINT).to_bytes(4, "big") for value in values)
-    return _frame(channel, b"\x00\x53\x13\xc0%c%c%b" % (len(fields) + 1, len(values), fields), b"")
+def request_of(code: int, *fields: Any) -> bytes:
+    """The message that asks the coordinator to declare a transaction (§4.5.2), or to end it (§4.5.3)."""
+    return section_bytes(Section.VALUE, perform(code, list(fields)))
 
 
 def whole_transfer(body: memoryview) -> tuple[int, int, bytes, bytes] | None:
@@ -176,66 +65,16 @@ def whole_transfer(body: memoryview) -> tuple[int, int, bytes, bytes] | None:
         return None
     try:
         end = 5 + body[4]
-        handle, position = _uint(body, 6)
-        delivery_id, position = _uint(body, position)
+        handle, position = read_uint(body, 6)
+        delivery_id, position = read_uint(body, position)
         if body[position] != _BINARY_8:
             return None
         tag_end = position + 2 + body[position + 1]
-    except IndexError:
+    except (IndexError, AmqpDecodeError):
         return None
-    if handle < 0 or delivery_id < 0 or end > len(body) or _FIELDS_OF.get(bytes(body[tag_end:end])) != body[5]:
+    if handle is None or delivery_id is None or end > len(body) or _FIELDS_OF.get(bytes(body[tag_end:end])) != body[5]:
         return None
     return handle, delivery_id, bytes(body[position + 2 : tag_end]), bytes(body[end:])
-
-
-def _uint(body: memoryview, position: int) -> tuple[int, int]:
-    """A uint in one of its three forms and where it ends; -1 for anything else."""
-    code = body[position]
-    if code == _UINT_8:
-        return body[position + 1], position + 2
-    if code == _UINT_0:
-        return 0, position + 1
-    if code == _UINT_32:
-        return int.from_bytes(body[position + 1 : position + 5], "big"), position + 5
-    return -1, position
-
-
-def _frame(channel: int, performative: bytes, payload: bytes) -> bytes:
-    size = _HEADER_BYTES + len(performative) + len(payload)
-    return b"%b\x02\x00%b%b%b" % (struct.pack(">I", size), struct.pack(">H", channel), performative, payload)
-
-
-class FrameBuffer:
-    """Cuts what a socket delivers into frames; keeps the incomplete rest."""
-
-    def __init__(self, start: bytes = b"") -> None:
-        self._rest = start
-
-    def feed(self, chunk: bytes) -> list[tuple[int, memoryview]]:
-        """Whole frames now complete, as (channel, body); the body of an empty frame is empty, and a protocol header
-        (§2.2), which is 8 bytes without a frame around them, is its own body.
-
-        Raises:
-            WireError: a size that no frame can have: the stream is not AMQP.
-        """
-        data = self._rest + chunk if self._rest else chunk
-        view = memoryview(data)
-        position, end = 0, len(data)
-        frames = []
-        while end - position >= _HEADER_BYTES:
-            size, offset, _, channel = _FRAME_HEADER.unpack_from(data, position)
-            if size == _PROTOCOL:
-                frames.append((0, view[position : position + _HEADER_BYTES]))
-                position += _HEADER_BYTES
-                continue
-            if not _HEADER_BYTES <= size <= _MAX_FRAME_BYTES or offset < 2:
-                raise WireError("amqp:connection:framing-error", f"The answer is not AMQP: {data[position:][:8]!r}...")
-            if end - position < size:
-                break
-            frames.append((channel, view[position + 4 * offset : position + size]))
-            position += size
-        self._rest = data[position:]
-        return frames
 
 
 def performative_end(body: memoryview) -> int:

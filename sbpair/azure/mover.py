@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from sbpair.azure import frames
+from sbpair.amqp.performatives import accepted, in_transaction
 from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.links import Link
 from sbpair.azure.receiver import PEEK, UPDATE, AzureReceiver, Receipt
@@ -115,7 +115,7 @@ async def _send_and_take(
 ) -> None:
     """All at once. Raises what was refused, a send before the rest."""
     sending = [
-        link.send(payload, message_format, frames.transactional(transaction)).confirmed
+        link.send(payload, message_format, in_transaction(transaction)).confirmed
         for _, payload, message_format in transfers(link, payloads)
     ]
     *sent, taken = await asyncio.gather(*sending, take(transaction), return_exceptions=True)
@@ -223,7 +223,7 @@ class AzureMover(AzureReceiver):
         self, wire: TransactedWire, transaction: bytes, deliveries: dict[int, Delivery], tokens: dict[int, UUID]
     ) -> None:
         """Complete in the transaction, all at once. Raises what was refused."""
-        state = frames.transactional(transaction, frames.ACCEPTED)
+        state = in_transaction(transaction, accepted())
         completing = {place: wire.settle(one, state, "accepted") for place, one in deliveries.items()}
         *answers, by_token = await asyncio.gather(
             *completing.values(), self._complete_by_token(wire, transaction, tokens), return_exceptions=True

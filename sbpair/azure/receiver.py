@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from sbpair.amqp.performatives import accepted, modified
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.frames import to_received
@@ -101,9 +102,9 @@ _SESSIONS_PAGE = 100
 _PEEK_LOCK_MODE = 1
 _TOKEN_BYTES = 16
 _ON_LINK = {
-    Disposition.COMPLETE: (frames.ACCEPTED, "accepted"),
-    Disposition.ABANDON: (frames.MODIFIED_FAILED, "modified"),
-    Disposition.DEFER: (frames.MODIFIED_UNDELIVERABLE, "modified"),
+    Disposition.COMPLETE: (accepted(), "accepted"),
+    Disposition.ABANDON: (modified(), "modified"),
+    Disposition.DEFER: (modified(undeliverable=True), "modified"),
 }
 _BY_REQUEST = {
     Disposition.COMPLETE: "completed",

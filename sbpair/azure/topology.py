@@ -10,17 +10,14 @@ from sbpair.azure.administration import (
     counts_of,
     create_options,
     epoch_of,
-    make_administration_client,
     sdk_name,
     sdk_value,
     settings_of,
 )
 from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed
-from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check_scope
-from sbpair.azure.errors import translating
+from sbpair.azure.client import READ, WRITE, a_text
 from sbpair.concurrency import side_by_side
-from sbpair.core.access import NamespaceAccess
-from sbpair.core.entities import AccessRule, EntityFacts, EntityKind, EntitySettings, NamespaceFacts, RuleFacts, Values
+from sbpair.core.entities import AccessRule, EntityFacts, EntityKind, EntitySettings, RuleFacts, Values
 from sbpair.core.errors import EntityNotFoundError
 from sbpair.core.names import subscription_of, subscription_path
 from sbpair.service import CORRELATION_FIELDS
@@ -29,22 +26,12 @@ READS_AT_ONCE = 8
 """Topics, or subscriptions, that are read at a time."""
 
 
-class DataPlaneTopology:
+class DataPlaneTopology(DataPlaneAdmin):
     """Every entity of one namespace, by connection string or Entra ID (Azure Service Bus Data Owner)."""
-
-    def __init__(self, access: NamespaceAccess) -> None:
-        self._access = access
-        self._admin = DataPlaneAdmin(access)
-        purpose = f"the administration of {access.label}"
-        self._client = LazyClient(access, None, make_administration_client, purpose)
-
-    async def namespace(self) -> NamespaceFacts:
-        return await self._admin.namespace()
 
     async def entities(self, *, rules: bool) -> list[EntityFacts]:
         sdk = self._client.sdk
-        check_scope(self._access, None, tried := f"list the entities of {self._access.label}")
-        with translating(tried, within_seconds=self._access.call_seconds):
+        with self._reading(f"list the entities of {self._access.label}"):
             queues = await self._listed(QUEUE, sdk.list_queues)
             topics = await self._listed(TOPIC, sdk.list_topics)
             below = await side_by_side(self._subscriptions_of, [topic.path for topic in topics], at_once=READS_AT_ONCE)
@@ -57,15 +44,13 @@ class DataPlaneTopology:
         return await self._listed(SUBSCRIPTION, self._client.sdk.list_subscriptions, topic)
 
     async def subscriptions(self, topic: str, *, rules: bool) -> list[EntityFacts]:
-        check_scope(self._access, topic, tried := f"list the subscriptions of {topic} on {self._access.label}")
-        with translating(tried, topic, within_seconds=self._access.call_seconds):
+        with self._reading(f"list the subscriptions of {topic} on {self._access.label}", topic):
             found = await self._subscriptions_of(topic)
             return await side_by_side(self._with_rules, found, at_once=READS_AT_ONCE) if rules else found
 
     async def rules(self, subscription: EntityFacts) -> EntityFacts:
         path = subscription.path
-        check_scope(self._access, path, tried := f"read the rules of {path} on {self._access.label}")
-        with translating(tried, path):
+        with self._reading(f"read the rules of {path} on {self._access.label}", path):
             return await self._with_rules(subscription)
 
     async def _listed(self, kind: str, pages: Callable[..., Any], *of: str) -> list[EntityFacts]:
@@ -75,9 +60,8 @@ class DataPlaneTopology:
 
     async def entity(self, path: str) -> EntityFacts | None:
         sdk = self._client.sdk
-        check_scope(self._access, path, tried := f"read {path} of {self._access.label}")
         try:
-            with translating(tried, path):
+            with self._reading(f"read {path} of {self._access.label}", path):
                 if (below := subscription_of(path)) is not None:
                     found = _facts(await described(self._client, sdk.get_subscription, *below), below[0])
                     return await self._with_rules(found)
@@ -92,8 +76,7 @@ class DataPlaneTopology:
 
     async def create(self, kind: EntityKind, path: str, settings: EntitySettings) -> None:
         sdk, options = self._client.sdk, create_options(kind, settings)
-        check_scope(self._access, path, tried := f"create {kind.value} {path} on {self._access.label}")
-        with translating(tried, path):
+        with self._reading(f"create {kind.value} {path} on {self._access.label}", path):
             if kind is EntityKind.QUEUE:
                 await self._client.answer(sdk.create_queue(path, **options, **WRITE))
             elif kind is EntityKind.TOPIC:
@@ -104,11 +87,10 @@ class DataPlaneTopology:
 
     async def update(self, path: str, change: Mapping[str, Any]) -> None:
         sdk = self._client.sdk
-        check_scope(self._access, path, tried := f"change {path} on {self._access.label}")
-        present = await self.entity(path)
-        if present is None:
-            raise EntityNotFoundError(f"Could not {tried}: it does not exist.", entity=path)
-        with changing(tried, path):
+        with self._changing(tried := f"change {path} on {self._access.label}", path):
+            present = await self.entity(path)
+            if present is None:
+                raise EntityNotFoundError(f"Could not {tried}: it does not exist.", entity=path)
             if present.kind is EntityKind.SUBSCRIPTION:
                 topic, name = _parts(path)
                 found = await self._client.answer(sdk.get_subscription(topic, name, **READ))
@@ -122,8 +104,7 @@ class DataPlaneTopology:
 
     async def delete(self, path: str) -> None:
         sdk = self._client.sdk
-        check_scope(self._access, path, tried := f"delete {path} on {self._access.label}")
-        with changing(tried, path):
+        with self._changing(f"delete {path} on {self._access.label}", path):
             if (below := subscription_of(path)) is not None:
                 await self._client.answer(sdk.delete_subscription(*below, **WRITE))
             else:
@@ -139,19 +120,13 @@ class DataPlaneTopology:
         else:
             made = CorrelationRuleFilter(**dict(rule.correlation), properties=dict(rule.properties) or None)  # type: ignore[arg-type]
         action = None if rule.action is None else SqlRuleAction(rule.action, dict(rule.action_parameters) or None)
-        check_scope(self._access, subscription, tried := f"create rule {rule.name} of {subscription}")
-        with translating(f"{tried} on {self._access.label}", subscription):
+        with self._reading(f"create rule {rule.name} of {subscription} on {self._access.label}", subscription):
             making = self._client.sdk.create_rule(topic, name, rule.name, filter=made, action=action, **WRITE)
             await self._client.answer(making)
 
     async def delete_rule(self, subscription: str, name: str) -> None:
-        check_scope(self._access, subscription, tried := f"delete rule {name} of {subscription}")
-        with changing(f"{tried} on {self._access.label}", subscription):
+        with self._changing(f"delete rule {name} of {subscription} on {self._access.label}", subscription):
             await self._client.answer(self._client.sdk.delete_rule(*_parts(subscription), name, **WRITE))
-
-    async def close(self) -> None:
-        await self._client.close()
-        await self._admin.close()
 
 
 def _parts(subscription: str) -> tuple[str, str]:

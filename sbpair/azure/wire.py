@@ -34,7 +34,22 @@ from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from sbpair.amqp.encoding import encode
+from sbpair.amqp.frames import FrameBuffer, FramingError, Outbox, ids_between, transfers
+from sbpair.amqp.performatives import (
+    COORDINATOR,
+    DECLARE,
+    DISCHARGE,
+    FLOW,
+    TRANSACTIONAL_STATE,
+    TRANSFER,
+    accepted,
+    perform,
+    released,
+    whole,
+)
 from sbpair.amqp.sections import PropertyField, Section
+from sbpair.amqp.types import Described, Uint
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate
 from sbpair.concurrency import end
@@ -65,11 +80,11 @@ _WRITE_BYTES = 1 << 18
 _GOODBYE_SECONDS = 2.0
 _ATTACHED = 3
 _MAJOR_RELEASE = "7."
-_TRANSFER, _HANDLE, _DELIVERY_ID, _DELIVERY_TAG, _SETTLED, _MORE, _ABORTED, _PAYLOAD = 20, 0, 1, 2, 4, 5, 9, 11
-_FIELDS_OF = {16: 10, 17: 8, 18: 14, 19: 11, 20: 11, 21: 6, 22: 3, 23: 1, 24: 1}
-"""Fields of each performative (AMQP 1.0 §2.7): before 7.15 the SDK reads past the end where the last are left out."""
+_HANDLE, _DELIVERY_ID, _DELIVERY_TAG, _SETTLED, _MORE, _ABORTED, _PAYLOAD = 0, 1, 2, 4, 5, 9, 11
 _MAX_SERIAL = 1 << 32
-_DECLARED, _COORDINATOR, _TRANSACTIONAL, _COORDINATOR_CREDIT = "declared", 0x30, 0x34, 1000
+_DECLARED, _COORDINATOR_CREDIT = "declared", 1000
+_MOST_TRANSACTION_ID_BYTES = 64
+"""The service's are 16 bytes; with a longer one there might be no room for a message in its frame."""
 _UNSETTLED, _FIRST = 0, 0
 _PROTOCOL_HEADER = ord("A")
 _MAX_MESSAGE_BYTES = 1 << 27
@@ -127,8 +142,8 @@ class Outgoing:
     payload: bytes
     message_format: int
     confirmed: "asyncio.Future[None]"
-    state: bytes = b""
-    """The encoded delivery state that goes with it; empty: none."""
+    state: Described | None = None
+    """The delivery state that goes with it."""
     expected: str = "accepted"
     """The outcome that confirms it."""
     answer: Any = None
@@ -265,7 +280,7 @@ class Wire:
 
     async def _read_loop(self) -> None:
         source = _Source(self._connection._transport)
-        buffer = frames.FrameBuffer(source.left_over())
+        buffer = FrameBuffer(source.left_over())
         chunk = b""
         while True:
             for channel, body in buffer.feed(chunk):
@@ -498,11 +513,13 @@ class SendingLink:
         error = self._link._error
         return WireError("amqp:link:detach-forced", "The link was detached.") if error is None else _plain(error)
 
-    def send(self, payload: bytes, message_format: int, state: bytes = b"", *, expected: str = "accepted") -> Outgoing:
+    def send(
+        self, payload: bytes, message_format: int, state: Described | None = None, *, expected: str = "accepted"
+    ) -> Outgoing:
         """Queue one transfer; await its `confirmed`. Cancel that future to take it back if it is not written yet.
 
         Args:
-            state: an encoded delivery state to go with it: the transaction it belongs to.
+            state: a delivery state to go with it: the transaction it belongs to.
             expected: the outcome that confirms it.
         """
         outgoing = Outgoing(payload, message_format, asyncio.get_running_loop().create_future(), state, expected)
@@ -520,10 +537,8 @@ class SendingLink:
 
     def compose(self) -> bytes:
         """What is to be written now; empty when there is nothing or no leave to write it."""
-        session = self._link._session
-        blobs: list[bytes] = []
-        size = 0
-        while self._queue and size < _WRITE_BYTES:
+        session, outbox = self._link._session, Outbox()
+        while self._queue and outbox.size_bytes < _WRITE_BYTES:
             outgoing = self._queue[0]
             if outgoing.confirmed.done():
                 self._queue.popleft()
@@ -531,36 +546,30 @@ class SendingLink:
             if self._credit <= 0 or session.remote_incoming_window <= 0:
                 break
             self._queue.popleft()
-            blobs.append(self._transfer(session, outgoing))
-            size += len(blobs[-1])
-        return b"".join(blobs)
+            self._transfer(session, outbox, outgoing)
+        return outbox.take()
 
-    def _transfer(self, session: Any, outgoing: Outgoing) -> bytes:
-        link = self._link
-        delivery_id = session.next_outgoing_id
+    def _transfer(self, session: Any, outbox: Outbox, outgoing: Outgoing) -> None:
+        link, payload, message_format = self._link, outgoing.payload, outgoing.message_format
+        delivery_id, most = session.next_outgoing_id, self._connection._remote_max_frame_size - 8
         link.delivery_count = (link.delivery_count + 1) % _MAX_SERIAL
-        data, count = frames.transfer_frames(
-            session.channel,
-            link.handle,
-            delivery_id,
-            link.delivery_count.to_bytes(4, "big"),
-            outgoing.message_format,
-            outgoing.payload,
-            self._connection._remote_max_frame_size,
-            outgoing.state,
-        )
-        session.next_outgoing_id = (delivery_id + count) % _MAX_SERIAL
-        session.remote_incoming_window -= count
+        tag, state = link.delivery_count.to_bytes(4), encode(outgoing.state)
+        for head, part in transfers(
+            link.handle, delivery_id, tag, message_format, payload, most, settled=False, state=state
+        ):
+            outbox.frame(session.channel, head, part)
+            # The SDK gives deliveries the numbers of their first transfers.
+            session.next_outgoing_id = (session.next_outgoing_id + 1) % _MAX_SERIAL
+            session.remote_incoming_window -= 1
         self._credit -= 1
         outgoing.written = True
         self._unconfirmed[delivery_id] = outgoing
-        return data
 
     async def _on_disposition(self, frame: Sequence[Any]) -> None:
         role_is_receiver, first, last, _, state, *_ = frame
         if not role_is_receiver:
             return
-        for delivery_id in _range_in(self._unconfirmed, first, last):
+        for delivery_id in ids_between(self._unconfirmed, first, last):
             outgoing = self._unconfirmed.pop(delivery_id)
             outgoing.answered, outgoing.answer = True, state
             _resolve(outgoing.confirmed, _refusal(state, outgoing.expected))
@@ -645,8 +654,8 @@ class ReceiverWire(Wire):
         self._assembly: _Assembly | None = None
         self._unsettled: dict[int, tuple[str, _Told]] = {}
         """By delivery id: the outcome that is expected, and who is told. What is settled together shares one entry."""
-        self._outbox: list[tuple[int, bytes, bool]] = []
-        """Dispositions to be written: delivery id, outcome, settled."""
+        self._outbox = Outbox()
+        """Dispositions to be written."""
         self._credit_posted = False
         """The link's credit is to be told."""
         self._drained = asyncio.Event()
@@ -692,9 +701,9 @@ class ReceiverWire(Wire):
         except TimeoutError:
             return
 
-    def settle(self, delivery: Delivery, outcome: bytes, expected: str) -> "asyncio.Future[None]":
+    def settle(self, delivery: Delivery, outcome: Described, expected: str) -> "asyncio.Future[None]":
         """Settle one delivery; the future is resolved by the peer's confirmation of the `expected` outcome. `outcome`
-        may be one in a transaction (`frames.transactional`)."""
+        may be one in a transaction (`amqp.performatives.in_transaction`)."""
         self.raise_if_failed()
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if (before := self._unsettled.get(delivery.delivery_id)) is not None:
@@ -704,13 +713,13 @@ class ReceiverWire(Wire):
         self._post(delivery.delivery_id, outcome, settled=False)
         return confirmed
 
-    def settle_all(self, delivery_ids: Sequence[int], outcome: bytes, expected: str) -> Settling:
+    def settle_all(self, delivery_ids: Sequence[int], outcome: Described, expected: str) -> Settling:
         """Settle several in the same way."""
         self.raise_if_failed()
         settling = Settling(delivery_ids)
         self._unsettled |= dict.fromkeys(delivery_ids, (expected, settling.answer))
-        self._outbox += [(delivery_id, outcome, False) for delivery_id in delivery_ids]
-        self._wake.set()
+        for delivery_id in delivery_ids:
+            self._post(delivery_id, outcome, settled=False)
         return settling
 
     def forget(self, settling: Settling) -> None:
@@ -722,10 +731,10 @@ class ReceiverWire(Wire):
         """Give deliveries back without a failed delivery. Settled at once: the service does not confirm it, and a
         lock that is already gone comes to the same."""
         for delivery in deliveries:
-            self._post(delivery.delivery_id, frames.RELEASED, settled=True)
+            self._post(delivery.delivery_id, released(), settled=True)
 
-    def _post(self, delivery_id: int, outcome: bytes, *, settled: bool) -> None:
-        self._outbox.append((delivery_id, outcome, settled))
+    def _post(self, delivery_id: int, outcome: Described, *, settled: bool) -> None:
+        self._outbox.disposition(self._link._session.channel, True, delivery_id, outcome, settled=settled)
         self._wake.set()
 
     def _hook(self, link: Any) -> None:
@@ -783,7 +792,7 @@ class ReceiverWire(Wire):
         if role_is_receiver or not (settled or isinstance(state, list)):
             return
         together: dict[tuple[str, _Told], list[int]] = {}
-        for delivery_id in _range_in(self._unsettled, first, last):
+        for delivery_id in ids_between(self._unsettled, first, last):
             together.setdefault(self._unsettled.pop(delivery_id), []).append(delivery_id)
         for (expected, answer), delivery_ids in together.items():
             if _refusal(state, expected) is None:
@@ -793,22 +802,19 @@ class ReceiverWire(Wire):
                 answer([delivery_id], _refusal(state, expected))  # one for each, since each is raised
 
     def _compose(self) -> bytes:
-        posted, self._outbox = self._outbox, []
-        if not posted and not self._credit_posted:
-            return b""
-        session = self._link._session
-        return self._compose_credit(session) + b"".join(
-            frames.disposition_frame(session.channel, first, outcome, settled=settled, last=last)
-            for first, last, outcome, settled in _ranges(posted)
-        )
-
-    def _compose_credit(self, session: Any) -> bytes:
-        if not self._credit_posted:
-            return b""
-        self._credit_posted = False
-        link = self._link
-        windows = session.next_incoming_id, session.incoming_window, session.next_outgoing_id, session.outgoing_window
-        return frames.flow_frame(session.channel, windows, link.handle, link.delivery_count, link.current_link_credit)
+        if self._credit_posted:
+            self._credit_posted = False
+            link, session = self._link, self._link._session
+            numbers = (
+                session.next_incoming_id,
+                session.incoming_window,
+                session.next_outgoing_id,
+                session.outgoing_window,
+            )
+            values = (*numbers, link.handle, link.delivery_count, link.current_link_credit)
+            # The SDK lets its serial numbers outgrow their 32 bits.
+            self._outbox.frame(session.channel, perform(FLOW, [Uint(value % _MAX_SERIAL) for value in values]))
+        return self._outbox.take()
 
     def _give_up(self, error: Exception) -> None:
         waiting = [(delivery_id, answer) for delivery_id, (_, answer) in self._unsettled.items()]
@@ -817,19 +823,6 @@ class ReceiverWire(Wire):
             answer([delivery_id], error)
         self.arrival.set()
         self._drained.set()
-
-
-def _ranges(posted: Sequence[tuple[int, bytes, bool]]) -> list[tuple[int, int, bytes, bool]]:
-    """Neighbours of the same outcome joined, as (first, last, outcome, settled); the order is that of writing."""
-    ranges: list[tuple[int, int, bytes, bool]] = []
-    for delivery_id, outcome, settled in posted:
-        if ranges:
-            first, last, before, was_settled = ranges[-1]
-            if delivery_id == last + 1 and outcome == before and settled is was_settled:
-                ranges[-1] = (first, delivery_id, outcome, settled)
-                continue
-        ranges.append((delivery_id, delivery_id, outcome, settled))
-    return ranges
 
 
 class Coordinator:
@@ -844,13 +837,16 @@ class Coordinator:
         Raises:
             WireError: the namespace begins none, or the connection is lost.
         """
-        begun = self.link.send(frames.DECLARE, frames.MESSAGE_FORMAT, expected=_DECLARED)
+        begun = self.link.send(frames.request_of(DECLARE, None), frames.MESSAGE_FORMAT, expected=_DECLARED)
         await begun.confirmed
-        return bytes(begun.answer[0])
+        transaction_id = bytes(begun.answer[0])
+        if len(transaction_id) > _MOST_TRANSACTION_ID_BYTES:
+            raise WireError("amqp:decode-error", f"A transaction id of {len(transaction_id)} bytes came in.")
+        return transaction_id
 
     def discharge(self, transaction_id: bytes, *, fail: bool) -> Outgoing:
         """Ask for the commit, or, with `fail`, for the roll-back; await its `confirmed`."""
-        return self.link.send(frames.discharge(transaction_id, fail=fail), frames.MESSAGE_FORMAT)
+        return self.link.send(frames.request_of(DISCHARGE, transaction_id, fail), frames.MESSAGE_FORMAT)
 
 
 class Within(dict[str, Any]):
@@ -947,7 +943,7 @@ def _coordinator_target() -> Any:
         capabilities: list[bytes] | None = None
 
     target: Any = Target
-    target._code = _COORDINATOR
+    target._code = COORDINATOR
     target._definition = (FIELD("capabilities", AMQPTypes.symbol, False, None, True),)
     return target()
 
@@ -961,7 +957,7 @@ def _transactional_state(transaction_id: bytes) -> Any:
         transaction_id: bytes
 
     state: Any = State
-    state._code = _TRANSACTIONAL
+    state._code = TRANSACTIONAL_STATE
     state._definition = (FIELD("transaction_id", AMQPTypes.binary, True, None, False),)
     return state(transaction_id)
 
@@ -1048,8 +1044,8 @@ def _read_frame(body: memoryview) -> tuple[int, list[Any]]:
 
     end = frames.performative_end(body)
     code, fields = decode_frame(body[:end])
-    fields += [None] * (_FIELDS_OF.get(code, 0) - len(fields))
-    if code == _TRANSFER:
+    fields = whole(code, fields)  # before 7.15 the SDK reads past the end where the last are left out
+    if code == TRANSFER:
         fields[_PAYLOAD:] = [body[end:]]
     return code, fields
 
@@ -1091,13 +1087,6 @@ async def _abort_transport(connection: Any) -> None:
         await session.close()
 
 
-def _range_in(waiting: dict[int, Any], first: int, last: int | None) -> list[int]:
-    """Ids of `waiting` within a disposition's range; walks what waits, as the range is the peer's to choose."""
-    if last is None or last == first:
-        return [first] if first in waiting else []
-    return [delivery_id for delivery_id in waiting if first <= delivery_id <= last]
-
-
 def _resolve(future: "asyncio.Future[None]", error: Exception | None) -> None:
     if future.done():
         return
@@ -1136,6 +1125,8 @@ def _plain(error: Exception) -> Exception:
     """An exception of the SDK's AMQP layer as a WireError; any other as it is."""
     from azure.servicebus._pyamqp.error import AMQPException, TokenAuthFailure
 
+    if isinstance(error, FramingError):
+        return WireError("amqp:connection:framing-error", f"The answer is not AMQP: {error}")
     if isinstance(error, TokenAuthFailure):
         return WireError(None, _text(error.status_description), status=int(error.status_code or 401))
     if isinstance(error, AMQPException):
@@ -1279,10 +1270,10 @@ async def _test_hooks() -> None:
     link = session.create_receiver_link("q", on_transfer=None, link_credit=1)
     session._input_handles[7] = link
     poison = b"\x00\x53\x77\x73\x00\x00\x00\x41"
-    data, _ = frames.transfer_frames(0, 7, 5, b"tag!", frames.MESSAGE_FORMAT, poison, 4096)
-    for _, body in frames.FrameBuffer().feed(data):
+    for head, payload in transfers(7, 5, b"tag!", frames.MESSAGE_FORMAT, poison, 4096, settled=False):
+        body = memoryview(head + payload)
         performative, fields = _read_frame(body)
-        if performative != _TRANSFER or fields[_HANDLE] != 7 or fields[_SETTLED]:
+        if performative != TRANSFER or fields[_HANDLE] != 7 or fields[_SETTLED]:
             raise ValueError("its frame decoder reads a transfer differently")
         await session._incoming_transfer(fields)
     if [(one.payload, one.delivery_id, one.tag) for one in receiver.arrived] != [(poison, 5, b"tag!")]:
@@ -1305,8 +1296,8 @@ def _test_short_way(session: Any, receiver: ReceiverWire, link: Any, body: memor
 
 
 async def _test_settlement(session: Any, receiver: ReceiverWire) -> None:
-    confirmed = receiver.settle(receiver.arrived[0], frames.ACCEPTED, "accepted")
-    _, fields = _read_frame(frames.FrameBuffer().feed(receiver._compose())[0][1])
+    confirmed = receiver.settle(receiver.arrived[0], accepted(), "accepted")
+    _, fields = _read_frame(next(FrameBuffer().feed(receiver._compose()))[1])
     fields[0] = False
     fields[3] = True
     await session._incoming_disposition(fields)
@@ -1388,7 +1379,7 @@ def _test_transactions() -> None:
     from azure.servicebus._pyamqp.aio._session_async import Session
 
     _want([(Session, ("begin", "_outgoing_transfer")), (Connection, ("create_session",))])
-    if _coordinator_target()._code != _COORDINATOR or _transactional_state(b"1").transaction_id != b"1":
+    if _coordinator_target()._code != COORDINATOR or _transactional_state(b"1").transaction_id != b"1":
         raise ValueError("its states are made differently")
 
 

@@ -12,6 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from sbpair.amqp.encoding import encode
+from sbpair.amqp.performatives import (
+    ACCEPTED,
+    MODIFIED,
+    REJECTED,
+    RELEASED,
+    Fields,
+    accepted,
+    composite_fields,
+    in_transaction,
+    outcome_code,
+    released,
+    transaction_of,
+)
 from sbpair.amqp.types import Described, Long
 from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.mailbox import DELIVERIES_PER_TURN, MAIN, Mailbox
@@ -22,24 +35,9 @@ from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.laws import Laws
 from sbpair.engine import errors
 from sbpair.engine.clock import Timer
-from sbpair.engine.errors import BrokerError
+from sbpair.engine.errors import BrokerError, rejected, unknown_outcome
 from sbpair.engine.faults import FaultKind
 from sbpair.engine.link import Link, LinkHandler
-from sbpair.engine.performatives import (
-    ACCEPTED,
-    MODIFIED,
-    REJECTED,
-    RELEASED,
-    Fields,
-    accepted,
-    composite_fields,
-    in_transaction,
-    outcome_code,
-    rejected,
-    released,
-    transaction_of,
-    unknown_outcome,
-)
 from sbpair.service import PARTITION_COUNT
 
 # Asking for a session at attach: the source filter `com.microsoft:session-filter`, null for the next available one.

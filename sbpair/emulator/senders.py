@@ -6,18 +6,7 @@ Each transfer is accepted wholly or rejected wholly. The answer goes out only wh
 import asyncio
 from collections.abc import Callable, Generator, Iterator
 
-from sbpair.amqp.sections import Section, read, scan
-from sbpair.amqp.types import AmqpError, Described
-from sbpair.emulator.broker.messages import BATCH_FORMAT, Message
-from sbpair.emulator.broker.queue import Queue
-from sbpair.emulator.broker.topics import Topic
-from sbpair.emulator.broker.transactions import Transactions
-from sbpair.emulator.namespace import Namespace
-from sbpair.engine import errors
-from sbpair.engine.errors import BrokerError
-from sbpair.engine.faults import Action, FaultKind
-from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
-from sbpair.engine.performatives import (
+from sbpair.amqp.performatives import (
     DECLARE,
     DECLARED,
     DISCHARGE,
@@ -26,10 +15,19 @@ from sbpair.engine.performatives import (
     code_of,
     declared,
     in_transaction,
-    rejected,
     transaction_of,
-    unknown_outcome,
 )
+from sbpair.amqp.sections import Section, read, scan
+from sbpair.amqp.types import AmqpError, Described
+from sbpair.emulator.broker.messages import BATCH_FORMAT, Message
+from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.topics import Topic
+from sbpair.emulator.broker.transactions import Transactions
+from sbpair.emulator.namespace import Namespace
+from sbpair.engine import errors
+from sbpair.engine.errors import BrokerError, rejected, unknown_outcome
+from sbpair.engine.faults import Action, FaultKind
+from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
 
 
 class Sender(LinkHandler):

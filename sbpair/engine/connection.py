@@ -11,6 +11,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
+from sbpair.amqp.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
+from sbpair.amqp.performatives import (
+    BEGIN,
+    CLOSE,
+    END,
+    OPEN,
+    SASL_INIT,
+    SASL_MECHANISMS,
+    SASL_OUTCOME,
+    Fields,
+    perform,
+    read_performative,
+)
 from sbpair.amqp.types import AmqpDecodeError, AmqpError, Array, Symbol, Ubyte, Uint, Ushort
 from sbpair.engine.auth import LISTEN, SEND, Claims, claims_for, rights_for
 from sbpair.engine.budgets import (
@@ -26,21 +39,8 @@ from sbpair.engine.budgets import (
 )
 from sbpair.engine.cbs import CbsNode
 from sbpair.engine.clock import Timer
-from sbpair.engine.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
+from sbpair.engine.errors import error
 from sbpair.engine.link import AttachService, Link, LinkState, NamespaceView
-from sbpair.engine.performatives import (
-    BEGIN,
-    CLOSE,
-    END,
-    OPEN,
-    SASL_INIT,
-    SASL_MECHANISMS,
-    SASL_OUTCOME,
-    Fields,
-    error,
-    perform,
-    read_performative,
-)
 from sbpair.engine.session import Session, SessionError
 
 # SASL mechanisms as the service offers them (AMQP 1.0 §5.3).

@@ -1,7 +1,12 @@
 """What the namespace refuses, in the two languages its clients speak: HTTP (administration) and AMQP (messages)."""
 
 import time
+from collections.abc import Mapping
+from typing import Any
 from uuid import uuid4
+
+from sbpair.amqp.performatives import ERROR, REJECTED
+from sbpair.amqp.types import Described, Symbol, Ulong
 
 
 class EmulatorError(Exception):
@@ -107,3 +112,24 @@ STATUSES = {
     NOT_IMPLEMENTED: 501,
 }
 """What an answer of `$management` has for a condition; 400 for any other."""
+
+
+def error(condition: str, description: str | None = None, info: Mapping[str, Any] | None = None) -> Described:
+    """An AMQP error (§2.8.14). The description ends with a tracking id, as in the service. It always has three fields
+    with an info map: the Python SDK's sender takes that for granted, and waits for ever where one is missing."""
+    infos = {Symbol(key): value for key, value in (info or {}).items()}
+    return Described(Ulong(ERROR), [Symbol(condition), tracked(description or ""), infos])
+
+
+def rejected(
+    condition: str | None = None, description: str | None = None, info: Mapping[str, Any] | None = None
+) -> Described:
+    """The message is refused. Without a condition: the bare outcome, which confirms a dead-lettering."""
+    if condition is None:
+        return Described(Ulong(REJECTED), [])
+    return Described(Ulong(REJECTED), [error(condition, description, info)])
+
+
+def unknown_outcome() -> Described:
+    """Nobody knows yet what becomes of it: the store cannot write at present, and goes on trying."""
+    return rejected(TIMEOUT, UNKNOWN_OUTCOME)

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from sbpair.amqp.decoding import decode_all
 from sbpair.amqp.encoding import encode
+from sbpair.amqp.performatives import COORDINATOR, Fields, code_of, composite_fields
 from sbpair.amqp.types import Described, Symbol, Ulong
 from sbpair.engine.auth import ClaimsHolder, Rights, Signer, resource_path
 from sbpair.engine.budgets import Budget
 from sbpair.engine.clock import Clock
 from sbpair.engine.faults import Action, FaultKind, Faults
-from sbpair.engine.performatives import COORDINATOR, Fields, code_of, composite_fields
 from sbpair.engine.trace import Trace
 
 DEFAULT_CREDIT = 1000

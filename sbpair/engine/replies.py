@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sbpair.amqp.performatives import accepted
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import AmqpError, Described, Int, MapPairs, Symbol
 from sbpair.engine import errors
+from sbpair.engine.errors import rejected
 from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
-from sbpair.engine.performatives import accepted, rejected
 
 MOST_WAITING: Final = 1000
 """A client that asks on and on and takes no answer is sent away."""

@@ -5,11 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ubyte, Uint, Ulong, Ushort
-from sbpair.engine.budgets import MAX_HELD_BYTES
-from sbpair.engine.frames import Outbox, transfer_continuation, transfer_head
-from sbpair.engine.link import IncomingDelivery, Link, LinkConnection, LinkState, symbol_keys
-from sbpair.engine.performatives import (
+from sbpair.amqp.frames import Outbox, ids_between, transfers
+from sbpair.amqp.performatives import (
     ATTACH,
     BEGIN,
     DETACH,
@@ -18,11 +15,13 @@ from sbpair.engine.performatives import (
     FLOW,
     TRANSFER,
     Fields,
-    error,
     perform,
-    rejected,
     uint_or_none,
 )
+from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ubyte, Uint, Ulong, Ushort
+from sbpair.engine.budgets import MAX_HELD_BYTES
+from sbpair.engine.errors import error, rejected
+from sbpair.engine.link import IncomingDelivery, Link, LinkConnection, LinkState, symbol_keys
 
 WINDOW: Final = 0x7FFFFFFF
 HANDLE_MAX: Final = 0xFFFF
@@ -241,20 +240,12 @@ class Session:
 
     def _tracked(self, first: int, last: int) -> list[int]:
         """The deliveries in the range that are unsettled; a range may be huge and come from anybody."""
-        if first == last:
-            return [first] if first in self._unsettled else []
-        span = (last - first) & _MASK
-        if span <= len(self._unsettled):
-            candidates = ((first + step) & _MASK for step in range(span + 1))
-            return [delivery_id for delivery_id in candidates if delivery_id in self._unsettled]
         # They stand in the order in which they were sent: a range beyond the newest that does not come round to the
         # oldest again holds none of them.
         oldest = next(iter(self._unsettled), first)
         ahead = (first - oldest) & _MASK
-        if ahead >= (self._next_delivery - oldest) & _MASK and ahead + span <= _MASK:
-            return []
-        inside = (delivery_id for delivery_id in self._unsettled if (delivery_id - first) & _MASK <= span)
-        return sorted(inside, key=lambda delivery_id: (delivery_id - first) & _MASK)
+        beyond = ahead >= (self._next_delivery - oldest) & _MASK and ahead + ((last - first) & _MASK) <= _MASK
+        return [] if beyond else ids_between(self._unsettled, first, last)
 
     def _on_flow(self, fields: Fields) -> None:
         # Only the ids are serial numbers (§2.5.6); a window is a plain count, and .NET's is 4,294,967,295.
@@ -322,27 +313,10 @@ class Session:
         self._next_delivery = (delivery_id + 1) & _MASK
         if not settled:
             self._unsettled[delivery_id] = link
-        head = transfer_head(link.handle, delivery_id, tag, message_format, settled=settled, more=False)
-        room = self.connection.remote_max_frame_size - 8
-        if len(head) + len(payload) <= room:
-            self._write_transfer(head, payload)
-        else:
-            self._send_in_parts(link.handle, delivery_id, payload, tag, settled, message_format, room)
+        most = self.connection.remote_max_frame_size - 8
+        for head, part in transfers(link.handle, delivery_id, tag, message_format, payload, most, settled=settled):
+            self._write_transfer(head, part)
         return delivery_id
-
-    def _send_in_parts(
-        self, handle: int, delivery_id: int, payload: bytes, tag: bytes, settled: bool, message_format: int, room: int
-    ) -> None:
-        head = transfer_head(handle, delivery_id, tag, message_format, settled=settled, more=True)
-        position = room - len(head)
-        self._write_transfer(head, payload[:position])
-        while position < len(payload):
-            head = transfer_continuation(handle, settled=settled, more=False)
-            end = position + room - len(head)
-            if end < len(payload):
-                head = transfer_continuation(handle, settled=settled, more=True)
-            self._write_transfer(head, payload[position:end])
-            position = end
 
     def forget_delivery(self, delivery_id: int) -> None:
         self._unsettled.pop(delivery_id, None)

@@ -10,15 +10,8 @@ import asyncio
 from collections import Counter
 from typing import Any, Final, Protocol
 
-from sbpair.amqp.types import AmqpDecodeError, Described, Uint
-from sbpair.azure.errors import WireError, translate
-from sbpair.core.access import without_port
-from sbpair.core.errors import ServiceError
-from sbpair.engine.auth import Claims, claims_for
-from sbpair.engine.connection import MAX_FRAME_SIZE, Connection
-from sbpair.engine.frames import AMQP_FRAME
-from sbpair.engine.link import Link, LinkState
-from sbpair.engine.performatives import (
+from sbpair.amqp.frames import AMQP_FRAME, ids_between
+from sbpair.amqp.performatives import (
     ATTACH,
     BEGIN,
     DETACH,
@@ -32,6 +25,13 @@ from sbpair.engine.performatives import (
     perform,
     read_performative,
 )
+from sbpair.amqp.types import AmqpDecodeError, Described, Uint
+from sbpair.azure.errors import WireError, translate
+from sbpair.core.access import without_port
+from sbpair.core.errors import ServiceError
+from sbpair.engine.auth import Claims, claims_for
+from sbpair.engine.connection import MAX_FRAME_SIZE, Connection
+from sbpair.engine.link import Link, LinkState
 from sbpair.engine.session import WINDOW, Session
 from sbpair.gateway.heads import Head, put_head, read_accepted, read_head
 from sbpair.gateway.passed import PassedLink
@@ -573,9 +573,8 @@ class DoorSession(Session):
             self.up.answered(fields)
             return
         first, last = fields.required_number(1), fields.number(2)
-        span = 0 if last is None else (last - first) & _MASK
         state, settled = fields.get(4), fields.flag(3)
-        for number in [first] if not span else [n for n in self._ours if (n - first) & _MASK <= span]:
+        for number in ids_between(self._ours, first, last):
             self._settled_by_primary(number, state, settled)
 
     def _settled_by_primary(self, number: int, state: Described | None, settled: bool) -> None:

@@ -1,15 +1,14 @@
 """Transfers on their way through: the few fields that matter are read, handle and delivery-id are set again, and all
 else stays as it is (AMQP 1.0 §2.7.5). The payload is never looked at here."""
 
-from struct import Struct
 from typing import Final, NamedTuple
 
 from sbpair.amqp.decoding import skip
+from sbpair.amqp.frames import encode_uint, listed, read_uint
+from sbpair.amqp.performatives import TRANSFER
 from sbpair.amqp.types import AmqpDecodeError
-from sbpair.engine.frames import encode_uint
 
 _TRANSFER: Final = b"\x00\x53\x14"
-_UINT = Struct(">I")
 _NULL: Final = 0x40
 
 
@@ -52,9 +51,9 @@ def _read(body: bytes) -> Head | None:
         return None
     if end > len(body) or count < 1:
         return None
-    handle, at = _uint(body, at)
+    handle, at = read_uint(body, at)
     # Clients that leave out nulls at the end of a list, as Go's does, give the last frame of a message a handle alone.
-    delivery_id, at = _uint(body, at) if count > 1 else (None, at)
+    delivery_id, at = read_uint(body, at) if count > 1 else (None, at)
     if handle is None:
         raise AmqpDecodeError("a transfer has a handle")
     rest = body[at:end]
@@ -63,7 +62,7 @@ def _read(body: bytes) -> Head | None:
     if count > 2:
         tag, at = _binary(body, at)
     if count > 3:
-        found, at = _uint(body, at)
+        found, at = read_uint(body, at)
         message_format = found or 0
     if count > 4:
         settled, at = _flag(body, at)
@@ -84,10 +83,7 @@ def _read(body: bytes) -> Head | None:
 def put_head(head: Head, handle: int, delivery_id: int | None) -> bytes:
     """The same transfer with another handle and delivery-id."""
     number = b"\x40" if delivery_id is None else encode_uint(delivery_id)
-    fields = encode_uint(handle) + number + head.rest
-    if len(fields) < 255:
-        return b"\x00\x53\x14\xc0" + bytes((len(fields) + 1, head.fields)) + fields
-    return b"\x00\x53\x14\xd0" + _UINT.pack(len(fields) + 4) + _UINT.pack(head.fields) + fields
+    return listed(TRANSFER, head.fields, encode_uint(handle) + number + head.rest)
 
 
 _DISPOSITION: Final = b"\x00\x53\x15\xc0"
@@ -99,26 +95,13 @@ def read_accepted(body: bytes) -> tuple[int, int] | None:
     if body[:4] != _DISPOSITION or len(body) < 12 or body[6] != 0x41:
         return None
     try:
-        first, at = _uint(body, 7)
-        last, at = _uint(body, at)
+        first, at = read_uint(body, 7)
+        last, at = read_uint(body, at)
     except IndexError:
         return None
     if first is None or body[at : at + 1] != b"\x41" or not body.startswith(_ACCEPTED, at + 1):
         return None
     return first, first if last is None else last
-
-
-def _uint(body: bytes, at: int) -> tuple[int | None, int]:
-    code = body[at]
-    if code == 0x52:
-        return body[at + 1], at + 2
-    if code == 0x43:
-        return 0, at + 1
-    if code == 0x70:
-        return int.from_bytes(body[at + 1 : at + 5]), at + 5
-    if code == _NULL:
-        return None, at + 1
-    raise AmqpDecodeError(f"a number of a transfer is not of type {code:#x}")
 
 
 def _binary(body: bytes, at: int) -> tuple[bytes, int]:

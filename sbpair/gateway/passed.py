@@ -2,14 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sbpair.amqp.sections import Section, read, scan
-from sbpair.amqp.types import AmqpError, Described, Uint
-from sbpair.azure.errors import WireError, translate
-from sbpair.core.errors import ServiceError
-from sbpair.engine.auth import LISTEN, SEND, rights_for
-from sbpair.engine.connection import MANAGEMENT_SUFFIX
-from sbpair.engine.link import IncomingDelivery, Link, LinkHandler, LinkState
-from sbpair.engine.performatives import (
+from sbpair.amqp.performatives import (
     ACCEPTED,
     ATTACH,
     DETACH,
@@ -18,9 +11,16 @@ from sbpair.engine.performatives import (
     accepted,
     outcome_code,
     perform,
-    rejected,
     transaction_of,
 )
+from sbpair.amqp.sections import Section, read, scan
+from sbpair.amqp.types import AmqpError, Described, Uint
+from sbpair.azure.errors import WireError, translate
+from sbpair.core.errors import ServiceError
+from sbpair.engine.auth import LISTEN, SEND, rights_for
+from sbpair.engine.connection import MANAGEMENT_SUFFIX
+from sbpair.engine.errors import rejected
+from sbpair.engine.link import IncomingDelivery, Link, LinkHandler, LinkState
 from sbpair.engine.session import WINDOW
 from sbpair.gateway.primary import error_of
 from sbpair.gateway.requests import SCHEDULING, serve_requests

@@ -11,16 +11,8 @@ import time
 import uuid
 from typing import Any, Final, Protocol, cast
 
-from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
-from sbpair.amqp.types import AmqpError, Described, Symbol, Timestamp, Ubyte, Uint, Ulong, Ushort
-from sbpair.azure.client import authorities
-from sbpair.azure.errors import WireError, translate
-from sbpair.azure.messaging import tls_context
-from sbpair.core.access import NamespaceAccess, Transport, is_plaintext, without_port
-from sbpair.core.errors import ServiceError
-from sbpair.engine.connection import AMQP_HEADER, MAX_FRAME_SIZE, SASL_HEADER
-from sbpair.engine.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
-from sbpair.engine.performatives import (
+from sbpair.amqp.frames import MIN_MAX_FRAME_SIZE, SASL_FRAME, FrameBuffer, FramingError, Outbox
+from sbpair.amqp.performatives import (
     ATTACH,
     BEGIN,
     CLOSE,
@@ -41,6 +33,14 @@ from sbpair.engine.performatives import (
     perform,
     read_performative,
 )
+from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
+from sbpair.amqp.types import AmqpError, Described, Symbol, Timestamp, Ubyte, Uint, Ulong, Ushort
+from sbpair.azure.client import authorities
+from sbpair.azure.errors import WireError, translate
+from sbpair.azure.messaging import tls_context
+from sbpair.core.access import NamespaceAccess, Transport, is_plaintext, without_port
+from sbpair.core.errors import ServiceError
+from sbpair.engine.connection import AMQP_HEADER, MAX_FRAME_SIZE, SASL_HEADER
 from sbpair.gateway.tokens import CbsToken, Tokens
 
 CONNECT_SECONDS: Final = 15.0
@@ -80,7 +80,7 @@ class PrimaryWire(asyncio.Protocol):
         self._transport: asyncio.Transport | Any = None
         self._outbox = Outbox()
         self._flush_due = False
-        self._rest = b""
+        self._frames = FrameBuffer(most_bytes=max_frame_bytes + MAX_FRAME_SIZE)
         self._sasl = True
         self._header_due = True
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -157,10 +157,9 @@ class PrimaryWire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
-        buffer = self._rest + data if self._rest else data
         self._client.hold_output()
         try:
-            self._read(buffer)
+            self._read(data)
         except (FramingError, AmqpError) as error:
             self._fail(WireError("amqp:connection:framing-error", str(error)))
         finally:
@@ -181,24 +180,16 @@ class PrimaryWire(asyncio.Protocol):
 
     # -- reading
 
-    def _read(self, buffer: bytes) -> None:
-        offset, end = 0, len(buffer)
-        while end - offset >= 8 and not self._ended:
+    def _read(self, data: bytes) -> None:
+        for channel, body in self._frames.feed(data):
+            if self._ended:
+                return
             if self._header_due:
-                self._on_header(buffer[offset : offset + 8])
-                offset += 8
-                continue
-            size, start, kind, channel = read_header(buffer, offset, self._own_max_frame_bytes + MAX_FRAME_SIZE)
-            if end - offset < size:
-                break
-            if size > start:
-                body = buffer[offset + start : offset + size]
-                if kind == AMQP_FRAME and channel >= CLIENT_CHANNELS_FROM:
-                    self._client.from_primary(channel, body)
-                else:
-                    self._on_own_frame(body)
-            offset += size
-        self._rest = buffer[offset:] if offset < end else b""
+                self._on_header(bytes(body))
+            elif channel >= CLIENT_CHANNELS_FROM and not self._sasl:
+                self._client.from_primary(channel, bytes(body))
+            elif body:
+                self._on_own_frame(bytes(body))
 
     def _on_header(self, header: bytes) -> None:
         self._header_due = False

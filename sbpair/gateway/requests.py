@@ -5,13 +5,13 @@ A request and its answer: `sbpair.emulator.requests.messages` has their form.
 
 from typing import Any, Final
 
+from sbpair.amqp.performatives import Fields
 from sbpair.amqp.types import Array, Long
 from sbpair.core.errors import SbpairError
 from sbpair.engine import errors
 from sbpair.engine.auth import SEND, rights_for
 from sbpair.engine.errors import BrokerError
 from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
-from sbpair.engine.performatives import Fields
 from sbpair.engine.replies import AnsweringNode, NodeRequest, status_of
 from sbpair.gateway.primary import error_of
 from sbpair.gateway.served import Sends, go_on_with, refusal

@@ -9,6 +9,17 @@ import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
+from sbpair.amqp.performatives import (
+    DECLARE,
+    DISCHARGE,
+    Fields,
+    accepted,
+    code_of,
+    declared,
+    in_transaction,
+    released,
+    transaction_of,
+)
 from sbpair.amqp.sections import Section, read, read_span, scan
 from sbpair.amqp.types import AmqpError, Described
 from sbpair.azure.errors import WireError
@@ -24,19 +35,8 @@ from sbpair.core.errors import (
 from sbpair.core.failover.machine import ROUTES, Route, State
 from sbpair.core.failover.sending import MIN_ATTEMPT_SECONDS, Budget, refuse_reserved
 from sbpair.engine import errors
+from sbpair.engine.errors import rejected
 from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
-from sbpair.engine.performatives import (
-    DECLARE,
-    DISCHARGE,
-    Fields,
-    accepted,
-    code_of,
-    declared,
-    in_transaction,
-    rejected,
-    released,
-    transaction_of,
-)
 from sbpair.gateway.spans import BATCH_FORMAT, SendSpans
 from sbpair.gateway.upward import Outstanding
 from sbpair.runtime.failover.sender import FailoverSender, session_of

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from sbpair.amqp.encoding import encode
+from sbpair.amqp.frames import ids_between, transfers
+from sbpair.amqp.performatives import Fields, perform, read_performative
 from sbpair.amqp.types import AmqpDecodeError, Uint
 from sbpair.core.errors import OperationTimeoutError
 from sbpair.engine.connection import MAX_FRAME_SIZE
-from sbpair.engine.frames import transfer_continuation
 from sbpair.engine.link import IncomingDelivery
-from sbpair.engine.performatives import TRANSFER, Fields, perform, read_performative
 from sbpair.engine.session import WINDOW
 from sbpair.gateway.heads import Head, put_head
 
@@ -128,13 +129,10 @@ class Upward:
             else:
                 one.parts = None  # in a transaction of the primary's
         handle, wire, settled = passed.link.handle, self._connection.primary, delivery.settled
-        room = (MAX_FRAME_SIZE if wire is None else min(wire.max_frame_bytes, MAX_FRAME_SIZE)) - 128
-        parts = [delivery.payload[at : at + room] for at in range(0, max(len(delivery.payload), 1), room)]
-        numbers = Uint(handle), Uint(number), delivery.tag, Uint(delivery.message_format)
-        head = perform(TRANSFER, [*numbers, settled, len(parts) > 1, None, delivery.state])
-        for index, part in enumerate(parts, start=1):
+        most = (MAX_FRAME_SIZE if wire is None else min(wire.max_frame_bytes, MAX_FRAME_SIZE)) - 8
+        numbers, state = (handle, number, delivery.tag, delivery.message_format), encode(delivery.state)
+        for head, part in transfers(*numbers, delivery.payload, most, settled=settled, state=state):
             self._write(head, part)
-            head = transfer_continuation(handle, settled=settled, more=index + 1 < len(parts))
 
     def _begin(self, passed: "PassedLink") -> int:
         link = passed.link
@@ -200,21 +198,17 @@ class Upward:
             self._connection.remembered_bytes -= one.size
         return one
 
-    def among(self, first: int, last: int) -> list[Outstanding]:
+    def among(self, first: int, last: int | None) -> list[Outstanding]:
         """The messages from the first number to the last that were unsettled, and are settled now."""
-        span = (last - first) & _MASK
-        if span <= len(self.outstanding):
-            numbers = [n for step in range(span + 1) if (n := (first + step) & _MASK) in self.outstanding]
-        else:
-            numbers = [n for n in self.outstanding if (n - first) & _MASK <= span]
-        return [one for number in numbers if (one := self.settled(number)) is not None]
+        found = ids_between(self.outstanding, first, last)
+        return [one for number in found if (one := self.settled(number)) is not None]
 
     def answered(self, fields: Fields) -> None:
         """A disposition of the primary about messages of the client."""
         first, last = fields.required_number(1), fields.number(2)
         state = fields.get(4)
         if fields.flag(3) or state is not None:
-            for one in self.among(first, first if last is None else last):
+            for one in self.among(first, last):
                 one.passed.answered(one, state)
 
     def settled_of(self, passed: "PassedLink") -> list[Outstanding]:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpair.amqp import sections
+from sbpair.amqp.performatives import BEGIN, CLOSE, OPEN, perform
 from sbpair.amqp.sections import PropertyField, Section
 from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Ubyte, Uint, Ulong, Ushort
 from sbpair.azure.administration import DataPlaneAdmin
@@ -25,9 +26,8 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.core.entities import QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import SbpairError, ServiceError
 from sbpair.core.serialization import from_plain, to_plain
+from sbpair.engine.errors import error as amqp_error
 from sbpair.engine.link import IncomingDelivery, Link
-from sbpair.engine.performatives import BEGIN, CLOSE, OPEN, perform
-from sbpair.engine.performatives import error as amqp_error
 from sbpair.engine.tls import TlsFiles
 from tests.azure.support import FixedCredential, message
 from tests.core.test_fuzz import BACKLOG, ODD

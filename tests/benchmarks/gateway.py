@@ -22,11 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from sbpair.amqp.sections import build
-from sbpair.amqp.types import Described, Symbol, Ubyte, Uint, Ulong
-from sbpair.core.access import host_of, parse_connection_string
-from sbpair.engine.frames import read_header, transfer_continuation, transfer_head
-from sbpair.engine.performatives import (
+from sbpair.amqp.frames import read_header, transfer_continuation, transfer_head
+from sbpair.amqp.performatives import (
     ATTACH,
     BEGIN,
     DISPOSITION,
@@ -39,6 +36,9 @@ from sbpair.engine.performatives import (
     perform,
     read_performative,
 )
+from sbpair.amqp.sections import build
+from sbpair.amqp.types import Described, Symbol, Ubyte, Uint, Ulong
+from sbpair.core.access import host_of, parse_connection_string
 from tests.benchmarks.embedded import DESTINATION, Embedded, embedded
 from tests.benchmarks.processes import cpu_seconds
 

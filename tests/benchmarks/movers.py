@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sbpair.amqp import sections
+from sbpair.amqp.performatives import accepted
 from sbpair.azure import frames
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.azure.wire import ReceiverWire, SenderWire, make_sdk_receiver, make_sdk_sender
@@ -168,7 +169,7 @@ async def _bare_queue(away: Any, sender: SenderWire, path: str, goal: Goal) -> N
         receiver.arrival.clear()
         for some in parts([one.payload for one in deliveries]):
             await sender.send(sections.build(data=some), frames.BATCH_FORMAT).confirmed
-        await asyncio.gather(*(receiver.settle(one, frames.ACCEPTED, "accepted") for one in deliveries))
+        await asyncio.gather(*(receiver.settle(one, accepted(), "accepted") for one in deliveries))
         goal.reached(len(deliveries))
     await receiver.close()
 

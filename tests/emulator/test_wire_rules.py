@@ -15,13 +15,13 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
+from sbpair.amqp.performatives import ACCEPTED, ATTACH, DETACH, DISPOSITION, OPEN, TRANSFER
 from sbpair.amqp.sections import Section, build, read, scan
 from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Uint, Ulong, Ushort
 from sbpair.core.access import host_of
 from sbpair.emulator import Emulator, NamespaceConfig, Tier
 from sbpair.emulator.entities import QueueDescription
 from sbpair.engine.faults import FaultError, parse_text
-from sbpair.engine.performatives import ACCEPTED, ATTACH, DETACH, DISPOSITION, OPEN, TRANSFER
 from tests.emulator.admin.conftest import ARM_TOKEN
 from tests.engine.dialects import AZURE_SERVICEBUS
 from tests.engine.wire_client import Client, seen

@@ -14,16 +14,14 @@ import pytest
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from sbpair.amqp.performatives import accepted
 from sbpair.amqp.types import Described
 from sbpair.emulator.throttling import Throttling
 from sbpair.engine.auth import ALL_RIGHTS, LISTEN, SEND, Signer
 from sbpair.engine.clock import ManualClock
+from sbpair.engine.errors import rejected
 from sbpair.engine.faults import Faults
 from sbpair.engine.link import AttachService, IncomingDelivery, Link
-from sbpair.engine.performatives import (
-    accepted,
-    rejected,
-)
 from sbpair.engine.port import Port
 from sbpair.engine.tls import TlsFiles
 from sbpair.engine.trace import Trace

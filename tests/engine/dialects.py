@@ -13,8 +13,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sbpair.amqp.types import Symbol, Ubyte, Uint
-from sbpair.engine.performatives import (
+from sbpair.amqp.performatives import (
     ATTACH,
     BEGIN,
     CLOSE,
@@ -25,6 +24,7 @@ from sbpair.engine.performatives import (
     OPEN,
     TRANSFER,
 )
+from sbpair.amqp.types import Symbol, Ubyte, Uint
 
 FIELD_COUNTS = {
     OPEN: 10,

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from sbpair.amqp.performatives import DETACH
 from sbpair.engine.auth import (
     ALL_RIGHTS,
     LISTEN,
@@ -16,7 +17,6 @@ from sbpair.engine.auth import (
     resource_path,
     rights_for,
 )
-from sbpair.engine.performatives import DETACH
 from tests.engine.conftest import SEND_KEY
 
 NOW = 1_000_000.0

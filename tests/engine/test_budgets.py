@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from sbpair.amqp.performatives import DISPOSITION, FLOW, TRANSFER, accepted
 from sbpair.amqp.types import Uint
-from sbpair.engine.performatives import DISPOSITION, FLOW, TRANSFER, accepted
 from tests.engine.dialects import AZURE_SERVICEBUS, DOTNET, PROTON, Dialect
 
 DELIVERIES = 10_000

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from sbpair.amqp.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, OPEN
 from sbpair.amqp.types import Uint
-from sbpair.engine.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, OPEN
 
 
 async def test_sasl_offers_what_the_service_offers_and_lets_anonymous_in(connect: Any) -> None:

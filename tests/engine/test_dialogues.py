@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
-from sbpair.amqp.types import Described, Symbol, Uint, Ulong, same
-from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.server import Emulator, NamespaceConfig
-from sbpair.engine.auth import ROOT_KEY_NAME
-from sbpair.engine.performatives import (
+from sbpair.amqp.performatives import (
     ATTACH,
     DETACH,
     DISPOSITION,
@@ -20,8 +15,13 @@ from sbpair.engine.performatives import (
     TARGET,
     TRANSFER,
     accepted,
-    rejected,
 )
+from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
+from sbpair.amqp.types import Described, Symbol, Uint, Ulong, same
+from sbpair.emulator.entities import QueueDescription
+from sbpair.emulator.server import Emulator, NamespaceConfig
+from sbpair.engine.auth import ROOT_KEY_NAME
+from sbpair.engine.errors import rejected
 from sbpair.service import Tier
 from tests.engine.dialects import Dialect
 from tests.engine.wire_client import Client, Frame

@@ -16,13 +16,7 @@ from typing import Any
 
 import pytest
 
-from sbpair.amqp.sections import Section, build, read, scan
-from sbpair.amqp.types import Described, Symbol, Ubyte, Uint, Ulong, Ushort
-from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.server import Emulator
-from sbpair.engine.auth import ROOT_KEY_NAME, make_sas_token
-from sbpair.engine.errors import EntityError
-from sbpair.engine.performatives import (
+from sbpair.amqp.performatives import (
     ATTACH,
     BEGIN,
     DETACH,
@@ -34,6 +28,12 @@ from sbpair.engine.performatives import (
     SASL_OUTCOME,
     TRANSFER,
 )
+from sbpair.amqp.sections import Section, build, read, scan
+from sbpair.amqp.types import Described, Symbol, Ubyte, Uint, Ulong, Ushort
+from sbpair.emulator.entities import QueueDescription
+from sbpair.emulator.server import Emulator
+from sbpair.engine.auth import ROOT_KEY_NAME, make_sas_token
+from sbpair.engine.errors import EntityError
 from tests.engine.dialects import AZURE_SERVICEBUS
 from tests.engine.wire_client import Client, Frame
 from tests.waiting import LIMIT_SECONDS

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sbpair.amqp.performatives import ATTACH, DETACH, DISPOSITION, FLOW, REJECTED
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.faults import (
     FaultError,
@@ -21,7 +22,6 @@ from sbpair.engine.faults import (
     rule_to_json,
     rule_to_text,
 )
-from sbpair.engine.performatives import ATTACH, DETACH, DISPOSITION, FLOW, REJECTED
 from tests.engine.wire_client import seen
 
 

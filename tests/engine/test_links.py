@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from sbpair.amqp.types import Described, Symbol, Uint
-from sbpair.engine.link import Link
-from sbpair.engine.performatives import (
+from sbpair.amqp.performatives import (
     ACCEPTED,
     ATTACH,
     DETACH,
@@ -16,8 +14,10 @@ from sbpair.engine.performatives import (
     REJECTED,
     TRANSFER,
     accepted,
-    rejected,
 )
+from sbpair.amqp.types import Described, Symbol, Uint
+from sbpair.engine.errors import rejected
+from sbpair.engine.link import Link
 from tests.engine.wire_client import modified, seen
 
 

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sbpair.amqp.encoding import encode
+from sbpair.amqp.performatives import ATTACH, BEGIN, CLOSE, OPEN, SOURCE, TARGET, TRANSFER, perform
 from sbpair.amqp.types import Described, Int, Symbol, Ubyte, Uint, Ulong
 from sbpair.engine.connection import Connection
-from sbpair.engine.performatives import ATTACH, BEGIN, CLOSE, OPEN, SOURCE, TARGET, TRANSFER, perform
 
 NO_HEALTH_CHECKS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from sbpair.amqp.performatives import CLOSE, DISPOSITION, OPEN
 from sbpair.engine.clock import ManualClock
-from sbpair.engine.performatives import CLOSE, DISPOSITION, OPEN
 from tests.engine.wire_client import seen
 
 

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sbpair.amqp.encoding import encode
-from sbpair.amqp.sections import Section, build, read, scan
-from sbpair.amqp.types import Described, Symbol, Uint, Ulong, Ushort
-from sbpair.engine.auth import make_sas_token
-from sbpair.engine.frames import read_header
-from sbpair.engine.performatives import (
+from sbpair.amqp.frames import read_header
+from sbpair.amqp.performatives import (
     ATTACH,
     BEGIN,
     DISPOSITION,
@@ -24,6 +21,9 @@ from sbpair.engine.performatives import (
     TRANSFER,
     read_performative,
 )
+from sbpair.amqp.sections import Section, build, read, scan
+from sbpair.amqp.types import Described, Symbol, Uint, Ulong, Ushort
+from sbpair.engine.auth import make_sas_token
 from tests.engine.dialects import AZURE_SERVICEBUS, Dialect
 from tests.waiting import LIMIT_SECONDS
 

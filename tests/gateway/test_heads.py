@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbpair.amqp.frames import Outbox, transfer_continuation, transfer_head
+from sbpair.amqp.performatives import (
+    TRANSFER,
+    Fields,
+    accepted,
+    perform,
+    read_performative,
+    released,
+)
 from sbpair.amqp.types import AmqpDecodeError, Uint
-from sbpair.engine.frames import Outbox, transfer_continuation, transfer_head
-from sbpair.engine.performatives import TRANSFER, Fields, accepted, perform, read_performative, rejected, released
+from sbpair.engine.errors import rejected
 from sbpair.gateway.heads import put_head, read_accepted, read_head
 
 numbers = st.integers(0, 2**32 - 1)

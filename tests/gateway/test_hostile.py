@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import azure.servicebus as sdk
 import pytest
 
+from sbpair.amqp.performatives import ATTACH, BEGIN, OPEN, SASL_INIT, SOURCE, TARGET, TRANSFER, perform
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Described, Symbol, Ubyte, Uint, Ulong
 from sbpair.core.failover.machine import State
-from sbpair.engine.performatives import ATTACH, BEGIN, OPEN, SASL_INIT, SOURCE, TARGET, TRANSFER, perform
 from sbpair.gateway.door import DoorConnection
 from sbpair.gateway.upward import REMEMBERED_BYTES
 from tests.clients.conftest import World, wait_until

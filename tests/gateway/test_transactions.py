@@ -6,10 +6,8 @@ from typing import Any
 import azure.servicebus as sdk
 import pytest
 
-from sbpair.amqp.sections import build
-from sbpair.amqp.types import Array, Described, Uint, Ulong
-from sbpair.engine.frames import read_header
-from sbpair.engine.performatives import (
+from sbpair.amqp.frames import read_header
+from sbpair.amqp.performatives import (
     ACCEPTED,
     ATTACH,
     COORDINATOR,
@@ -26,6 +24,8 @@ from sbpair.engine.performatives import (
     perform,
     read_performative,
 )
+from sbpair.amqp.sections import build
+from sbpair.amqp.types import Array, Described, Uint, Ulong
 from tests.clients.conftest import World
 from tests.gateway.conftest import KEYS, Running
 from tests.gateway.test_hostile import AMQP, SASL, attach, frame, opened, signed_in

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+from sbpair.amqp.performatives import accepted, in_transaction, transaction_of
 from sbpair.amqp.types import Described
 from sbpair.emulator.broker.addresses import Location
 from sbpair.emulator.broker.messages import as_mapping
@@ -21,10 +22,9 @@ from sbpair.emulator.requests import messages, rules
 from sbpair.emulator.requests.call import Answering, Call, Operation, Reply, WithinTransaction
 from sbpair.engine import errors
 from sbpair.engine.auth import LISTEN, SEND, rights_for
-from sbpair.engine.errors import BrokerError
+from sbpair.engine.errors import BrokerError, rejected
 from sbpair.engine.faults import FaultKind
 from sbpair.engine.link import IncomingDelivery, Link, LinkConnection, LinkHandler
-from sbpair.engine.performatives import accepted, in_transaction, rejected, transaction_of
 from sbpair.engine.replies import AnsweringNode, AnswerLink, NodeRequest, status_of
 
 MAX_REQUEST_ITEMS = 65_536

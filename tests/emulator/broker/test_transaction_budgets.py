@@ -5,6 +5,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from sbpair.amqp.performatives import (
+    ACCEPTED,
+    ATTACH,
+    DECLARE,
+    DETACH,
+    REJECTED,
+    TRANSACTIONAL_STATE,
+    TRANSFER,
+    accepted,
+)
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Described, Ulong
 from sbpair.emulator.broker.transactions import MAX_PARTS_PER_TRANSACTION, UNKNOWN_ID, Transactions
@@ -21,16 +31,6 @@ from sbpair.engine.budgets import (
 )
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.errors import BrokerError
-from sbpair.engine.performatives import (
-    ACCEPTED,
-    ATTACH,
-    DECLARE,
-    DETACH,
-    REJECTED,
-    TRANSACTIONAL_STATE,
-    TRANSFER,
-    accepted,
-)
 from tests.emulator.broker.test_transactions import COORDINATOR_HANDLE, Asking, connected, message, texts
 from tests.emulator.spender import Spender
 from tests.engine.dialects import Dialect

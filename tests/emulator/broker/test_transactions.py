@@ -11,17 +11,7 @@ from typing import Any
 
 import pytest
 
-from sbpair.amqp.sections import PropertyField, Section, build, read, scan
-from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Uint, Ulong
-from sbpair.emulator.broker.messages import State
-from sbpair.emulator.broker.partitions import partition_of
-from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.senders import DECLARE_SECONDS
-from sbpair.emulator.server import Emulator, NamespaceConfig
-from sbpair.emulator.testing import stored_message
-from sbpair.engine.auth import ROOT_KEY_NAME
-from sbpair.engine.clock import ManualClock
-from sbpair.engine.performatives import (
+from sbpair.amqp.performatives import (
     ACCEPTED,
     ATTACH,
     DECLARED,
@@ -33,8 +23,18 @@ from sbpair.engine.performatives import (
     TRANSACTIONAL_STATE,
     TRANSFER,
     accepted,
-    rejected,
 )
+from sbpair.amqp.sections import PropertyField, Section, build, read, scan
+from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Uint, Ulong
+from sbpair.emulator.broker.messages import State
+from sbpair.emulator.broker.partitions import partition_of
+from sbpair.emulator.entities import QueueDescription
+from sbpair.emulator.senders import DECLARE_SECONDS
+from sbpair.emulator.server import Emulator, NamespaceConfig
+from sbpair.emulator.testing import stored_message
+from sbpair.engine.auth import ROOT_KEY_NAME
+from sbpair.engine.clock import ManualClock
+from sbpair.engine.errors import rejected
 from sbpair.service import Tier
 from tests.emulator.broker.conftest import Inbox
 from tests.emulator.process import Process

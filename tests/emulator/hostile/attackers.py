@@ -19,11 +19,7 @@ from typing import Any
 import aiohttp
 
 from sbpair.amqp.encoding import encode
-from sbpair.amqp.sections import build
-from sbpair.amqp.types import Described, Int, Long, Symbol, Ubyte, Uint, Ulong
-from sbpair.emulator.broker.messages import BATCH_FORMAT
-from sbpair.engine.auth import ROOT_KEY_NAME, make_sas_token
-from sbpair.engine.performatives import (
+from sbpair.amqp.performatives import (
     ATTACH,
     DECLARED,
     DISPOSITION,
@@ -34,6 +30,10 @@ from sbpair.engine.performatives import (
     TRANSFER,
     released,
 )
+from sbpair.amqp.sections import build
+from sbpair.amqp.types import Described, Int, Long, Symbol, Ubyte, Uint, Ulong
+from sbpair.emulator.broker.messages import BATCH_FORMAT
+from sbpair.engine.auth import ROOT_KEY_NAME, make_sas_token
 from tests.engine.wire_client import Client, modified
 
 DELIVERIES = 20_000

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from sbpair.amqp.performatives import DISPOSITION
 from sbpair.amqp.sections import build
 from sbpair.engine.auth import ROOT_KEY_NAME
-from sbpair.engine.performatives import DISPOSITION
 from tests.emulator.hostile.attackers import ATTACKS
 from tests.emulator.process import Process
 from tests.engine.wire_client import Client

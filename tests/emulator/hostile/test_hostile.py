@@ -15,13 +15,7 @@ import pytest
 
 from sbpair.amqp import sections
 from sbpair.amqp.encoding import encode
-from sbpair.amqp.sections import Section
-from sbpair.amqp.types import Described, Symbol, Ubyte, Uint, Ulong
-from sbpair.emulator.entities import CorrelationFilter, QueueDescription, RuleDescription, SqlFilter
-from sbpair.emulator.server import Emulator
-from sbpair.engine.auth import ROOT_KEY_NAME, make_bearer_token, make_sas_token
-from sbpair.engine.budgets import MAX_HELD_BYTES
-from sbpair.engine.performatives import (
+from sbpair.amqp.performatives import (
     ATTACH,
     BEGIN,
     CLOSE,
@@ -34,6 +28,12 @@ from sbpair.engine.performatives import (
     TRANSFER,
     perform,
 )
+from sbpair.amqp.sections import Section
+from sbpair.amqp.types import Described, Symbol, Ubyte, Uint, Ulong
+from sbpair.emulator.entities import CorrelationFilter, QueueDescription, RuleDescription, SqlFilter
+from sbpair.emulator.server import Emulator
+from sbpair.engine.auth import ROOT_KEY_NAME, make_bearer_token, make_sas_token
+from sbpair.engine.budgets import MAX_HELD_BYTES
 from sbpair.engine.replies import MOST_WAITING
 from tests.emulator.admin.raw import ENTRY
 from tests.engine.wire_client import Client

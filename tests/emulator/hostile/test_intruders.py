@@ -13,11 +13,11 @@ from urllib.parse import quote, quote_plus
 import aiohttp
 import pytest
 
+from sbpair.amqp.performatives import ATTACH, DETACH, TRANSFER
 from sbpair.amqp.sections import Section, build, read, scan
 from sbpair.emulator.entities import AuthorizationRule, QueueDescription
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.engine.auth import ALL_RIGHTS, ROOT_KEY_NAME, make_bearer_token, make_sas_token
-from sbpair.engine.performatives import ATTACH, DETACH, TRANSFER
 from tests.emulator.hostile.test_hostile import ARM, ARM_BEARER, address, ask, connected, root_key, say
 from tests.engine.conftest import Client
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from sbpair.amqp.performatives import ATTACH, DETACH, DISPOSITION, SOURCE, TARGET, TRANSFER
 from sbpair.amqp.sections import PropertyField, Section, build, read, scan
 from sbpair.amqp.types import Described, Symbol, Timestamp, Ubyte, Uint, Ulong
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.engine.auth import ROOT_KEY_NAME
 from sbpair.engine.clock import AdvancingClock
-from sbpair.engine.performatives import ATTACH, DETACH, DISPOSITION, SOURCE, TARGET, TRANSFER
 from sbpair.service import EntityStatus
 from tests.engine.dialects import AZURE_SERVICEBUS, Dialect
 from tests.engine.test_dialogues import EXPIRES_AT, SESSION_FILTER, body, logged_in

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sbpair.amqp.performatives import DISPOSITION, TRANSFER, accepted
 from sbpair.amqp.sections import PropertyField, build
 from sbpair.amqp.types import Uint, Ulong
 from sbpair.emulator.broker.messages import PING_CONTENT_TYPE
@@ -14,7 +15,6 @@ from sbpair.emulator.requests.messages import peek_message, set_session_state
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.errors import SESSION_LOCK_LOST, BrokerError, EntityError
-from sbpair.engine.performatives import DISPOSITION, TRANSFER, accepted
 from sbpair.service import NEVER_SECONDS, Tier
 from tests.emulator.laws.test_refusals import request
 from tests.emulator.spender import Spender

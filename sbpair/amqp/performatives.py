@@ -1,16 +1,10 @@
-"""The frames' contents (AMQP 1.0 §2.7, §5.3) and delivery states (§3.4): what the engine writes and reads.
+"""The frames' contents (AMQP 1.0 §2.7, §5.3) and delivery states (§3.4), for both sides of the wire."""
 
-Errors always carry three fields with a non-null info map, and every disposition a state: the Python SDK's sender takes
-both for granted and waits for ever where they are missing.
-"""
-
-from collections.abc import Mapping
 from typing import Any, Final
 
 from sbpair.amqp.decoding import decode, skip
 from sbpair.amqp.encoding import encode
-from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Uint, Ulong
-from sbpair.engine.errors import TIMEOUT, UNKNOWN_OUTCOME, tracked
+from sbpair.amqp.types import AmqpDecodeError, Described, Uint, Ulong
 
 OPEN: Final = 0x10
 BEGIN: Final = 0x11
@@ -40,47 +34,68 @@ SASL_MECHANISMS: Final = 0x40
 SASL_INIT: Final = 0x41
 SASL_OUTCOME: Final = 0x44
 
-_FIELD_COUNTS: Final[dict[int, int]] = {
-    OPEN: 10,
-    BEGIN: 8,
-    ATTACH: 14,
-    FLOW: 11,
-    TRANSFER: 11,
-    DISPOSITION: 6,
-    DETACH: 3,
-    END: 1,
-    CLOSE: 1,
+COMPOSITES: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
+    code: (name, tuple(fields.split()))
+    for code, name, fields in (
+        (
+            OPEN,
+            "open",
+            "container-id hostname max-frame-size channel-max idle-time-out outgoing-locales incoming-locales "
+            "offered-capabilities desired-capabilities properties",
+        ),
+        (
+            BEGIN,
+            "begin",
+            "remote-channel next-outgoing-id incoming-window outgoing-window handle-max offered-capabilities "
+            "desired-capabilities properties",
+        ),
+        (
+            ATTACH,
+            "attach",
+            "name handle role snd-settle-mode rcv-settle-mode source target unsettled incomplete-unsettled "
+            "initial-delivery-count max-message-size offered-capabilities desired-capabilities properties",
+        ),
+        (
+            FLOW,
+            "flow",
+            "next-incoming-id incoming-window next-outgoing-id outgoing-window handle delivery-count link-credit "
+            "available drain echo properties",
+        ),
+        (
+            TRANSFER,
+            "transfer",
+            "handle delivery-id delivery-tag message-format settled more rcv-settle-mode state resume aborted "
+            "batchable",
+        ),
+        (DISPOSITION, "disposition", "role first last settled state batchable"),
+        (DETACH, "detach", "handle closed error"),
+        (END, "end", "error"),
+        (CLOSE, "close", "error"),
+        (SASL_MECHANISMS, "sasl-mechanisms", "sasl-server-mechanisms"),
+        (SASL_INIT, "sasl-init", "mechanism"),
+        (SASL_OUTCOME, "sasl-outcome", "code"),
+        (ERROR, "error", ""),
+        (RECEIVED, "received", ""),
+        (ACCEPTED, "accepted", ""),
+        (REJECTED, "rejected", ""),
+        (RELEASED, "released", ""),
+        (MODIFIED, "modified", ""),
+        (SOURCE, "source", ""),
+        (TARGET, "target", ""),
+        (COORDINATOR, "coordinator", ""),
+        (DECLARE, "declare", ""),
+        (DISCHARGE, "discharge", ""),
+        (DECLARED, "declared", ""),
+        (TRANSACTIONAL_STATE, "transactional-state", ""),
+    )
 }
-"""Fields of each performative (AMQP 1.0 §2.7)."""
+"""Name of each composite, and, of performatives, the fields in their order (AMQP 1.0 §2.7, §5.3). What a client says of
+itself in a sasl-init behind its mechanism may be a secret, and has no name here."""
 
 _MAX_UINT: Final = 2**32 - 1
 """No field that is read as a number is wider."""
 
-_NAMES: Final[dict[str, int]] = {
-    "amqp:open:list": OPEN,
-    "amqp:begin:list": BEGIN,
-    "amqp:attach:list": ATTACH,
-    "amqp:flow:list": FLOW,
-    "amqp:transfer:list": TRANSFER,
-    "amqp:disposition:list": DISPOSITION,
-    "amqp:detach:list": DETACH,
-    "amqp:end:list": END,
-    "amqp:close:list": CLOSE,
-    "amqp:error:list": ERROR,
-    "amqp:received:list": RECEIVED,
-    "amqp:accepted:list": ACCEPTED,
-    "amqp:rejected:list": REJECTED,
-    "amqp:released:list": RELEASED,
-    "amqp:modified:list": MODIFIED,
-    "amqp:source:list": SOURCE,
-    "amqp:target:list": TARGET,
-    "amqp:coordinator:list": COORDINATOR,
-    "amqp:declare:list": DECLARE,
-    "amqp:discharge:list": DISCHARGE,
-    "amqp:declared:list": DECLARED,
-    "amqp:transactional-state:list": TRANSACTIONAL_STATE,
-    "amqp:sasl-init:list": SASL_INIT,
-}
+_NAMES: Final = {f"amqp:{name}:list": code for code, (name, _) in COMPOSITES.items()}
 
 _ACCEPTED: Final = Described(Ulong(ACCEPTED), [])
 _RELEASED: Final = Described(Ulong(RELEASED), [])
@@ -98,18 +113,9 @@ def released() -> Described:
     return _RELEASED
 
 
-def rejected(
-    condition: str | None = None, description: str | None = None, info: Mapping[str, Any] | None = None
-) -> Described:
-    """The message is refused. Without a condition: the bare outcome, which confirms a dead-lettering."""
-    if condition is None:
-        return Described(Ulong(REJECTED), [])
-    return Described(Ulong(REJECTED), [error(condition, description, info)])
-
-
-def unknown_outcome() -> Described:
-    """Nobody knows yet what becomes of it: the store cannot write at present, and goes on trying."""
-    return rejected(TIMEOUT, UNKNOWN_OUTCOME)
+def modified(*, undeliverable: bool = False) -> Described:
+    """The delivery has failed; `undeliverable`: the message is not to come here again, which defers it."""
+    return Described(Ulong(MODIFIED), [True, True] if undeliverable else [True])
 
 
 def declared(transaction_id: bytes) -> Described:
@@ -117,9 +123,9 @@ def declared(transaction_id: bytes) -> Described:
     return Described(Ulong(DECLARED), [transaction_id])
 
 
-def in_transaction(transaction_id: bytes, outcome: Described) -> Described:
-    """An outcome that counts once its transaction is committed (§4.5.8)."""
-    return Described(Ulong(TRANSACTIONAL_STATE), [transaction_id, outcome])
+def in_transaction(transaction_id: bytes, outcome: Described | None = None) -> Described:
+    """A message, or an outcome, that counts once its transaction is committed (§4.5.8)."""
+    return Described(Ulong(TRANSACTIONAL_STATE), [transaction_id] if outcome is None else [transaction_id, outcome])
 
 
 def transaction_of(state: Described | None) -> tuple[object, Described | None] | None:
@@ -131,12 +137,6 @@ def transaction_of(state: Described | None) -> tuple[object, Described | None] |
     if outcome is not None and not isinstance(outcome, Described):
         raise AmqpDecodeError("the outcome of a transactional state must be a described list")
     return fields.get(0), outcome
-
-
-def error(condition: str, description: str | None = None, info: Mapping[str, Any] | None = None) -> Described:
-    """An AMQP error (§2.8.14). The description ends with a tracking id, as in the service."""
-    infos = {Symbol(key): value for key, value in (info or {}).items()}
-    return Described(Ulong(ERROR), [Symbol(condition), tracked(description or ""), infos])
 
 
 def code_of(descriptor: object) -> int | None:
@@ -161,8 +161,12 @@ def perform(code: int, fields: list[Any]) -> bytes:
 
     AMQP lets a writer leave out nulls at the end, but azure-servicebus 7.10 to 7.14 index the whole list and fail.
     """
-    missing = _FIELD_COUNTS.get(code, 0) - len(fields)
-    return encode(Described(Ulong(code), fields + [None] * missing))
+    return encode(Described(Ulong(code), whole(code, fields)))
+
+
+def whole(code: int, fields: list[Any]) -> list[Any]:
+    """The fields of a performative with a null for each that is left out."""
+    return fields + [None] * (len(COMPOSITES[code][1]) - len(fields)) if code in COMPOSITES else fields
 
 
 def read_performative(body: bytes, most_bytes: int = _MAX_UINT) -> tuple[int, list[Any], int]:
