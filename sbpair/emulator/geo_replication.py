@@ -9,39 +9,23 @@ connections and locks. Not kept: dead-lettering and forwarding are not taken bac
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from sbpair.emulator.broker.entity import MessageEntity
-from sbpair.emulator.broker.journal import Journal, StoredEntity
+from sbpair.emulator.broker.entity import Entity, MessageEntity
 from sbpair.emulator.broker.mailbox import Mailbox
 from sbpair.emulator.broker.messages import Message, State
-from sbpair.emulator.broker.queue import Queue
-from sbpair.emulator.broker.topics import Topic
-from sbpair.emulator.laws import Laws
-from sbpair.engine.clock import Clock
-from sbpair.engine.faults import Faults
+
+if TYPE_CHECKING:
+    from sbpair.emulator.namespace import Namespace
 
 ANSWER_SECONDS = 0.5
 """So long connections outlive a promotion: the request for it, which may be on one of them, is answered first."""
 
 
-class Replicated(Protocol):
-    """The namespace, as far as its replication knows it."""
-
-    clock: Clock
-    laws: Laws
-    faults: Faults
-    journal: Journal
-    read_only: bool
-
-    def queues(self) -> list[Queue]: ...
-    def topics(self) -> list[Topic]: ...
-
-
 class GeoReplication:
     """Stands before a namespace's journal, and knows how to take back what was noted within the lag."""
 
-    def __init__(self, namespace: Replicated, lag_seconds: float) -> None:
+    def __init__(self, namespace: "Namespace", lag_seconds: float) -> None:
         self.lag_seconds = lag_seconds
         self._namespace = namespace
         self.journal = namespace.journal
@@ -54,7 +38,7 @@ class GeoReplication:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.journal, name)
 
-    def put_message(self, entity: StoredEntity, place: str, message: Message) -> None:
+    def put_message(self, entity: Entity, place: str, message: Message) -> None:
         """A message is new, or has changed."""
         self.journal.put_message(entity, place, message)
         if not isinstance(entity, MessageEntity) or ":" in place:

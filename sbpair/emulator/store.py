@@ -21,9 +21,8 @@ from sbpair.amqp.decoding import decode_all
 from sbpair.amqp.encoding import encode
 from sbpair.amqp.types import AmqpError
 from sbpair.emulator.broker.duplicates import Identity
-from sbpair.emulator.broker.entity import MessageEntity
+from sbpair.emulator.broker.entity import Entity, MessageEntity
 from sbpair.emulator.broker.forwarding import PLACE as TRANSFER
-from sbpair.emulator.broker.journal import StoredEntity
 from sbpair.emulator.broker.messages import Message, State, revive
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.sessions import Session
@@ -280,7 +279,7 @@ class Store(NamespaceStore):
             raise StoreError(f"cannot use the store '{path}': {error}") from error
         self._pending: list[tuple[str, tuple[Any, ...]]] = []
         self._callbacks: deque[tuple[Callable[[], None], Callable[[], None] | None]] = deque()
-        self._numbered: dict[str, StoredEntity] = {}
+        self._numbered: dict[str, Entity] = {}
         self._namespace: Namespace | None = None
         self._settings_noted = True
         self._flushing = False
@@ -289,12 +288,12 @@ class Store(NamespaceStore):
 
     # -- as a journal
 
-    def put_entity(self, entity: StoredEntity) -> None:
+    def put_entity(self, entity: Entity) -> None:
         body = json.dumps(_body(entity))
         sql = "INSERT OR REPLACE INTO entities VALUES (?,?,?,?)"
         self._write(sql, _key(entity), type(entity).__name__, body, json.dumps(_numbers(entity)))
 
-    def drop_entity(self, entity: StoredEntity) -> None:
+    def drop_entity(self, entity: Entity) -> None:
         # A topic takes its subscriptions along: all keys that begin with its path and "/subscriptions/".
         key = _key(entity)
         self._numbered.pop(key, None)
@@ -306,7 +305,7 @@ class Store(NamespaceStore):
                 f"{key}/subscriptions0",
             )
 
-    def put_message(self, entity: StoredEntity, place: str, message: Message) -> None:
+    def put_message(self, entity: Entity, place: str, message: Message) -> None:
         if not message.row:
             self._last_row += 1
             message.row = self._last_row
@@ -332,14 +331,14 @@ class Store(NamespaceStore):
             self._write(_DROP_MESSAGE, message.row)
             message.row = 0
 
-    def put_session(self, entity: StoredEntity, session: Session) -> None:
+    def put_session(self, entity: Entity, session: Session) -> None:
         if session.state is None:
             self._write("DELETE FROM sessions WHERE path = ? AND id = ?", _key(entity), session.id)
         else:
             sql = "INSERT OR REPLACE INTO sessions VALUES (?,?,?,?)"
             self._write(sql, _key(entity), session.id, session.state, session.changed_at)
 
-    def put_duplicate(self, entity: StoredEntity, identity: Identity, until: float) -> None:
+    def put_duplicate(self, entity: Entity, identity: Identity, until: float) -> None:
         sql = "INSERT OR REPLACE INTO duplicates VALUES (?,?,?)"
         self._write(sql, _key(entity), encode(list(identity)), until)
 
@@ -473,11 +472,11 @@ class Store(NamespaceStore):
         database.execute(f"PRAGMA user_version={_VERSION}")
 
 
-def _key(entity: StoredEntity) -> str:
+def _key(entity: Entity) -> str:
     return entity.path.lower()
 
 
-def _body(entity: StoredEntity) -> dict[str, Any]:
+def _body(entity: Entity) -> dict[str, Any]:
     if not isinstance(entity, Queue | Topic | Subscription):
         raise TypeError(f"no entity to keep: {entity!r}")
     body: dict[str, Any] = {
@@ -496,5 +495,5 @@ def _body(entity: StoredEntity) -> dict[str, Any]:
     return body
 
 
-def _numbers(entity: StoredEntity) -> list[int]:
+def _numbers(entity: Entity) -> list[int]:
     return entity.numbering.last if isinstance(entity, MessageEntity | Topic) else []

@@ -16,8 +16,11 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+if TYPE_CHECKING:
+    from sbpair.engine.link import NamespaceView
 
 Rights = frozenset[str]
 """A set of "Manage", "Send", "Listen"."""
@@ -107,19 +110,13 @@ class Claims:
         return not self.path or path == self.path or path.startswith(self.path + "/")
 
 
-class SignerSource(Protocol):
-    """Who knows the rules: a namespace."""
-
-    def signers(self, path: str) -> Sequence[Signer]: ...
-
-
 class ClaimsHolder(Protocol):
     """Anything that has collected tokens: a connection."""
 
     claims: dict[str, Claims]
 
     @property
-    def namespace(self) -> SignerSource: ...
+    def namespace(self) -> "NamespaceView": ...
 
 
 def resource_path(uri: str) -> str:

@@ -9,12 +9,15 @@ Response  application-properties status-code (int) and status-description; corre
 """
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from sbpair.engine import errors
-from sbpair.engine.auth import AuthError, Claims, authenticate, resource_path, service_bus_audiences
-from sbpair.engine.link import IncomingDelivery, Link, LinkHandler, NamespaceView
+from sbpair.engine.auth import AuthError, authenticate, resource_path, service_bus_audiences
+from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
 from sbpair.engine.replies import AnsweringNode, NodeRequest, status_of
+
+if TYPE_CHECKING:
+    from sbpair.engine.connection import Connection
 
 MAX_REQUEST_BYTES = 256 * 1024
 """Of a request, which everybody may send: a token has a few KB."""
@@ -22,18 +25,10 @@ _NAMES = ("status-code", "status-description")
 _CONDITIONS = {400: errors.ARGUMENT_ERROR, 401: errors.UNAUTHORIZED, 404: errors.NOT_FOUND, 503: errors.SERVER_BUSY}
 
 
-class TokenHolder(Protocol):
-    """Who keeps what tokens allow: a connection."""
-
-    @property
-    def namespace(self) -> NamespaceView: ...
-    def add_claims(self, claims: Claims) -> None: ...
-
-
 class CbsNode(AnsweringNode):
     """The `$cbs` node of one connection."""
 
-    def __init__(self, connection: TokenHolder) -> None:
+    def __init__(self, connection: "Connection") -> None:
         super().__init__()
         self.connection = connection
         self._sending_to: set[str] = set()

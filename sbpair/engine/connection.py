@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.amqp.frames import AMQP_FRAME, MIN_MAX_FRAME_SIZE, SASL_FRAME, FramingError, Outbox, read_header
 from sbpair.amqp.performatives import (
@@ -42,6 +42,9 @@ from sbpair.engine.clock import Timer
 from sbpair.engine.errors import error
 from sbpair.engine.link import AttachService, Link, LinkState, NamespaceView
 from sbpair.engine.session import Session, SessionError
+
+if TYPE_CHECKING:
+    from sbpair.engine.wire import Wire
 
 # SASL mechanisms as the service offers them (AMQP 1.0 §5.3).
 #
@@ -85,32 +88,13 @@ AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 
 
-class Transport(Protocol):
-    """Where a connection's bytes go."""
-
-    def write(self, data: bytes) -> None:
-        """Take bytes for the client, in order."""
-
-    def close(self) -> None:
-        """Close once everything written has gone out."""
-
-    def abort(self) -> None:
-        """Cut at once."""
-
-    def pause_reading(self) -> None:
-        """Take no more bytes from the client for now."""
-
-    def resume_reading(self) -> None:
-        """Take bytes again."""
-
-
 class Input:
     """What has come of a client: read a slice of time at a stretch, with the work that its frames begin."""
 
     def __init__(
         self,
         connection: "Connection",
-        transport: Transport,
+        transport: "Wire",
         turns: Turns,
         on_header: Callable[[bytes], None],
         on_frame: Callable[[int, int, bytes], None],
@@ -300,7 +284,7 @@ class Connection:
         self,
         namespace: NamespaceView,
         service: AttachService,
-        transport: Transport,
+        transport: "Wire",
         *,
         memory: Memory | None = None,
         turns: Turns | None = None,

@@ -7,17 +7,20 @@ the end the handler is called; after `on_detach`, and after the broker's own `de
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sbpair.amqp.decoding import decode_all
 from sbpair.amqp.encoding import encode
 from sbpair.amqp.performatives import COORDINATOR, Fields, code_of, composite_fields
 from sbpair.amqp.types import Described, Symbol, Ulong
-from sbpair.engine.auth import ClaimsHolder, Rights, Signer, resource_path
-from sbpair.engine.budgets import Budget
+from sbpair.engine.auth import Rights, Signer, resource_path
 from sbpair.engine.clock import Clock
 from sbpair.engine.faults import Action, FaultKind, Faults
 from sbpair.engine.trace import Trace
+
+if TYPE_CHECKING:
+    from sbpair.engine.connection import Connection
+    from sbpair.engine.session import Session
 
 DEFAULT_CREDIT = 1000
 CBS_ADDRESS = "$cbs"
@@ -55,45 +58,6 @@ class NamespaceView(Protocol):
     def capabilities(self) -> Sequence[str]: ...
     def signers(self, path: str) -> Sequence[Signer]: ...
     def entity_exists(self, path: str) -> bool: ...
-
-
-class LinkConnection(ClaimsHolder, Protocol):
-    """What a link asks of its connection."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def namespace(self) -> NamespaceView: ...
-    @property
-    def budget(self) -> Budget: ...
-    def abort(self) -> None: ...
-
-
-class LinkSession(Protocol):
-    """What a link asks of its session: its frames written, its deliveries known."""
-
-    transaction_group: Any
-    """Set by what answers for addresses; None as long as the session has no link to the coordinator."""
-
-    @property
-    def connection(self) -> LinkConnection: ...
-    @property
-    def links(self) -> Mapping[int, "Link"]: ...
-    @property
-    def blocked(self) -> bool: ...
-    def write_attach(
-        self, link: "Link", properties: Mapping[str, Any] | None, filter_replies: Mapping[str, Any] | None
-    ) -> None: ...
-    def write_refusal(self, link: "Link") -> None: ...
-    def write_detach(self, link: "Link", condition: str | None, description: str | None) -> None: ...
-    def write_flow(self, link: "Link | None") -> None: ...
-    def write_disposition(
-        self, receiver: bool, delivery_id: int, state: Described, *, settled: bool = True
-    ) -> None: ...
-    def send_transfer(self, link: "Link", payload: bytes, tag: bytes, settled: bool, message_format: int) -> int: ...
-    def forget_delivery(self, delivery_id: int) -> None: ...
-    def forget_deliveries(self, link: "Link") -> None: ...
-    def forget_link(self, link: "Link") -> None: ...
 
 
 class LinkHandler:
@@ -174,9 +138,9 @@ class Link:
         "target_address",
     )
 
-    def __init__(self, session: LinkSession, fields: Fields) -> None:
+    def __init__(self, session: "Session", fields: Fields) -> None:
         self.session = session
-        self.connection: LinkConnection = session.connection
+        self.connection: Connection = session.connection
         self.name = fields.text(0) or ""
         self.handle = fields.required_number(1)
         self.client_sends = not fields.flag(2)

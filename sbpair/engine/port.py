@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from sbpair.engine import websocket
 from sbpair.engine.budgets import Memory, Turns
-from sbpair.engine.connection import Connection, Transport
+from sbpair.engine.connection import Connection
 from sbpair.engine.faults import ActiveFault, FaultKind
 from sbpair.engine.link import AttachService, NamespaceView
 from sbpair.engine.origins import OwnNames, is_loopback
-from sbpair.engine.wire import Wire, WireOwner, WireProtocol, cut
+from sbpair.engine.wire import Wire, WireProtocol, cut
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 TLS_HANDSHAKE: Final = b"\x16"
 _AMQP: Final = b"AMQP"
 _LINGER_NOT: Final = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
-
-
-class FrontOwner(WireOwner, Protocol):
-    """What the first bytes need of their port."""
-
-    @property
-    def patience_seconds(self) -> float: ...
-    def track(self, transport: asyncio.Transport) -> None: ...
-    def expect_request(self, transport: asyncio.Transport) -> None: ...
-    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
-    async def http_protocol(self) -> asyncio.Protocol: ...
 
 
 _LOOPBACK_SEGMENT_BYTES = 1448
@@ -84,7 +73,7 @@ class FirstBytes(asyncio.Protocol):
     A client that does not say so in time is cut off.
     """
 
-    def __init__(self, owner: FrontOwner) -> None:
+    def __init__(self, owner: "Port") -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._buffer = b""
@@ -477,7 +466,7 @@ class Port:
             self._changed.clear()
             await self._changed.wait()
 
-    def connect(self, transport: Transport) -> Connection:
+    def connect(self, transport: Wire) -> Connection:
         """Serve AMQP over a transport."""
         return self._connection(self.namespace, self._service, transport, memory=self.memory, turns=self.turns)
 

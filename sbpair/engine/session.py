@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from sbpair.amqp.frames import Outbox, ids_between, transfers
+from sbpair.amqp.frames import ids_between, transfers
 from sbpair.amqp.performatives import (
     ATTACH,
     BEGIN,
@@ -21,26 +21,15 @@ from sbpair.amqp.performatives import (
 from sbpair.amqp.types import AmqpDecodeError, Described, Symbol, Ubyte, Uint, Ulong, Ushort
 from sbpair.engine.budgets import MAX_HELD_BYTES
 from sbpair.engine.errors import error, rejected
-from sbpair.engine.link import IncomingDelivery, Link, LinkConnection, LinkState, symbol_keys
+from sbpair.engine.link import IncomingDelivery, Link, LinkState, symbol_keys
+
+if TYPE_CHECKING:
+    from sbpair.engine.connection import Connection
 
 WINDOW: Final = 0x7FFFFFFF
 HANDLE_MAX: Final = 0xFFFF
 _FIRST_TRANSFER: Final = 1
 _MASK: Final = 0xFFFFFFFF
-
-
-class SessionConnection(LinkConnection, Protocol):
-    """What a session asks of its connection: frames written, links counted, memory counted."""
-
-    write_paused: bool
-    outbox: Outbox
-    remote_max_frame_size: int
-
-    @property
-    def links_left(self) -> int: ...
-    def schedule_flush(self) -> None: ...
-    def links_changed(self, by: int) -> None: ...
-    def attach(self, link: Link) -> None: ...
 
 
 class SessionError(Exception):
@@ -67,11 +56,12 @@ class _Partial:
 class Session:
     """One session. The client's channel and handles serve for our direction too: it opens all of them."""
 
-    def __init__(self, connection: SessionConnection, channel: int, begin: Fields) -> None:
+    def __init__(self, connection: "Connection", channel: int, begin: Fields) -> None:
         self.connection = connection
         self.channel = channel
         self.links: dict[int, Link] = {}
         self.transaction_group: Any = None
+        """Set by what answers for addresses; None as long as the session has no link to the coordinator."""
         self._seen_handles: set[int] = set()
         self._unsettled: dict[int, Link] = {}
         self._next_incoming = begin.required_number(1)

@@ -3,10 +3,12 @@
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from sbpair.engine.wire import Wire, WireOwner
+from sbpair.engine.wire import Wire
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+    from sbpair.engine.port import Port
 
 PATH: Final = "/$servicebus/websocket"
 PROTOCOLS: Final = ("AMQPWSB10", "amqp")
@@ -17,7 +19,7 @@ _HIGH_WATER_BYTES: Final = 1024 * 1024
 class SocketCarrier:
     """One client's WebSocket and the wire over it."""
 
-    def __init__(self, owner: WireOwner, socket: "web.WebSocketResponse") -> None:
+    def __init__(self, owner: "Port", socket: "web.WebSocketResponse") -> None:
         self._owner = owner
         self._socket = socket
         self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -77,7 +79,7 @@ class SocketCarrier:
         self._may_read.set()
 
 
-async def serve(request: "web.Request", owner: WireOwner) -> "web.StreamResponse":
+async def serve(request: "web.Request", owner: "Port") -> "web.StreamResponse":
     """Answer the upgrade and stay until the connection ends."""
     from aiohttp import web
 

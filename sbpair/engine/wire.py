@@ -10,10 +10,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from sbpair.engine.connection import Connection, Transport
-from sbpair.engine.link import NamespaceView
+if TYPE_CHECKING:
+    from sbpair.engine.port import Port
 
 _TIMER_BIAS_SECONDS: Final = 0.0005
 _MOST_DELAYED_BYTES: Final = 1024 * 1024
@@ -93,7 +93,7 @@ class Carrier(Protocol):
 class Wire:
     """The transport of one AMQP connection, over whatever carries its bytes."""
 
-    def __init__(self, owner: "WireOwner", carrier: Carrier) -> None:
+    def __init__(self, owner: "Port", carrier: Carrier) -> None:
         self._faults = owner.namespace.faults
         self._carrier = carrier
         self._silent = False
@@ -184,16 +184,6 @@ class Wire:
         self.connection.budget.unsent(self._outward.size_bytes + self._carrier.unsent_bytes)
 
 
-class WireOwner(Protocol):
-    """Who keeps the wires of a namespace, to be able to cut them."""
-
-    @property
-    def namespace(self) -> NamespaceView: ...
-    def connect(self, transport: Transport) -> Connection: ...
-    def adopt(self, wire: Wire) -> None: ...
-    def release(self, wire: Wire) -> None: ...
-
-
 def cut(transport: asyncio.Transport) -> None:
     """End a connection without a word."""
     # In the first releases of Python 3.11 a TLS transport that was closed twice has no protocol any more, and fails.
@@ -204,7 +194,7 @@ def cut(transport: asyncio.Transport) -> None:
 class WireProtocol(asyncio.Protocol):
     """A wire over a socket, with or without TLS."""
 
-    def __init__(self, owner: WireOwner, transport: asyncio.Transport) -> None:
+    def __init__(self, owner: "Port", transport: asyncio.Transport) -> None:
         self._owner = owner
         self._transport = transport
         self._wire = Wire(owner, self)

@@ -8,7 +8,7 @@ is detached. A client whose links only receive sees its connection cut, as witho
 
 import asyncio
 from collections import Counter
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.amqp.frames import AMQP_FRAME, ids_between
 from sbpair.amqp.performatives import (
@@ -36,9 +36,12 @@ from sbpair.engine.session import WINDOW, Session
 from sbpair.gateway.heads import Head, put_head, read_accepted, read_head
 from sbpair.gateway.passed import PassedLink
 from sbpair.gateway.primary import PrimaryWire, error_of, open_primary
-from sbpair.gateway.served import SendsHouse, forgotten, refusal
-from sbpair.gateway.tokens import CbsToken, PassingCbs, Proofs, Tokens
+from sbpair.gateway.served import forgotten, refusal
+from sbpair.gateway.tokens import CbsToken, PassingCbs
 from sbpair.gateway.upward import WAITING_BYTES, Outstanding, Upward
+
+if TYPE_CHECKING:
+    from sbpair.gateway.server import GatewayFront, House
 
 _LOOK_SECONDS: Final = 1.0
 _FRAME_ROOM: Final = 16
@@ -48,38 +51,18 @@ _WINDOW_TRANSFERS: Final = 4096
 _MASK: Final = 0xFFFFFFFF
 
 
-class House(SendsHouse, Protocol):
-    """What stands behind a client's links: the pair."""
-
-    answer_seconds: float
-    """For so long the primary may take for the answer to a message."""
-    passes_tokens: bool
-    proofs: Proofs
-
-    @property
-    def tokens(self) -> Tokens: ...
-    def joined(self, connection: "DoorConnection") -> None: ...
-    def left(self, connection: "DoorConnection") -> None: ...
-
-
-class PairsByHost(Protocol):
-    """What stands behind all connections of a gateway: its pairs."""
-
-    def house_of(self, host: str) -> Any: ...
-
-
 class DoorConnection(Connection):
     """One client's connection; made by the port like any other. `house` is there from the moment that the client has
     said which host it wants, or at once where there is one pair only."""
 
     product = "sbpair gateway"
-    house: House
+    house: "House"
 
     def __init__(self, namespace: Any, service: Any, transport: Any, **shared: Any) -> None:
         super().__init__(namespace, service, transport, **shared)
         self.primary: PrimaryWire | None = None
         self.remembered_bytes = 0
-        self._front: PairsByHost = namespace
+        self._front: GatewayFront = namespace
         self._settled = False
         self._cbs = PassingCbs(self)
         self.requests: dict[str, Any] = {}

@@ -9,7 +9,7 @@ import itertools
 import ssl
 import time
 import uuid
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from sbpair.amqp.frames import MIN_MAX_FRAME_SIZE, SASL_FRAME, FrameBuffer, FramingError, Outbox
 from sbpair.amqp.performatives import (
@@ -39,9 +39,11 @@ from sbpair.azure.client import authorities
 from sbpair.azure.errors import WireError, translate
 from sbpair.azure.messaging import tls_context
 from sbpair.core.access import NamespaceAccess, Transport, is_plaintext, without_port
-from sbpair.core.errors import ServiceError
 from sbpair.engine.connection import AMQP_HEADER, MAX_FRAME_SIZE, SASL_HEADER
 from sbpair.gateway.tokens import CbsToken, Tokens
+
+if TYPE_CHECKING:
+    from sbpair.gateway.door import DoorConnection
 
 CONNECT_SECONDS: Final = 15.0
 """For the connection, TLS, SASL and the open together."""
@@ -57,20 +59,10 @@ _PORTS: Final = {True: 5672, False: 5671}
 _WEBSOCKET_PATH: Final = "/$servicebus/websocket"
 
 
-class Client(Protocol):
-    """The client's connection, as what comes from the primary needs it."""
-
-    def from_primary(self, channel: int, body: bytes) -> None: ...
-    def primary_lost(self, error: ServiceError) -> None: ...
-    def primary_full(self, full: bool) -> None: ...
-    def hold_output(self) -> None: ...
-    def give_output(self) -> None: ...
-
-
 class PrimaryWire(asyncio.Protocol):
     """One connection to the primary. Make it with `open_primary`."""
 
-    def __init__(self, client: Client, tokens: Tokens, max_frame_bytes: int) -> None:
+    def __init__(self, client: "DoorConnection", tokens: Tokens, max_frame_bytes: int) -> None:
         self.max_frame_bytes = MIN_MAX_FRAME_SIZE
         self._client = client
         self._tokens = tokens
@@ -355,7 +347,7 @@ class PrimaryWire(asyncio.Protocol):
             self._transport.write(data)
 
 
-async def open_primary(client: Client, tokens: Tokens, max_frame_bytes: int) -> PrimaryWire:
+async def open_primary(client: "DoorConnection", tokens: Tokens, max_frame_bytes: int) -> PrimaryWire:
     """Connect, sign in and open.
 
     Raises:

@@ -7,7 +7,7 @@ give. Messages of one session go one after another; the others of a link begin i
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.amqp.performatives import (
     DECLARE,
@@ -37,9 +37,12 @@ from sbpair.core.failover.sending import MIN_ATTEMPT_SECONDS, Budget, refuse_res
 from sbpair.engine import errors
 from sbpair.engine.errors import rejected
 from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
-from sbpair.gateway.spans import BATCH_FORMAT, SendSpans
+from sbpair.gateway.spans import BATCH_FORMAT
 from sbpair.gateway.upward import Outstanding
-from sbpair.runtime.failover.sender import FailoverSender, session_of
+from sbpair.runtime.failover.sender import session_of
+
+if TYPE_CHECKING:
+    from sbpair.gateway.server import House
 
 CREDIT: Final = 100
 OVERLAP: Final = 10
@@ -86,25 +89,10 @@ def forgotten(address: str) -> ServiceError:
     return error
 
 
-class SendsHouse(Protocol):
-    """What the sends of a link need of the gateway."""
-
-    send_seconds: float
-    """What a message has, on the primary and on the backlog together."""
-    spans: SendSpans
-
-    @property
-    def holds_sessions(self) -> bool: ...
-    def sender(self, entity: str) -> FailoverSender: ...
-    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
-    def count(self, entity: str, messages: int, diverted: int, seconds: float, refused: bool) -> None: ...
-    def now(self) -> float: ...
-
-
 class Sends:
     """What one link sends, as the failover machine sees it."""
 
-    def __init__(self, house: SendsHouse, entity: str) -> None:
+    def __init__(self, house: "House", entity: str) -> None:
         self.entity = entity
         self.sender = house.sender(entity)
         self._house = house
@@ -340,7 +328,7 @@ class Transaction:
 class Transactions(LinkHandler):
     """The coordinator of one connection while the primary is away (AMQP 1.0 §4.5)."""
 
-    def __init__(self, link: Link, house: SendsHouse) -> None:
+    def __init__(self, link: Link, house: "House") -> None:
         self._link = link
         self._house = house
         self._open: dict[bytes, Transaction] = {}

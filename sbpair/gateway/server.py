@@ -104,7 +104,9 @@ class House(GatewayView):
         self.pair = pair
         self.pairing = pairing
         self.send_seconds = send_seconds
+        """What a message has, on the primary and on the backlog together."""
         self.answer_seconds = Budget(0.0, send_seconds).for_primary(0.0)
+        """For so long the primary may take for the answer to a message."""
         self.tokens = Tokens(pair.primary)
         self.passes_tokens = passes
         self.proofs = Proofs()

@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from sbpair.azure.credentials import NamedCredential, token_credential
 from sbpair.core.access import NamespaceAccess, check_credential, parse_connection_string, without_port
@@ -24,8 +24,11 @@ from sbpair.engine.auth import (
     resource_path,
     service_bus_audiences,
 )
-from sbpair.engine.cbs import CbsNode, TokenHolder
+from sbpair.engine.cbs import CbsNode
 from sbpair.engine.replies import NodeRequest
+
+if TYPE_CHECKING:
+    from sbpair.gateway.door import DoorConnection
 
 SAS_SECONDS: Final = 3600.0
 SAS: Final = "servicebus.windows.net:sastoken"
@@ -112,18 +115,10 @@ class Proofs:
         return found
 
 
-class PassingHolder(TokenHolder, Protocol):
-    """A client's connection, as its `$cbs` needs it."""
-
-    house: Any
-
-    async def pass_token(self, token: CbsToken, claims: Claims) -> None: ...
-
-
 class PassingCbs(CbsNode):
     """`$cbs` of a gateway: its own keys are judged here; other tokens go to the primary where that is wanted."""
 
-    def __init__(self, connection: PassingHolder) -> None:
+    def __init__(self, connection: "DoorConnection") -> None:
         super().__init__(connection)
         self._client = connection
 

@@ -5,26 +5,25 @@ client's. The rest of a request and of its answer goes through as it is.
 """
 
 import ssl
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.azure.client import authorities
 from sbpair.azure.messaging import tls_context
 from sbpair.core.access import check_credential, without_port
 from sbpair.core.errors import SbpairError
-from sbpair.core.failover.measured import GatewayPair
 from sbpair.engine.auth import MANAGE, AuthError, Signer, authenticate, read_token, service_bus_audiences
 from sbpair.engine.budgets import MAX_HELD_BYTES_BEFORE_TOKEN
-from sbpair.engine.clock import Clock
 from sbpair.engine.origins import is_loopback
-from sbpair.gateway.tokens import JWT, Tokens
+from sbpair.gateway.tokens import JWT
 
 if TYPE_CHECKING:
     import aiohttp
     from aiohttp import web
     from aiohttp.typedefs import Middleware
+
+    from sbpair.gateway.server import GatewayFront, House
 
 ADMINISTRATION_SECONDS: Final = 60.0
 MOST_ANSWER_BYTES: Final = 32 * 1024 * 1024
@@ -38,32 +37,10 @@ _AUTHORIZING: Final = (
 STATUS_PATH: Final = "/status"
 
 
-class WebHouse(Protocol):
-    """What the web server needs of a pair."""
-
-    passes_tokens: bool
-
-    @property
-    def tokens(self) -> Tokens: ...
-    @property
-    def clock(self) -> Clock: ...
-    def signers(self, path: str) -> Any: ...
-    def status(self) -> GatewayPair: ...
-
-
-class WebFront(Protocol):
-    """What the web server needs of the gateway."""
-
-    @property
-    def houses(self) -> "Mapping[str, WebHouse]": ...
-    def house_of(self, host: str) -> "WebHouse | None": ...
-    def troubles(self) -> list[str]: ...
-
-
 class Web:
     """The web server of one port."""
 
-    def __init__(self, front: WebFront) -> None:
+    def __init__(self, front: "GatewayFront") -> None:
         self._front = front
         self._session: aiohttp.ClientSession | None = None
 
@@ -140,7 +117,7 @@ class Web:
             return web.Response(status=503, text=f"The primary {access.label} is not reached: {error}")
 
     @staticmethod
-    def _judged(house: WebHouse, request: "web.Request") -> tuple[bool, str | None]:
+    def _judged(house: "House", request: "web.Request") -> tuple[bool, str | None]:
         """Whether a key of the gateway has signed, and why the client may not do that; None if it may."""
         signers: list[Signer] = list(house.signers(""))
         given, now = request.headers.get("Authorization", ""), house.clock.client_now()

@@ -5,24 +5,20 @@ behind it; case never matters, and entity paths may contain slashes themselves.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Mailbox
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 
+if TYPE_CHECKING:
+    from sbpair.emulator.namespace import Namespace
+
 _MANAGEMENT = "/$management"
 _TRANSFER = "/$transfer/$deadletterqueue"
 _DEAD_LETTER = "/$deadletterqueue"
 _SUFFIXES = {MAIN: "", DEAD_LETTER: _DEAD_LETTER, TRANSFER_DEAD_LETTER: _TRANSFER}
-
-
-class Entities(Protocol):
-    """Who knows the entities by their paths: a namespace."""
-
-    def find(self, path: str) -> Queue | Topic | None: ...
-    def get_subscription(self, topic: str, name: str) -> Subscription | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class Location:
         return self.entity.mailbox(self.place) if isinstance(self.entity, MessageEntity) else None
 
 
-def locate(entities: Entities, address: str) -> Location | None:
+def locate(entities: "Namespace", address: str) -> Location | None:
     """The place an address leads to, None if there is none."""
     path = address.strip("/")
     path, management = _without(path, _MANAGEMENT)
@@ -62,7 +58,7 @@ def _without(path: str, suffix: str) -> tuple[str, bool]:
     return path, False
 
 
-def _entity(entities: Entities, path: str) -> Queue | Topic | Subscription | None:
+def _entity(entities: "Namespace", path: str) -> Queue | Topic | Subscription | None:
     found = entities.find(path)
     if found is not None:
         return found

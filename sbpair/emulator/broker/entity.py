@@ -2,20 +2,21 @@
 places for messages, dead-lettering, forwarding, counts.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from sbpair.emulator.broker.forwarding import ForwardingNamespace, Transfers
+from sbpair.emulator.broker.forwarding import Transfers
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Mailbox
 from sbpair.emulator.broker.messages import Message, State
 from sbpair.emulator.broker.partitions import Numbering
 from sbpair.emulator.entities import Counts, QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.laws import Laws
-from sbpair.emulator.throttling import Throttling
 from sbpair.engine import errors
 from sbpair.engine.clock import Timer
 from sbpair.engine.errors import BrokerError
 from sbpair.service import EntityStatus
+
+if TYPE_CHECKING:
+    from sbpair.emulator.namespace import Namespace
 
 # How many bytes an entity holds and may hold, kept by adding and subtracting.
 
@@ -88,22 +89,6 @@ class IdleWatch:
 _SUFFIXES = {MAIN: "", DEAD_LETTER: "/$deadletterqueue", TRANSFER_DEAD_LETTER: "/$Transfer/$deadletterqueue"}
 
 
-class EntityNamespace(ForwardingNamespace, Protocol):
-    """What an entity asks of the namespace it is in."""
-
-    @property
-    def laws(self) -> Laws: ...
-    @property
-    def throttling(self) -> Throttling | None: ...
-    def charge(self, credits: int, size_bytes: int = 0) -> None: ...
-    @property
-    def partition_count(self) -> int: ...
-    def expire_idle(self, entity: "Entity") -> None: ...
-    def when_durable(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None: ...
-    def check_store(self) -> None: ...
-    def took_in(self, path: str, messages: list[Message]) -> None: ...
-
-
 class AttachedLink(Protocol):
     """A link of a client that is attached to an entity."""
 
@@ -120,7 +105,7 @@ class Entity:
     description: QueueDescription | TopicDescription | SubscriptionDescription
     numbering: Numbering
 
-    def __init__(self, namespace: EntityNamespace, path: str) -> None:
+    def __init__(self, namespace: "Namespace", path: str) -> None:
         self.namespace = namespace
         self.path = path
         self.created_at = self.updated_at = self.accessed_at = namespace.clock.now()
@@ -165,7 +150,7 @@ class MessageEntity(Entity):
     description: QueueDescription | SubscriptionDescription
 
     def __init__(
-        self, namespace: EntityNamespace, path: str, *, sessions: bool, quota: Quota, numbering: Numbering
+        self, namespace: "Namespace", path: str, *, sessions: bool, quota: Quota, numbering: Numbering
     ) -> None:
         super().__init__(namespace, path)
         self.quota = quota

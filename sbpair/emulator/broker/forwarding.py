@@ -7,52 +7,27 @@ reason, leaves it waiting as "transfer", tried again every few seconds.
 
 from collections import deque
 from collections.abc import Generator, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from sbpair.emulator.broker.mailbox import DEAD_LETTER, TRANSFER_DEAD_LETTER, Mailbox, MailboxNamespace, Quota
+from sbpair.emulator.broker.mailbox import DEAD_LETTER, TRANSFER_DEAD_LETTER, Mailbox
 from sbpair.emulator.broker.messages import Message, State
-from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription, target_path
+from sbpair.emulator.entities import TopicDescription, target_path
 from sbpair.engine import errors
 from sbpair.engine.budgets import finish
 from sbpair.engine.clock import Timer
 from sbpair.engine.errors import BrokerError
 
+if TYPE_CHECKING:
+    from sbpair.emulator.broker.entity import MessageEntity
+
 RETRY_SECONDS = 5.0
 PLACE = "transfer"
-
-
-class Destination(Protocol):
-    """The queue or topic that messages are forwarded to."""
-
-    @property
-    def description(self) -> QueueDescription | TopicDescription: ...
-    def accepting(self, messages: list[Message]) -> Iterator[None]: ...
-
-
-class ForwardingNamespace(MailboxNamespace, Protocol):
-    """Where destinations are found."""
-
-    def find(self, path: str) -> Destination | None: ...
-
-
-class ForwardingEntity(Protocol):
-    """The entity whose messages are forwarded."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def namespace(self) -> ForwardingNamespace: ...
-    @property
-    def description(self) -> QueueDescription | SubscriptionDescription: ...
-    @property
-    def quota(self) -> Quota: ...
-    def dead_letter(self, message: Message, reason: object, text: object, *, place: str = ...) -> None: ...
 
 
 class Transfers:
     """Messages on their way out of one entity."""
 
-    def __init__(self, entity: ForwardingEntity) -> None:
+    def __init__(self, entity: "MessageEntity") -> None:
         self._entity = entity
         self._waiting: deque[tuple[Message, str]] = deque()
         self._refused: list[tuple[Message, str]] = []

@@ -1,18 +1,14 @@
 """What the broker tells a durable store."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from sbpair.emulator.broker.duplicates import Identity
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.sessions import Session
 
-
-class StoredEntity(Protocol):
-    """A queue, topic or subscription, as far as a note has to name it."""
-
-    @property
-    def path(self) -> str: ...
+if TYPE_CHECKING:
+    from sbpair.emulator.broker.entity import Entity
 
 
 class Journal:
@@ -25,22 +21,22 @@ class Journal:
     failure: str | None = None
     """Why nothing can be kept at present (a full disk); None while all is well."""
 
-    def put_entity(self, entity: StoredEntity) -> None:
+    def put_entity(self, entity: "Entity") -> None:
         """An entity is new or its description (or rules) changed."""
 
-    def drop_entity(self, entity: StoredEntity) -> None:
+    def drop_entity(self, entity: "Entity") -> None:
         """An entity is gone, with all messages and sessions in it."""
 
-    def put_message(self, entity: StoredEntity, place: str, message: Message) -> None:
+    def put_message(self, entity: "Entity", place: str, message: Message) -> None:
         """A message is new in `place` of an entity, has moved there, or has changed."""
 
     def drop_message(self, message: Message) -> None:
         """A message is gone."""
 
-    def put_session(self, entity: StoredEntity, session: Session) -> None:
+    def put_session(self, entity: "Entity", session: Session) -> None:
         """A session's state has changed; None means there is nothing to keep."""
 
-    def put_duplicate(self, entity: StoredEntity, identity: Identity, until: float) -> None:
+    def put_duplicate(self, entity: "Entity", identity: Identity, until: float) -> None:
         """A message id is known to duplicate detection until then."""
 
     def put_settings(self) -> None:

@@ -8,18 +8,18 @@ logarithmic time, whatever the number of messages.
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from sbpair.emulator.broker.journal import Journal
 from sbpair.emulator.broker.messages import Message, MessageLog, State
-from sbpair.emulator.broker.partitions import PARTITION_SHIFT, Numbering, ReadyLine, check_open, partition_of
+from sbpair.emulator.broker.partitions import PARTITION_SHIFT, ReadyLine, check_open, partition_of
 from sbpair.emulator.broker.sessions import Consumer, Lock, Locks, Session, Sessions, Waiting
-from sbpair.emulator.laws import Laws
 from sbpair.engine import errors
-from sbpair.engine.budgets import Background
-from sbpair.engine.clock import Clock, Timer
+from sbpair.engine.clock import Timer
 from sbpair.engine.errors import BrokerError
 from sbpair.service import PARTITION_COUNT
+
+if TYPE_CHECKING:
+    from sbpair.emulator.broker.entity import MessageEntity
 
 # Peeking: pages of messages by sequence number, without locks, in whatever state they are.
 #
@@ -74,54 +74,6 @@ def _leaves_partition(first: Message, other: Message) -> bool:
 DELIVERIES_PER_TURN = 50
 """This many messages are handed out in one turn of the event loop (some milliseconds); the next turn goes on."""
 MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = "main", "dead-letter", "transfer-dead-letter"
-
-
-class Quota(Protocol):
-    """The bytes that all messages of an entity take."""
-
-    used_bytes: int
-
-
-class MailboxNamespace(Protocol):
-    """What a mailbox asks of the namespace around it."""
-
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def journal(self) -> Journal: ...
-    @property
-    def background(self) -> Background: ...
-    @property
-    def laws(self) -> Laws: ...
-    def closed_partitions(self, path: str) -> frozenset[int]: ...
-
-
-class MailboxOwner(Protocol):
-    """The entity a mailbox belongs to: its settings, and what becomes of messages that leave the mailbox."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def namespace(self) -> MailboxNamespace: ...
-    @property
-    def quota(self) -> Quota: ...
-    @property
-    def may_receive(self) -> bool: ...
-    @property
-    def lock_seconds(self) -> float: ...
-    @property
-    def max_delivery_count(self) -> int: ...
-    @property
-    def is_partitioned(self) -> bool: ...
-    @property
-    def numbering(self) -> Numbering: ...
-    @property
-    def top_path(self) -> str: ...
-    def path_of(self, place: str) -> str: ...
-    def touch(self) -> None: ...
-    def enqueue(self, message: Message) -> None: ...
-    def expired(self, box: "Mailbox", message: Message) -> None: ...
-    def to_dead_letters(self, box: "Mailbox", message: Message, reason: object, text: object) -> None: ...
 
 
 class Handout:
@@ -217,7 +169,7 @@ class Handout:
 class Mailbox:
     """A place of an entity; `place` is one of MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER."""
 
-    def __init__(self, entity: MailboxOwner, place: str, *, sessions: bool = False) -> None:
+    def __init__(self, entity: "MessageEntity", place: str, *, sessions: bool = False) -> None:
         self.entity = entity
         self.place = place
         self.log = MessageLog()

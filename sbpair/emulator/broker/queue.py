@@ -1,9 +1,14 @@
 """A queue: messages come in here and are received here (or pass through, if it forwards)."""
 
-from sbpair.emulator.broker.entity import EntityNamespace, MessageEntity, Quota
+from typing import TYPE_CHECKING
+
+from sbpair.emulator.broker.entity import MessageEntity, Quota
 from sbpair.emulator.broker.intake import Accepting, Intake
 from sbpair.emulator.broker.partitions import Numbering
 from sbpair.emulator.entities import QueueDescription
+
+if TYPE_CHECKING:
+    from sbpair.emulator.namespace import Namespace
 
 
 class Queue(MessageEntity, Accepting):
@@ -11,7 +16,7 @@ class Queue(MessageEntity, Accepting):
 
     description: QueueDescription
 
-    def __init__(self, namespace: EntityNamespace, path: str, description: QueueDescription) -> None:
+    def __init__(self, namespace: "Namespace", path: str, description: QueueDescription) -> None:
         self.description = description
         numbering = Numbering(
             partitions=namespace.partition_count if description.enable_partitioning else 1,

@@ -9,9 +9,10 @@ A topic may have millions of rules. They are gone through in slices of time befo
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sbpair.emulator import validation
-from sbpair.emulator.broker.entity import EntityNamespace, MessageEntity, Quota
+from sbpair.emulator.broker.entity import MessageEntity, Quota
 from sbpair.emulator.broker.intake import Accepting, Intake
 from sbpair.emulator.broker.messages import Message, MessageLog, State
 from sbpair.emulator.broker.partitions import Numbering
@@ -22,6 +23,9 @@ from sbpair.engine.budgets import finish
 from sbpair.engine.clock import Timer
 from sbpair.engine.errors import BrokerError, conflict, not_found, quota_exceeded
 from sbpair.service import EntityStatus
+
+if TYPE_CHECKING:
+    from sbpair.emulator.namespace import Namespace
 
 # Scheduled messages of a topic: they wait in the topic itself and are published when their time comes.
 
@@ -106,7 +110,7 @@ class Topic(Accepting):
 
     description: TopicDescription
 
-    def __init__(self, namespace: EntityNamespace, path: str, description: TopicDescription) -> None:
+    def __init__(self, namespace: "Namespace", path: str, description: TopicDescription) -> None:
         self.description = description
         super().__init__(namespace, path)
         self.subscriptions: dict[str, Subscription] = {}
@@ -216,9 +220,7 @@ class Subscription(MessageEntity):
 
     description: SubscriptionDescription
 
-    def __init__(
-        self, namespace: EntityNamespace, topic: Topic, name: str, description: SubscriptionDescription
-    ) -> None:
+    def __init__(self, namespace: "Namespace", topic: Topic, name: str, description: SubscriptionDescription) -> None:
         self.description = description
         self.topic = topic
         self.name = name

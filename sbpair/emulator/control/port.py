@@ -7,41 +7,24 @@ import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine.budgets import Memory
-from sbpair.engine.clock import Clock
 from sbpair.engine.errors import EmulatorError, not_found
-from sbpair.engine.origins import OwnNames
 from sbpair.engine.port import PATIENCE_SECONDS, FirstRequests, closing
-from sbpair.engine.tls import TlsFiles
 
 if TYPE_CHECKING:
     from aiohttp import web
 
     from sbpair.emulator.admin.calls import Call, Reply
-
-
-class ControlledEmulator(Protocol):
-    """What the control port asks of its emulator."""
-
-    host: str
-    clock: Clock
-
-    @property
-    def tls(self) -> TlsFiles: ...
-    @property
-    def own_names(self) -> OwnNames: ...
-    def namespace(self, name: str) -> Namespace: ...
+    from sbpair.emulator.server import Emulator
 
 
 class ControlPort:
     """Serves fault control for all namespaces of an emulator over HTTPS. Port 0: any free one."""
 
-    def __init__(
-        self, emulator: ControlledEmulator, number: int = 0, *, patience_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, emulator: "Emulator", number: int = 0, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._emulator = emulator
         self._number = number
         self._patience_seconds = patience_seconds

@@ -22,9 +22,10 @@ from sbpair.emulator.requests import messages, rules
 from sbpair.emulator.requests.call import Answering, Call, Operation, Reply, WithinTransaction
 from sbpair.engine import errors
 from sbpair.engine.auth import LISTEN, SEND, rights_for
+from sbpair.engine.connection import Connection
 from sbpair.engine.errors import BrokerError, rejected
 from sbpair.engine.faults import FaultKind
-from sbpair.engine.link import IncomingDelivery, Link, LinkConnection, LinkHandler
+from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
 from sbpair.engine.replies import AnsweringNode, AnswerLink, NodeRequest, status_of
 
 MAX_REQUEST_ITEMS = 65_536
@@ -58,7 +59,7 @@ class RequestNode(AnsweringNode):
 
     most_items = MAX_REQUEST_ITEMS
 
-    def __init__(self, namespace: Namespace, connection: LinkConnection, location: Location) -> None:
+    def __init__(self, namespace: Namespace, connection: Connection, location: Location) -> None:
         super().__init__()
         self.namespace = namespace
         self.connection = connection

@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.messages import Message, parse
@@ -28,7 +28,7 @@ from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.outgoing import payload
-from sbpair.engine.clock import AdvancingClock, Clock
+from sbpair.engine.clock import AdvancingClock
 from sbpair.engine.errors import BrokerError, EmulatorError, EntityError
 from sbpair.engine.faults import ActiveFault, FaultError, fault_to_json
 from sbpair.engine.origins import OwnNames
@@ -36,6 +36,8 @@ from sbpair.engine.port import closing
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+    from sbpair.emulator.server import Emulator
 
 HOST: Final = "127.0.0.1"
 MOST_SHOWN: Final = 100
@@ -51,20 +53,10 @@ class WindowError(Exception):
     """An action that cannot be carried out; the text says why, and nothing has changed."""
 
 
-class WatchedEmulator(Protocol):
-    """What the window asks of its emulator."""
-
-    clock: Clock
-
-    @property
-    def names(self) -> list[str]: ...
-    def namespace(self, name: str) -> Namespace: ...
-
-
 class Window:
     """Serves the page for all namespaces of an emulator, on its loop. Port 0: any free one."""
 
-    def __init__(self, emulator: WatchedEmulator, number: int = 0) -> None:
+    def __init__(self, emulator: "Emulator", number: int = 0) -> None:
         self.token = secrets.token_urlsafe(24)
         self._emulator = emulator
         self._number = number
@@ -217,7 +209,7 @@ class Window:
 
 
 @asynccontextmanager
-async def open_window(emulator: WatchedEmulator) -> AsyncIterator[Window]:
+async def open_window(emulator: "Emulator") -> AsyncIterator[Window]:
     """The page, for as long as the block runs."""
     window = Window(emulator)
     try:
