@@ -23,6 +23,7 @@ from azure.servicebus._pyamqp.aio._session_async import Session
 
 from sbpair.amqp import sections
 from sbpair.amqp.encoding import encode
+from sbpair.amqp.performatives import TRANSFER
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import AmqpError, Described, Int, Long, Symbol, Timestamp, Uint
 from sbpair.azure import frames, wire
@@ -385,7 +386,7 @@ def peer(window: int) -> Peer:
 
     async def incoming(channel: int, frame: Any) -> None:
         code, fields = frame
-        if code == wire._TRANSFER and channel == CHANNEL:
+        if code == TRANSFER and channel == CHANNEL:
             await session._incoming_transfer(fields)
 
     session._outgoing_flow, session._set_state, session.end = flow, over, over
