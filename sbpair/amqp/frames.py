@@ -48,7 +48,7 @@ def encode_uint(value: int) -> bytes:
 
 
 def listed(code: int, count: int, fields: bytes) -> bytes:
-    """A performative of so many encoded fields."""
+    """A performative of `count` encoded fields."""
     if len(fields) < 255:
         return b"\x00\x53%c\xc0%c%c%b" % (code, len(fields) + 1, count, fields)
     return b"\x00\x53%c\xd0%b%b" % (code, _SIZES.pack(len(fields) + 4, count), fields)
