@@ -33,18 +33,16 @@ from sbpair.azure.wire import (
 from sbpair.clients.calls import (
     AGAIN,
     DIVERTED,
-    PRIMARY_SECONDS,
     LateTurnError,
     Offer,
     Steps,
     is_simple,
     makes_batch,
     offering,
-    primary_seconds,
     reusable,
     steps,
 )
-from sbpair.clients.failover import Failover
+from sbpair.clients.failover import Failover, budget_of
 from sbpair.clients.shared import (
     NOT_CANCELLABLE,
     WAIT_SLICE_SECONDS,
@@ -171,7 +169,7 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
             try:
                 with self._serving():
                     return await super().send_messages(
-                        message, timeout=PRIMARY_SECONDS if timeout is None else primary_seconds(timeout), **kwargs
+                        message, timeout=budget_of(timeout, started).for_primary(started), **kwargs
                     )
             except exceptions.ServiceBusError as error:
                 failed = error

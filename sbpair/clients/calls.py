@@ -13,10 +13,7 @@ from sbpair.clients.failover import Line, SenderFailover, budget_of, sdk_error
 from sbpair.core.errors import MessageError, SbpairError, ServiceError
 from sbpair.core.failover.machine import Route
 from sbpair.core.failover.sending import (
-    DEFAULT_SEND_SECONDS,
-    MAX_RESERVED_SECONDS,
     MIN_ATTEMPT_SECONDS,
-    RESERVED_SHARE,
     Budget,
 )
 
@@ -45,15 +42,6 @@ offering: ContextVar[bool] = ContextVar("offering", default=False)
 
 Steps = Generator[Offer | Ask, Any, Any]
 Payloads = Callable[[], list[bytes]]
-
-
-PRIMARY_SECONDS: Final = DEFAULT_SEND_SECONDS - MAX_RESERVED_SECONDS
-"""What an attempt on the primary may take of a call without a time-out."""
-
-
-def primary_seconds(timeout: float) -> float:
-    """What an attempt on the primary may take of a call's time: the rest is the backlog's."""
-    return timeout - min(timeout * RESERVED_SHARE, MAX_RESERVED_SECONDS)
 
 
 def steps(

@@ -36,7 +36,6 @@ from sbpair.azure.wire import (
 from sbpair.clients.calls import (
     AGAIN,
     DIVERTED,
-    PRIMARY_SECONDS,
     Ask,
     LateTurnError,
     Offer,
@@ -44,11 +43,10 @@ from sbpair.clients.calls import (
     is_simple,
     makes_batch,
     offering,
-    primary_seconds,
     reusable,
     steps,
 )
-from sbpair.clients.failover import Failover
+from sbpair.clients.failover import Failover, budget_of
 from sbpair.clients.shared import (
     NOT_CANCELLABLE,
     WAIT_SLICE_SECONDS,
@@ -139,7 +137,7 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
             try:
                 with self._serving():
                     return super().send_messages(
-                        message, timeout=PRIMARY_SECONDS if timeout is None else primary_seconds(timeout), **kwargs
+                        message, timeout=budget_of(timeout, started).for_primary(started), **kwargs
                     )
             except exceptions.ServiceBusError as error:
                 failed = error

@@ -158,6 +158,7 @@ class Session:
         partial: _Partial | None = link.partial
         if fields.flag(9):
             link.drop_partial()
+            link.count_transfer()  # its sender counts it like any other (§2.7.5)
             return None
         more = fields.flag(5)
         if partial is None and not more:
@@ -224,7 +225,7 @@ class Session:
         """Pass a disposition on for each delivery. 20,000 deliveries fit into the range of one frame of 30 bytes."""
         for delivery_id in delivery_ids:
             link = self._unsettled.pop(delivery_id, None) if settled else self._unsettled.get(delivery_id)
-            if link is not None and link.handler is not None and link.state is LinkState.OPEN:
+            if link is not None and link.handler is not None:
                 link.handler.on_disposition(delivery_id, state, settled)
             yield
 

@@ -22,7 +22,8 @@ from sbpair.emulator.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
-from sbpair.emulator.server import Emulator
+from sbpair.emulator.server import Emulator, NamespaceConfig
+from sbpair.service import Tier
 from tests.azure.support import FixedCredential, message, senders_part
 from tests.contract.conftest import access_to
 from tests.hostile import within
@@ -364,6 +365,21 @@ async def test_the_time_of_a_renewed_session_holds_for_all_that_comes_after(
     assert (second.locked_until, first.locked_until < until) == (until, True)
 
 
+async def test_what_was_accepted_of_several_batches_is_named() -> None:
+    """Premium: batches of 1 MB, so that four messages of 600 KB are four transfers."""
+    async with Emulator([NamespaceConfig("premium", tier=Tier.PREMIUM)]) as premium:
+        settings = QueueDescription(max_message_size_in_kilobytes=2048)
+        queue = premium.namespace("premium").create_queue("orders", settings)
+        queue.quota.limit_bytes = 2_000_000
+        adapter = AzureMessaging(access_to(premium, "premium"))
+        sent = [message(str(number), body=bytes(600_000)) for number in range(4)]
+        with pytest.raises(errors.SendIncompleteError) as caught:
+            await adapter.sender("orders").send(sent, timeout_seconds=SECONDS)
+        assert caught.value.accepted == (0, 1, 2)
+        assert queue.counts().active == 3
+        await adapter.close()
+
+
 async def received_of_many(messaging: AzureMessaging, count: int) -> list[Received]:
     sent = [message(str(number)) for number in range(count)]
     await messaging.sender("orders").send(sent, timeout_seconds=SECONDS)
@@ -393,6 +409,8 @@ async def test_a_cancelled_send_leaves_the_link_whole(emulator: Emulator, messag
         task.cancel()
     await asyncio.gather(*sending, return_exceptions=True)
     await sender.send([message("b")], timeout_seconds=SECONDS)
+    found = await messaging.receiver("orders").peek(100)
+    assert [one.message_id for one in found] == ["a", "b"], "what nobody waits for was not written yet"
 
 
 async def test_the_next_available_session_is_taken_and_named(emulator: Emulator, messaging: AzureMessaging) -> None:

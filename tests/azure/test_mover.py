@@ -1,5 +1,6 @@
 """Messages moved in transactions: sent and completed together, or neither."""
 
+import asyncio
 import time
 from dataclasses import replace
 
@@ -20,12 +21,13 @@ from sbpair.core.errors import (
 )
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.rewrite import as_sent, compose
-from sbpair.emulator.entities import EntityStatus, QueueDescription
+from sbpair.emulator.entities import EntityStatus, QueueDescription, RuleDescription, SqlFilter
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.engine.trace import Trace
 from sbpair.service import Tier
 from tests.azure.support import message
 from tests.contract.conftest import access_to
+from tests.engine.wire_client import seen
 
 CALL_SECONDS = 60.0
 
@@ -237,3 +239,42 @@ async def test_the_basic_tier_says_that_it_has_no_transactions() -> None:
         await unbound.close()
     assert refused is not None
     assert "Basic tier has no transactions" in refused.message
+
+
+async def test_a_commit_whose_answer_is_lost_is_in_doubt(emulator: Emulator, messaging: AzureMessaging) -> None:
+    """It was done here, its rules take long enough to cut the way back meanwhile. Nobody may rely on the receipts."""
+    namespace = emulator.namespace("primary")
+    namespace.create_topic("events")
+    subscription = namespace.create_subscription("events", "all")
+    for number in range(1000):
+        namespace.create_rule("events", "all", f"r{number}", RuleDescription(filter=SqlFilter(expression="a = 1")))
+    mover = messaging.mover("orders")
+    received = await held(messaging, mover, 20)
+    moving = asyncio.create_task(move(mover, received, "events"))
+    await seen(lambda: len(namespace.transactions))
+    await seen(lambda: not len(namespace.transactions))
+    silent = emulator.faults("primary").add("silent")
+    await seen(lambda: subscription.counts().active)
+    emulator.faults("primary").add("drop")
+    with pytest.raises(LocksLostError) as caught:
+        await moving
+    assert (caught.value.uncertain, caught.value.lost) == (True, tuple(range(20)))
+    emulator.faults("primary").remove(silent)
+    assert (lie(emulator, "orders"), subscription.counts().active) == ([0], 20)
+    assert await mover.receive(1, wait_seconds=0.2) == []
+
+
+async def test_a_message_with_no_room_for_its_partition_is_moved_as_it_is(
+    emulator: Emulator, messaging: AzureMessaging, target: str
+) -> None:
+    emulator.namespace("primary").create_queue("parts", QueueDescription(enable_partitioning=True))
+    mover = messaging.mover("parts")
+    limit = await mover.max_message_bytes(target)
+    spare = limit - len(compose(body=bytes(limit - 1000), message_id="m", partition_key="k"))
+    largest = compose(body=bytes(limit - 1000 + spare), message_id="m", partition_key="k")
+    assert len(largest) == limit
+    await messaging.sender("parts").send([largest], timeout_seconds=CALL_SECONDS)
+    received = await mover.receive(1, wait_seconds=CALL_SECONDS)
+    assert received[0].sequence_number >> 48, "in the first partition there is nothing to be bound to"
+    await mover.move(received, [as_sent(received[0].payload).payload], target, timeout_seconds=CALL_SECONDS)
+    assert lie(emulator, "parts", target) == [0, 1]

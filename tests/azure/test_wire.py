@@ -270,6 +270,59 @@ async def test_two_deliveries_of_the_same_number_each_get_an_answer() -> None:
     assert not connection._unsettled
 
 
+class Attached:
+    """The SDK's link and its session, as far as a sender asks them."""
+
+    handle = channel = next_outgoing_id = 0
+    remote_incoming_window = 100
+
+    def __init__(self, delivery_count: int = 0) -> None:
+        self.delivery_count = delivery_count
+        self._session = self
+        self._remote_max_frame_size = 4096
+
+
+@pytest.mark.parametrize(
+    ("state", "accepted"),
+    [({"accepted": []}, True), ({"released": []}, False), ({"modified": []}, False), (None, False)],
+)
+async def test_only_accepted_is_accepted(state: object, accepted: bool) -> None:
+    """Whatever else the peer says of a message, it has not taken it."""
+    link = Attached()
+    sending = wire.SendingLink(link, link, lambda: None)
+    outgoing = sending.send(b"payload", 0)
+    await sending._on_flow([0, 100, 0, 100, 0, 0, 1])
+    assert sending.compose()
+    await sending._on_disposition([True, 0, 0, True, state, None])
+    assert outgoing.answered
+    assert (outgoing.confirmed.exception() is None) == accepted
+
+
+async def test_credit_for_sends_counts_from_the_last_one_that_the_peer_has_seen() -> None:
+    link = Attached(delivery_count=2**32 - 1)
+    sending = wire.SendingLink(link, link, lambda: None)
+    for _ in range(8):
+        sending.send(b"payload", 0)
+    for seen, credit, written in ((2**32 - 1, 3, 3), (1, 4, 6), (None, None, 6)):
+        await sending._on_flow([0, 100, 0, 100, None if seen is None else 0, seen, credit])
+        sending.compose()
+        assert len(sending._unconfirmed) == written
+
+
+async def test_all_that_waits_is_told_when_the_link_is_given_up() -> None:
+    """What was never written too: nobody would ever answer it."""
+    link = Attached()
+    sending = wire.SendingLink(link, link, lambda: None)
+    waiting = [sending.send(b"payload", 0) for _ in range(2)]
+    await sending._on_flow([0, 100, 0, 100, 0, 0, 1])
+    sending.compose()
+    sending.give_up(ConnectionResetError("gone"))
+    assert [one.written for one in waiting] == [True, False]
+    for one in waiting:
+        with pytest.raises(ConnectionResetError):
+            await one.confirmed
+
+
 async def test_why_a_token_was_refused_is_kept_where_the_peer_names_a_condition_beside_it() -> None:
     authenticator = CBSAuthenticator.__new__(CBSAuthenticator)
     authenticator._network_trace_params = {}

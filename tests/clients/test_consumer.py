@@ -18,6 +18,7 @@ from sbpair.core.replication.ownership import Terms
 from sbpair.journal.sqlite import SqliteJournal
 from tests.clients.test_processes import forked
 from tests.runtime.replication.stage import BRISK, QUEUE, Stage, access_to, stage
+from tests.waiting import LIMIT_SECONDS
 
 LONG_ENOUGH = {"until_idle_seconds": 3.0, "terms": BRISK}
 
@@ -114,6 +115,44 @@ async def test_forked_workers_and_their_parent_with_one_journal_run_each_message
     for session in {session for session, _ in expected}:
         assert [one for one in lines if one[0] == session] == [one for one in expected if one[0] == session]
     assert both.left(Side.PRIMARY) == both.left(Side.SECONDARY) == (0, 0)
+
+
+async def test_several_tasks_share_a_loop_and_all_of_them_end(both: Stage) -> None:
+    await both.send(*((f"s{number}", f"m{number}") for number in range(4)))
+    seen: list[str] = []
+
+    async def work(messages: Consumer) -> None:
+        async for one in messages:
+            async with one as message:
+                seen.append(str(message.message_id))
+
+    async with consumer(both, concurrency=3) as messages:
+        await asyncio.wait_for(asyncio.gather(*(work(messages) for _ in range(3))), LIMIT_SECONDS)
+    assert sorted(seen) == [f"m{number}" for number in range(4)]
+
+
+async def test_a_task_that_is_cancelled_in_a_block_has_not_done_its_message(both: Stage) -> None:
+    await both.send(("s", "m"))
+    begun = asyncio.Event()
+
+    async def first() -> None:
+        async with consumer(both, until_idle_seconds=None) as messages:
+            async for work in messages:
+                async with work:
+                    begun.set()
+                    await asyncio.Event().wait()
+
+    task = asyncio.create_task(first())
+    await asyncio.wait_for(begun.wait(), LIMIT_SECONDS)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    again: list[tuple[str, int]] = []
+    async with consumer(both) as messages:
+        async for work in messages:
+            async with work as message:
+                again.append((str(message.message_id), work.attempt))
+    assert again == [("m", 1)]
 
 
 async def test_leaving_the_loop_releases_what_was_not_begun(both: Stage) -> None:

@@ -70,6 +70,61 @@ async def test_a_message_in_many_frames_is_put_together(connect: Any, service: A
     assert service.handlers[0].deliveries[0].payload == b"one two three"
 
 
+def abort(client: Any, number: int) -> None:
+    client.send(TRANSFER, [Uint(0), Uint(number), b"t", Uint(0), False, False, None, None, None, True])
+
+
+async def test_an_aborted_message_is_none_and_has_used_its_credit(connect: Any, service: Any) -> None:
+    """Both ends count it (§2.7.5): else each would cost the client a credit for ever."""
+    service.special["q"] = lambda link: link.open(credit=10)
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    for number in range(5):
+        client.transfer(number, b"begun", more=True)
+        abort(client, number)
+    flow = await client.until(FLOW)
+    assert (flow.field(5), flow.field(6)) == (5, 10)
+    client.transfer(5, b"whole")
+    assert (await client.until(DISPOSITION)).field(1) == 5
+    assert [delivery.payload for delivery in service.handlers[0].deliveries] == [b"whole"]
+
+
+async def test_a_message_is_settled_if_any_of_its_frames_says_so(connect: Any, service: Any) -> None:
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    client.transfer(0, b"one ", more=True)
+    client.transfer(0, b"two", settled=True)
+    client.transfer(1, b"loud")
+    assert (await client.until(DISPOSITION)).field(1) == 1
+    assert [delivery.settled for delivery in service.handlers[0].deliveries] == [True, True]
+
+
+async def test_a_message_may_be_as_large_as_the_links_limit(connect: Any, service: Any) -> None:
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    for turn in range(4):
+        client.transfer(0, b"x" * 50_000, more=turn < 3)
+    assert (await client.until(DISPOSITION)).field(4).descriptor == ACCEPTED
+    for turn in range(4):
+        client.transfer(1, b"x" * (50_000 + (turn == 3)), more=turn < 3)
+    assert (await client.until(DISPOSITION)).field(4).descriptor == REJECTED
+
+
+async def test_the_engines_own_detach_is_told_also_before_the_link_is_open(connect: Any, service: Any) -> None:
+    """Whoever waits for a session waits no more."""
+    service.special["q"] = lambda link: None
+    client = await connect()
+    await client.session()
+    client.attach(1, "q", sends=False)
+    await seen(lambda: service.handlers)
+    service.handlers[0].link.force_off("amqp:unauthorized-access", "The token is expired.")
+    assert (await client.until(DETACH)).error[0] == "amqp:unauthorized-access"
+    assert service.handlers[0].detached == [(True, False)]
+
+
 async def test_a_settled_message_gets_no_disposition(connect: Any, service: Any) -> None:
     client = await connect()
     await client.session()
