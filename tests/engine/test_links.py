@@ -35,15 +35,23 @@ async def test_attach_is_echoed_and_credit_granted(connect: Any, service: Any) -
 
 
 async def test_neighbouring_settlements_become_one_range(connect: Any) -> None:
+    """Unless the connection's slice of time ends in between, as it may on a busy machine."""
     client = await connect()
     await client.session()
     await client.sender("q")
-    with client.at_once():  # what comes in several pieces may be answered in several
-        for number in range(5):
-            client.transfer(number, b"m%d" % number)
-    frame = await client.until(DISPOSITION)
-    seen = frame.field(1), frame.field(2), frame.field(3), frame.field(4).descriptor
-    assert seen == (0, 4, True, ACCEPTED)
+    for first in range(0, 200, 5):
+        with client.at_once():  # what comes in several pieces may be answered in several
+            for number in range(first, first + 5):
+                client.transfer(number, b"m%d" % number)
+        ranges = []
+        while not ranges or ranges[-1][1] < first + 4:
+            frame = await client.until(DISPOSITION)
+            assert (frame.field(3), frame.field(4).descriptor) == (True, ACCEPTED)
+            ranges.append((frame.field(1), frame.field(1) if frame.field(2) is None else frame.field(2)))
+        assert [number for begin, end in ranges for number in range(begin, end + 1)] == [*range(first, first + 5)]
+        if len(ranges) == 1:
+            return
+    pytest.fail("no neighbours were settled together")
 
 
 async def test_credit_is_given_back_at_half_and_never_enforced(connect: Any, service: Any) -> None:
