@@ -17,6 +17,7 @@ from sbpair.core.prices import Forecast, of_messages
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, metric, published, spoken_clock
 from sbpair.core.transfer.destinations import REFUSED_BY
 from sbpair.core.transfer.report import (
+    TOO_MANY_LEFT,
     UNDELIVERABLE,
     DrainReport,
     Kind,
@@ -210,7 +211,11 @@ _EARLY = {
     "count": "the limit was reached",
     "filter": "stopped at a message for which the filter cannot be evaluated",
 }
-ENDED = _EARLY | {"idle": "no message arrived for the requested time"}
+ENDED = _EARLY | {
+    "idle": "no message arrived for the requested time",
+    TOO_MANY_LEFT: "as many were left as can be kept locked, and none behind them was read",
+}
+_NOT_ALL_READ = frozenset({*_EARLY, TOO_MANY_LEFT})
 
 
 def left_out(messages: int) -> str:
@@ -236,7 +241,7 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst
         return f"{first} The rest of the backlog was not counted. Run: sbpair status {asked.pair}"
     if verdict(backlog) is Verdict.EMPTY:
         return f"{first} {empty_sentence(backlog)}"
-    if asked.filtered and report.ended_by not in _EARLY and not _left(report):
+    if asked.filtered and report.ended_by not in _NOT_ALL_READ and not _left(report):
         return f"{first} Nothing that matches the filter is left."
     found = _remaining(report, backlog, asked)
     if not found:
@@ -308,9 +313,8 @@ def hindered_by(report: DrainReport, *, apart_from: Collection[str] = ()) -> Exi
 
 def _unhandled(report: DrainReport, backlog: Backlog, asked: Asked) -> bool:
     """Whether anything remains that the run was asked to handle."""
-    ended_early = report.ended_by in _EARLY
     if asked.filtered:
-        return ended_early and bool(backlog.seen or backlog.unread)
+        return report.ended_by in _NOT_ALL_READ and bool(backlog.seen or backlog.unread)
     if asked.dead_letter:
         return bool(backlog.known("dead_letter") or backlog.unread)
     if backlog.seen or backlog.unread:
@@ -320,7 +324,8 @@ def _unhandled(report: DrainReport, backlog: Backlog, asked: Asked) -> bool:
 
 def _remaining(report: DrainReport, backlog: Backlog, asked: Asked) -> list[Advice]:
     """What is left, what the run was asked about first."""
-    found = list(advice(backlog, drain=f"sbpair drain {asked.pair}" if asked.dead_letter else asked.go_on))
+    without_filter = asked.dead_letter or (asked.filtered and report.ended_by == TOO_MANY_LEFT)
+    found = list(advice(backlog, drain=f"sbpair drain {asked.pair}" if without_filter else asked.go_on))
     if asked.dead_letter:
         found.sort(key=lambda one: not any(command.endswith("--dlq") for command in one.commands))
         undeliverable = _only_left(report, lambda reason: reason.startswith(UNDELIVERABLE))

@@ -149,6 +149,8 @@ def _destination(accepted: Accepted) -> Mapping[str, int]:
 Named = tuple[tuple[str, int], ...]
 FILTERED_OUT = "filtered out"
 """The reason for which a message stays that nobody asked for."""
+TOO_MANY_LEFT = "left"
+"""What ended a run that left as many messages as it can keep locked: those behind them were not handed out to it."""
 DEAD_LETTERED = "dead-lettered"
 """What a row says of messages that were dead-lettered in this run."""
 UNDELIVERABLE = "undeliverable: "
@@ -295,7 +297,7 @@ class DrainReport:
     say so. Whether the whole backlog is empty is another question: `core.backlog`."""
     ended_by: str = "empty"
     """`empty` (nothing more to do), `idle` (nothing came for as long as was asked for), `stop`, `time`, `count`,
-    `filter` (it cannot be evaluated for a message)."""
+    `filter` (it cannot be evaluated for a message), `left` (see `TOO_MANY_LEFT`)."""
     broken_off: str | None = None
     """The error that ended the run after messages had moved."""
     archive: Path | None = None

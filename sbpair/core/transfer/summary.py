@@ -12,7 +12,7 @@ from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE
 from sbpair.core.transfer.canary import Grown
 from sbpair.core.transfer.conclusion import ENDED, hindered_by
 from sbpair.core.transfer.destinations import DestinationSeen
-from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport, OutcomeRow, reasons
+from sbpair.core.transfer.report import DEAD_LETTERED, TOO_MANY_LEFT, DrainReport, OutcomeRow, reasons
 from sbpair.core.transfer.resend import CAME_LATER, NOT_PLANNED, NOT_REACHED, Planned, stays
 from sbpair.core.words import counted, with_hint
 
@@ -303,8 +303,8 @@ class Emptied:
 
 
 def with_unreached(report: DrainReport, planned: DrainReport) -> DrainReport:
-    """The report of a run whose time was up, with how many of the planned messages it did not come to."""
-    if report.ended_by != "time":
+    """The report of a run that ended before it had come to all of the planned messages, with how many those are."""
+    if report.ended_by not in ("time", TOO_MANY_LEFT):
         return report
     left = sum(left.count for left in report.left if left.reason not in _NOT_ASKED_FOR)
     dealt_with = report.forwarded + report.already_forwarded + left

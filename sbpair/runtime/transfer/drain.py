@@ -28,7 +28,7 @@ from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, FilterError, MessageFilter
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
-from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, LockedQueue, QueueFailure, reasons
+from sbpair.core.transfer.report import FILTERED_OUT, TOO_MANY_LEFT, DrainReport, LockedQueue, QueueFailure, reasons
 from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limits, LockClock
 from sbpair.core.transfer.verdict import Classifier, Judge
 from sbpair.ports import MOST_MOVED_AT_ONCE, Clock, MessageMover, Messaging, NamespaceAdmin, Observer
@@ -444,7 +444,7 @@ class _Run:
             empty = await self._until_confirmed(pump, halt)
         finally:
             watch.cancel()
-            left = Counter(machine.custody.left().values())
+            left, too_many_left = Counter(machine.custody.left().values()), machine.left_full
             await pump.finish()
         broken = pump.fatal
         if broken is not None and not isinstance(broken, FilterError):
@@ -463,7 +463,7 @@ class _Run:
             sent_before=self._sent_before,
             seconds=self._clock.monotonic() - self._began,
             confirmed_empty=empty,
-            ended_by="filter" if broken is not None else self._ended_by(halt, machine),
+            ended_by="filter" if broken is not None else self._ended_by(halt, machine, too_many_left),
             sink=sink,
         )
         if job.ledger is not None:  # it may serve other parts of this run
@@ -499,12 +499,12 @@ class _Run:
                 left += found.reasons(machine.custody.uncompleted, locked)
         return left
 
-    def _ended_by(self, halt: asyncio.Event, machine: Settlement) -> str:
+    def _ended_by(self, halt: asyncio.Event, machine: Settlement, too_many_left: bool) -> str:
         if self._job.stop.is_set():
             return "stop"
         if halt.is_set():
             return "time"
-        return "count" if machine.total_reached else "empty"
+        return "count" if machine.total_reached else TOO_MANY_LEFT if too_many_left else "empty"
 
     async def _until_confirmed(self, pump: Pump, halt: asyncio.Event) -> bool:
         """Whether all sources were seen to hold nothing. Ends when all that is left is explained, or on `halt`."""

@@ -10,6 +10,7 @@ import pytest
 
 from sbpair.amqp import sections
 from sbpair.amqp.sections import HeaderField, Section
+from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.entities import Counts, QueueSettings
 from sbpair.core.errors import (
     ArgumentRefusedError,
@@ -26,9 +27,12 @@ from sbpair.core.errors import (
 )
 from sbpair.core.events import BacklogCounted, DeadLettered, Forwarded, Paused, QueueAppeared, Resumed
 from sbpair.core.message import Disposition
+from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_message
+from sbpair.core.transfer.conclusion import Asked, closing, exit_of
 from sbpair.core.transfer.filters import FilterError, MessageFilter, parse_where
-from sbpair.core.transfer.report import Left
+from sbpair.core.transfer.report import TOO_MANY_LEFT, Left
+from sbpair.core.transfer.state import Limits
 from sbpair.runtime.browse import PAGE_MESSAGES
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToQueue, TransferRequest, drain
@@ -450,6 +454,24 @@ async def test_deferred_and_scheduled_messages_are_named():
     world.secondary.put(world.paths[0], later)
     report = await world.drain()
     assert report.left == (Left("deferred", 1), Left("scheduled", 1))
+
+
+@virtual_time
+async def test_a_drain_that_has_left_all_that_it_can_keep_locked_does_not_say_that_nothing_matches():
+    world = World(queues=1)
+    unlike = for_backlog(message(1), "orders")
+    world.secondary.put(world.paths[0], *([unlike] * (Limits().left_messages + 5_000)))
+    world.divert(message(2))
+    report = await world.drain(wanted=MessageFilter(where=parse_where("sys.MessageId = 'm2'")))
+    assert (report.forwarded, report.left, report.ended_by) == (0, (), TOO_MANY_LEFT)
+    asked = Asked("orders", "primary", "sbpair drain orders --where ...", filtered=True)
+    queue = QueueContents(world.paths[0], active=world.remaining(), deferred=0, scheduled=0, dead_letter=0)
+    backlog = Backlog("orders", 0.0, (queue,))
+    assert exit_of(report, backlog, asked) is Exit.PARTIAL
+    assert closing(report, backlog, asked) == (
+        "0 messages are back on primary; as many were left as can be kept locked, and none behind them was read. "
+        "25,001 messages are waiting in 1 queue. Run: sbpair drain orders"
+    )
 
 
 @virtual_time
