@@ -15,7 +15,16 @@ from typing import Any
 
 from sbpair.concurrency import cancel_on, end
 from sbpair.core.errors import LocksLostError, SbpairError, SendIncompleteError, ServiceError, UnknownServiceError
-from sbpair.core.events import DeadLettered, Event, Forwarded, LedElsewhere, LockedElsewhere, Paused, Resumed
+from sbpair.core.events import (
+    DeadLettered,
+    Event,
+    Forwarded,
+    LedElsewhere,
+    LockedElsewhere,
+    PairingNoticed,
+    Paused,
+    Resumed,
+)
 from sbpair.core.message import Disposition, Received
 from sbpair.core.transfer.ledger import Entry
 from sbpair.core.transfer.machine import Settlement
@@ -264,6 +273,14 @@ class Carrier:
 STOP_SECONDS = 10.0
 
 
+def _too_many(machine: Settlement) -> str:
+    left, (why, number) = machine.custody.left_messages, Counter(machine.custody.left().values()).most_common(1)[0]
+    return (
+        f"{left:,} messages are left and stay locked, as many as can be ({number:,}: {why}): nothing more is received. "
+        "Stop the syphon, take them out of the backlog with a drain that does not leave them, and start it again."
+    )
+
+
 class Pump:
     """Moves messages from sources to a sink until it is to finish, or until nothing is left (`settle_down`).
 
@@ -400,12 +417,16 @@ class Pump:
     # Doing what the machine says
 
     async def _loop(self) -> None:
+        noticed = False
         try:
             while True:
                 self._wake.clear()
                 now = self._now()
                 self._do_what_is_due()
                 self._progress.announce_if_due(now)
+                if self._endless and not noticed and self.machine.left_full:
+                    noticed = True
+                    self._tell(PairingNoticed(self._utc(), "too-many-left", _too_many(self.machine)))
                 self._room.open()
                 if self._nothing_to_do():
                     self._settled.set()

@@ -25,7 +25,7 @@ from sbpair.core.errors import (
     UnauthorizedError,
     UsageError,
 )
-from sbpair.core.events import BacklogCounted, DeadLettered, Forwarded, Paused, QueueAppeared, Resumed
+from sbpair.core.events import BacklogCounted, DeadLettered, Forwarded, PairingNoticed, Paused, QueueAppeared, Resumed
 from sbpair.core.message import Disposition
 from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_message
@@ -39,6 +39,7 @@ from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToQueue, Transfer
 from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Recorder, outcomes_in
 from sbpair.runtime.transfer.syphon import RECOUNT_SECONDS, SOON_SECONDS, syphon
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
+from tests.waiting import LIMIT_SECONDS
 
 
 class World:
@@ -472,6 +473,21 @@ async def test_a_drain_that_has_left_all_that_it_can_keep_locked_does_not_say_th
         "0 messages are back on primary; as many were left as can be kept locked, and none behind them was read. "
         "25,001 messages are waiting in 1 queue. Run: sbpair drain orders"
     )
+
+
+@virtual_time
+async def test_a_syphon_that_can_receive_no_more_because_of_what_it_leaves_says_so():
+    world = World(queues=1)
+    world.secondary.put(world.paths[0], *([for_backlog(message(1), "elsewhere")] * (Limits().left_messages + 5_000)))
+    running = asyncio.create_task(world.syphon(only=("orders",)))
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while not (noticed := world.observer.of(PairingNoticed)):
+            await asyncio.sleep(0.1)
+    world.stop.set()
+    await running
+    [told] = noticed
+    assert (told.code, "not among the pair's entities: elsewhere" in told.message) == ("too-many-left", True)
+    assert world.remaining() == Limits().left_messages + 5_000
 
 
 @virtual_time
