@@ -99,7 +99,7 @@ MAY_WRITE_FILES = {
     "render/console.py": "what the user names with --outfile; private where it holds messages",
     "render/site.py": "the program's own help, for everybody, in a folder the user names",
     "cli/main.py": "the null device",
-    "cli/help_page.py": "no file: typer's help formatter",
+    "cli/hooks.py": "no file: typer's help formatter",
     "journal/sqlite.py": "SQLite opens by name what the gate has made",
     "pipeline/analysis/analyze.py": "tables of sums, in a folder the user names",
     "pipeline/analysis/partials.py": "DuckDB in memory; its overflow in a private temporary folder",

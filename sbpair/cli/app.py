@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sbpair.cli.lazy_group import Entry, LazyGroup
+from sbpair.cli.hooks import Entry, LazyGroup
 from sbpair.cli.options import before_the_command, with_common_options
 from sbpair.version import __version__
 
@@ -168,7 +168,11 @@ dlq = _group(
 
 promotion = _group(
     "Look at what a promotion to another region, or a failover of an alias, did to messages.",
-    {"report": Entry("inspection.promotion", "report", "List messages that are lost, duplicated, or active again.")},
+    {
+        "report": Entry(
+            "inspection.diff", "promotion_report", "List messages that are lost, duplicated, or active again."
+        )
+    },
 )
 
 replicate = _group(

@@ -19,8 +19,8 @@ from sbpair.cli.emulator_doors import MICROSOFT_NAMESPACE, Doors, announcement, 
 from sbpair.cli.emulator_laws import NotEmulated, ServiceLaw
 from sbpair.cli.emulator_sample import SampleWorld
 from sbpair.cli.emulator_sample import plant as plant_sample
+from sbpair.cli.hooks import Alone
 from sbpair.cli.options import Options, before_the_command, command
-from sbpair.cli.parsing import Alone
 from sbpair.core.access import Secret, parse_connection_string
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.names import check_namespace_label

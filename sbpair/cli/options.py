@@ -25,7 +25,7 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from sbpair.cli import suggestions
-from sbpair.cli.help_page import COMMON_OPTIONS
+from sbpair.cli.hooks import COMMON_OPTIONS
 from sbpair.core.durations import parse_duration, parse_moment
 from sbpair.core.errors import EntityNotFoundError, HostNotFoundError, SbpairError, UsageError, for_pair
 from sbpair.render.console import check_format, check_writable, colors_wanted

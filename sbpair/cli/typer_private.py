@@ -1,7 +1,7 @@
 """All that the command line knows of typer's private parts: how completions are handed to each shell.
 
 `pyproject.toml` pins the versions that have them, and `self_test` names what is gone when typer moves on. Everything
-else goes through hooks that click documents: `sbpair.cli.parsing`, `sbpair.cli.help_page`.
+else goes through hooks that click documents: `sbpair.cli.hooks`.
 """
 
 from collections.abc import Mapping

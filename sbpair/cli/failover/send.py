@@ -13,7 +13,6 @@ from sbpair.cli import suggestions
 from sbpair.cli.asking import pair_to_write, side_named
 from sbpair.cli.context import EventLog, Stop, load_settings, run_and_show, system_clock
 from sbpair.cli.failover import records
-from sbpair.cli.failover.dry_run import DRY_RUN, SendDryRun, dry_run
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.core.access import NamespaceAccess, shown_name
@@ -72,10 +71,10 @@ class SendResult:
     """A line that is no message; nothing after it was sent."""
 
 
-SendPrinted = SendResult | SendDryRun
+SendPrinted = SendResult | records.SendDryRun
 
 
-@command(output="cli.failover.send:SendPrinted", asks=True, dry_run=DRY_RUN)
+@command(output="cli.failover.send:SendPrinted", asks=True, dry_run=records.DRY_RUN)
 def send(
     options: Options,
     first: Annotated[
@@ -170,7 +169,7 @@ def send(
         not options.dry_run and options.output is Format.JSONL, known=to.entities if isinstance(to, Pair) else ()
     )
     if options.dry_run:
-        return dry_run(options, [place], entity, lines, source, form, to_message)
+        return records.dry_run(options, [place], entity, lines, source, form, to_message)
 
     async def work(stop: Stop) -> SentMessages:
         from sbpair.connect import opened

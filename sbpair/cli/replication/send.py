@@ -14,7 +14,6 @@ import typer
 from sbpair.cli.asking import pair_to_write, side_named
 from sbpair.cli.context import Stop, load_settings, open_sides, run_and_show, system_clock
 from sbpair.cli.failover import records
-from sbpair.cli.failover.dry_run import DRY_RUN, SendDryRun, dry_run
 from sbpair.cli.options import Options, command, duration_option
 from sbpair.cli.replication import options as shared
 from sbpair.core.errors import UsageError
@@ -63,10 +62,10 @@ class SendResult:
     """A line that is no message; nothing after it was sent."""
 
 
-SendPrinted = SendResult | SendDryRun
+SendPrinted = SendResult | records.SendDryRun
 
 
-@command(output="cli.replication.send:SendPrinted", asks=True, dry_run=DRY_RUN)
+@command(output="cli.replication.send:SendPrinted", asks=True, dry_run=records.DRY_RUN)
 def send(
     options: Options,
     first: shared.FirstArgument,
@@ -101,7 +100,7 @@ def send(
     if options.dry_run:
         lines = _Sent(streaming=False, journal=False)
         both = [(Side.PRIMARY, pair.primary), (Side.SECONDARY, pair.secondary)]
-        return dry_run(options, both, queue, lines, source, form, to_message)
+        return records.dry_run(options, both, queue, lines, source, form, to_message)
     store = journal.open_if_named()
     terms = Terms(retention_seconds=duration_option(retention) or 0.0)
     delay_seconds = duration_option(delay) or 0.0

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,8 @@ from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, PairArgument, command
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
-from sbpair.core.transfer.incident import Incident, Step
+from sbpair.core.serialization import HIDDEN, column
+from sbpair.core.words import counted
 from sbpair.files import make_private_folder
 from sbpair.render.console import say
 from sbpair.render.result import CommandResult, table_of
@@ -24,7 +26,35 @@ FolderOption = Annotated[
 _ENDS_IT = (Exit.FAILED, Exit.USAGE, Exit.DENIED, Exit.UNREACHABLE, Exit.INTERRUPTED, Exit.TERMINATED)
 
 
-@command(output="core.transfer.incident:Incident", asks=True)
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command that was run."""
+
+    number: int = field(metadata=column("Step", right=True))
+    purpose: str = field(metadata=column("What for"))
+    command: str = field(metadata=column("Command"))
+    exit_name: str = field(metadata=column("Ended with"))
+    exit: Exit = field(metadata=HIDDEN)
+    drains: bool = field(default=False, metadata=HIDDEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """The steps of one recovery, as `incident -o json` prints them."""
+
+    pair: str
+    steps: tuple[Step, ...]
+
+    def closing(self, planned: int) -> str:
+        """The last sentence. `planned`: how many steps there are."""
+        run = f"{counted(len(self.steps), 'step')} of {planned} for {self.pair}"
+        if len(self.steps) == planned:
+            return f"{run}: done."
+        last = self.steps[-1].exit_name if self.steps else "nothing"
+        return f"{run}: ended after {last}. The others run alone as well: sbpair incident {self.pair} --script"
+
+
+@command(output="cli.transfer.incident:Incident", asks=True)
 def incident(
     options: Options,
     pair: PairArgument = None,
