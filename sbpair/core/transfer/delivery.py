@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from sbpair.core.errors import Category, MalformedMessageError, SendIncompleteError, ServiceError
-from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES
+from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES, PARTITION_SHIFT
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.retry import REFUSED, SYPHON
 from sbpair.core.rewrite import without_tied_key
@@ -102,8 +102,11 @@ def comes_before(item: Item, other: Item) -> bool:
 class Destination:
     """One entity on the primary: its queue of what may go, its health."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, in_transactions: bool = False) -> None:
         self.path = path
+        self._in_transactions = in_transactions
+        self._one_key = False
+        """Whether a batch has one session or partition key, as its messages lie in partitions of their entity."""
         self.limit_bytes: int | None = None
         self.measuring = False
         self.sending = 0
@@ -129,6 +132,7 @@ class Destination:
     def add(self, item: Item, *, front: bool = False) -> None:
         """Put a message where it waits; `front`: its send failed, so it goes before those without a session."""
         item.stage = Stage.WAITING
+        self._one_key |= self._in_transactions and item.key[1] >> PARTITION_SHIFT > 0
         self.waiting_count += 1
         if item.lane is not None:
             lane = self._lanes.get(item.lane)
@@ -174,21 +178,24 @@ class Destination:
 
     def next_batch(self, most: int, blocked: Callable[[Item], bool]) -> Batch | None:
         """Up to `most` messages within the link's limit; None if nothing may go now."""
-        chosen = _Filling(self.limit_bytes or 0, min(most, MAX_BATCH_MESSAGES), self.mixed)
+        chosen = _Filling(self.limit_bytes or 0, min(most, MAX_BATCH_MESSAGES), self.mixed and not self._one_key)
         deferred: list[Lane] = []
-        while self._ready and not chosen.full:
-            entry = self._ready[0]
+        passed: list[Item] = []
+        while self._ready and not chosen.full and len(passed) < MOST_PASSED:
+            entry = self._ready.popleft()
             if isinstance(entry, Item):
-                if not chosen.take(entry):
+                if chosen.take(entry):
+                    continue
+                passed.append(entry)
+                if chosen.fits_beside(entry):
                     break
-                self._ready.popleft()
                 continue
-            self._ready.popleft()
             entry.queued = False
             if entry.first(blocked) is None:
                 deferred.append(entry)
             elif not self._take_from(entry, chosen, blocked):
                 break
+        self._ready.extendleft(reversed(passed))
         for lane in deferred:
             self._offer(lane)
             self._forget(lane)
@@ -297,14 +304,16 @@ class _Filling:
     def full(self) -> bool:
         return self._closed or len(self.items) >= self._most
 
+    def fits_beside(self, item: Item) -> bool:
+        """Whether what a partitioned entity wants to be the same is that of the others."""
+        return not self.items or self._mixed or item.group == self.items[0].group
+
     def take(self, item: Item) -> bool:
         if self.full:
             return False
         needed = len(item.payload) + BATCHED_MESSAGE_BYTES
-        if self.items:
-            unlike = not self._mixed and item.group != self.items[0].group
-            if item.alone or unlike or needed > self._room:
-                return False
+        if self.items and (item.alone or needed > self._room or not self.fits_beside(item)):
+            return False
         self._room -= needed
         self.items.append(item)
         self._closed = item.alone
@@ -316,6 +325,10 @@ HOLD_SECONDS = 20.0
 CALM_SECONDS = 1.0
 """They are released only once nothing has come for so long."""
 MOST_SPELLINGS = 10_000
+MOST_TRANSACTIONS = 64
+"""At a time: each takes three round trips, on one connection."""
+MOST_PASSED = 256
+"""Messages of other keys that are passed over for one batch."""
 
 _HOPELESS = {
     Category.NOT_FOUND: "EntityNotFound",
@@ -364,12 +377,15 @@ class Destinations:
     _spelled: dict[str, Destination] = field(default_factory=dict, init=False)
     _ended: _EndedSessions = field(default_factory=_EndedSessions, init=False)
     _sending: int = field(default=0, init=False)
+    _sending_messages: int = field(default=0, init=False)
 
     def of(self, path: str) -> Destination:
         """The destination of this path, in any spelling."""
         destination = self._spelled.get(path)
         if destination is None:
-            destination = self._by_name.setdefault(path.lower(), Destination(path))
+            destination = self._by_name.setdefault(
+                path.lower(), Destination(path, in_transactions=self.limits.in_transactions)
+            )
             if len(self._spelled) < MOST_SPELLINGS:
                 self._spelled[path] = destination
         return destination
@@ -470,9 +486,16 @@ class Destinations:
         while progress:
             progress = False
             for destination in list(self._by_name.values()):
-                if self._sending >= self.limits.sends:
+                if self._sends_enough:
                     return
                 progress |= self._send_next(destination, now)
+
+    @property
+    def _sends_enough(self) -> bool:
+        """Transactions of a few messages, as one key has, count by their messages."""
+        limits = self.limits
+        most = limits.sends * limits.batch_messages if limits.in_transactions else 0
+        return self._sending >= (MOST_TRANSACTIONS if self._sending_messages < most else limits.sends)
 
     def _send_next(self, destination: Destination, now: float) -> bool:
         if not destination.may_send(now):
@@ -493,6 +516,7 @@ class Destinations:
             destination.tried_at = now
         destination.sending += 1
         self._sending += 1
+        self._sending_messages += len(batch.items)
         self.actions.append(Send(batch))
         return True
 
@@ -564,6 +588,7 @@ class Destinations:
         destination = self.of(batch.destination)
         destination.over(batch)
         self._sending -= 1
+        self._sending_messages -= len(batch.items)
         return destination
 
     def _accepted(self, destination: Destination, items: Sequence[Item]) -> None:

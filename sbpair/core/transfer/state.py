@@ -135,6 +135,9 @@ class Limits:
     batch_messages: int = MAX_BATCH_MESSAGES
     sends: int = 8
     """Batches on their way at the same time."""
+    in_transactions: bool = False
+    """Each batch is taken away where it lies in the transaction that sends it: of a partitioned entity it has one key,
+    as a transaction works in one partition."""
     rate_per_second: float | None = None
     budget_per_second: float | None = None
     """Messages a second that the throttling credits left to others allow: in no second more than that."""

@@ -424,7 +424,7 @@ class _Run:
 
     async def carry_out(self, sink: Sink) -> DrainReport:
         job, request = self._job, self._request
-        machine = self._machine(batch_messages=MOST_MOVED_AT_ONCE if isinstance(sink, TransactionSink) else None)
+        machine = self._machine(in_transactions=isinstance(sink, TransactionSink))
         pump = Pump(
             self._sources,
             machine,
@@ -475,12 +475,12 @@ class _Run:
             raise broken.with_state("Nothing was moved.")
         return replace(report, broken_off=broken.message)
 
-    def _machine(self, *, batch_messages: int | None) -> Settlement:
+    def _machine(self, *, in_transactions: bool) -> Settlement:
         request, longest = self._request, longest_lock(self._sources)
         lock_wait = request.lock_wait_seconds if request.lock_wait_seconds is not None else longest + LOCK_GRACE_SECONDS
         limits = make_limits(request, patience_seconds=request.patience_seconds, lock_wait_seconds=lock_wait)
-        if batch_messages is not None:
-            limits = replace(limits, batch_messages=batch_messages)
+        if in_transactions:
+            limits = replace(limits, batch_messages=MOST_MOVED_AT_ONCE, in_transactions=True)
         return Settlement(
             limits,
             undeliverable=self._job.undeliverable,

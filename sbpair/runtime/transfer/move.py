@@ -232,7 +232,7 @@ class BrowsedMove:
         if self._job.archive is not None:
             sink = cast(Sink, LeftOpen(self._job.archive))
         elif mover is not None:
-            limits = replace(limits, batch_messages=MOST_MOVED_AT_ONCE)
+            limits = replace(limits, batch_messages=MOST_MOVED_AT_ONCE, in_transactions=True)
             sink = TransactionSink(_MovesBrowsed(stored, mover), self._job.ends.target)
         machine = Settlement(limits, undeliverable=None, leave_missing=True, forwarded=sent_before)
         feeding = asyncio.create_task(self._feed(source, stored, states, canceller))

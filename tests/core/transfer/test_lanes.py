@@ -216,3 +216,25 @@ def test_a_message_may_be_as_large_as_the_link_takes():
     assert made.too_large(message(1, size=101))
     made.limit_bytes = None
     assert not made.too_large(message(1, size=101))
+
+
+def test_a_transaction_out_of_a_partitioned_queue_has_one_key_and_passes_over_the_others():
+    keyed = [(number, message((number % 3 + 1 << 48) + number, partition_key="abc"[number % 3])) for number in range(9)]
+    made = Destination("orders", in_transactions=True)
+    made.limit_bytes = 100_000
+    for _, item in keyed:
+        made.add(item)
+    batches = [made.next_batch(100, never) for _ in range(4)]
+    assert [[item.group for item in batch.items] for batch in batches[:3]] == [[key] * 3 for key in "abc"]
+    assert [numbers(batch) for batch in batches[:3]] == [
+        [item.received.sequence_number for number, item in keyed if number % 3 == place] for place in range(3)
+    ]
+    assert batches[3] is None
+
+
+def test_a_transaction_out_of_an_ordinary_queue_mixes_keys():
+    made = Destination("orders", in_transactions=True)
+    made.limit_bytes = 100_000
+    for number in range(4):
+        made.add(message(number, partition_key=f"k{number}"))
+    assert numbers(made.next_batch(100, never)) == [0, 1, 2, 3]
