@@ -65,12 +65,14 @@ class DataPlaneAdmin:
         client = self._client
         with self._reading(f"list the queues of {self._access.label}"):
             found = await listed(client, QUEUE, client.sdk.list_queues)
-            queues = [_queue(one) for one in found if one.name.lower().startswith(prefix.lower())]
+            queues = [queue_facts(one) for one in found if one.name.lower().startswith(prefix.lower())]
         for queue in queues:
             yield queue
 
     async def get_queue(self, path: str) -> QueueFacts | None:
-        return await self._get(f"read queue {path}", path, self._client.sdk.get_queue, path, kind=QUEUE, facts=_queue)
+        return await self._get(
+            f"read queue {path}", path, self._client.sdk.get_queue, path, kind=QUEUE, facts=queue_facts
+        )
 
     async def _get(
         self,
@@ -120,17 +122,19 @@ class DataPlaneAdmin:
     async def list_topics(self) -> AsyncIterator[TopicFacts]:
         client = self._client
         with self._reading(f"list the topics of {self._access.label}"):
-            topics = [_topic(one) for one in await listed(client, TOPIC, client.sdk.list_topics)]
+            topics = [topic_facts(one) for one in await listed(client, TOPIC, client.sdk.list_topics)]
         for topic in topics:
             yield topic
 
     async def get_topic(self, path: str) -> TopicFacts | None:
-        return await self._get(f"read topic {path}", path, self._client.sdk.get_topic, path, kind=TOPIC, facts=_topic)
+        return await self._get(
+            f"read topic {path}", path, self._client.sdk.get_topic, path, kind=TOPIC, facts=topic_facts
+        )
 
     async def create_topic(self, path: str) -> TopicFacts:
         with self._reading(f"create topic {path} on {self._access.label}", path):
             # The SDK takes every further argument of this one call for a property of the topic.
-            return _topic(await self._client.answer(self._client.sdk.create_topic(path)))
+            return topic_facts(await self._client.answer(self._client.sdk.create_topic(path)))
 
     async def get_subscription(self, topic: str, name: str) -> QueueFacts | None:
         path = subscription_path(topic, name)
@@ -238,7 +242,8 @@ def access_rules_of(found: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
-def _queue(found: Described) -> QueueFacts:
+def queue_facts(found: Described) -> QueueFacts:
+    """A queue, as either control plane has described it."""
     return QueueFacts(
         path=found.name,
         settings=settings_of(QueueSettings, EntityKind.QUEUE, found),
@@ -262,7 +267,7 @@ def counts_of(found: Described) -> Counts:
     )
 
 
-def _topic(found: Any) -> TopicFacts:
+def topic_facts(found: Any) -> TopicFacts:
     """What was read, or the SDK's description of a topic that was made, which counts nothing."""
     partitioned = bool(found.enable_partitioning)
     window = seconds_of(found.duplicate_detection_history_time_window)

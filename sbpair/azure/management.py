@@ -6,12 +6,12 @@ that is not TimeSpan.MaxValue). In resource names `~` stands for the `/` of enti
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import Field, fields, replace
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sbpair.azure.administration import bare_path, configured_size, entity_status
-from sbpair.azure.atom import seconds_of
+from sbpair.azure.administration import queue_facts, settings_of, topic_facts
+from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, seconds_of
 from sbpair.azure.client import (
     READ,
     WRITE,
@@ -29,7 +29,8 @@ from sbpair.azure.client import (
 from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.errors import translating
 from sbpair.core.access import NamespaceAccess, resource_manager_url
-from sbpair.core.entities import SETTINGS_OF, Counts, EntityKind, NamespaceFacts, QueueFacts, TopicFacts
+from sbpair.core.durations import as_utc
+from sbpair.core.entities import SETTINGS_OF, EntityKind, NamespaceFacts, QueueFacts, TopicFacts
 from sbpair.core.errors import (
     AuthenticationFailedError,
     ConfigurationError,
@@ -44,7 +45,6 @@ from sbpair.service import NEVER, QueueSettings, Tier, duration_text
 
 T = TypeVar("T")
 
-_DEFAULTS = QueueSettings()
 NEVER_BY_DEFAULT = ("defaultMessageTimeToLive", "autoDeleteOnIdle")
 """Properties that are "never" where they are not given."""
 _LAG = "maxReplicationLagDurationInSeconds"
@@ -355,91 +355,45 @@ def _properties_of(found: Json) -> Json:
     return an_object(found.get("properties"), "properties")
 
 
-def _queue(found: Json) -> QueueFacts:
+def _moment(value: Any, what: str) -> datetime:
+    return as_utc(datetime.fromisoformat(a_text(value, what)))
+
+
+_READERS: Mapping[Any, Callable[[Any, str], Any]] = {
+    str | None: a_text_or_none,
+    int | None: a_count,
+    bool | None: a_flag,
+    datetime | None: _moment,
+}
+_KNOWN = [
+    (field.name, _json_name(field.name.removesuffix("_utc")), _READERS[field.type])
+    for field in fields(Described)
+    if field.type in _READERS
+]
+"""What is read of an entity: attribute, property, and how."""
+
+
+def _described(kind: str, found: Json) -> Described:
+    """An entity as an Atom entry would describe it, so that the facts of both control planes are made in one way."""
     properties = _properties_of(found)
-    counts = an_object(properties.get("countDetails"), "countDetails")
-
-    def count(name: str) -> int:
-        return a_count(counts.get(name), name)
-
-    return QueueFacts(
-        path=from_arm_name(a_text(found.get("name"), "name")),
-        settings=_settings(properties),
-        counts=Counts(
-            active=count("activeMessageCount"),
-            dead_letter=count("deadLetterMessageCount"),
-            scheduled=count("scheduledMessageCount"),
-            transfer=count("transferMessageCount"),
-            transfer_dead_letter=count("transferDeadLetterMessageCount"),
-        ),
-        size_in_bytes=a_count(properties.get("sizeInBytes"), "sizeInBytes"),
-        created_at=_epoch(properties.get("createdAt")),
-        updated_at=_epoch(properties.get("updatedAt")),
-        accessed_at=_epoch(properties.get("accessedAt")),
-    )
+    said = {**properties, **an_object(properties.get("countDetails"), "countDetails")}
+    values = {attribute: read(said[name], name) for attribute, name, read in _KNOWN if said.get(name) is not None}
+    return Described(kind, from_arm_name(a_text(found.get("name"), "name")), **values)
 
 
-def _subscription(path: str, found: Json) -> QueueFacts:
-    return QueueFacts(path=path, settings=_settings(_properties_of(found)))
-
-
-def _settings(properties: Json) -> QueueSettings:
-    values = {field.name: _setting(field, properties) for field in fields(QueueSettings)}
-    values["max_size_in_megabytes"] = _size(properties, values["enable_partitioning"])
-    return QueueSettings(**values)
-
-
-def _setting(field: "Field[Any]", properties: Json) -> Any:
-    """A setting as JSON tells it; what it does not say is at its default."""
-    name = _json_name(field.name)
-    value = properties.get(name)
-    if field.name.endswith("_seconds"):
-        found: Any = seconds_of(value)
-    elif field.name == "status":
-        found = entity_status(value)
-    elif field.type is bool:
-        found = a_flag(value, name, field.default is True)
-    elif field.type in (int, int | None):
-        found = a_count_or_none(value, name)
-    else:
-        found = a_text_or_none(value, name)
-        found = bare_path(found) if field.name.startswith("forward") else found
-    return field.default if found is None else found
-
-
-def _size(properties: Json, partitioned: bool) -> int:
-    return configured_size(a_count_or_none(properties.get("maxSizeInMegabytes"), "maxSizeInMegabytes"), partitioned)
-
-
-def _message_size(properties: Json) -> int | None:
-    return a_count_or_none(properties.get("maxMessageSizeInKilobytes"), "maxMessageSizeInKilobytes")
+def _queue(found: Json) -> QueueFacts:
+    return queue_facts(_described(QUEUE, found))
 
 
 def _topic(found: Json) -> TopicFacts:
-    properties = _properties_of(found)
-    partitioned = a_flag(properties.get("enablePartitioning"), "enablePartitioning")
-    window = seconds_of(properties.get("duplicateDetectionHistoryTimeWindow"))
-    return TopicFacts(
-        path=from_arm_name(a_text(found.get("name"), "name")),
-        status=entity_status(properties.get("status")),
-        enable_partitioning=partitioned,
-        requires_duplicate_detection=a_flag(properties.get("requiresDuplicateDetection"), "requiresDuplicateDetection"),
-        duplicate_detection_history_time_window_seconds=(
-            _DEFAULTS.duplicate_detection_history_time_window_seconds if window is None else window
-        ),
-        max_size_in_megabytes=_size(properties, partitioned),
-        max_message_size_in_kilobytes=_message_size(properties),
-        size_in_bytes=a_count(properties.get("sizeInBytes"), "sizeInBytes"),
-        subscription_count=a_count_or_none(properties.get("subscriptionCount"), "subscriptionCount"),
-    )
+    return topic_facts(_described(TOPIC, found))
+
+
+def _subscription(path: str, found: Json) -> QueueFacts:
+    settings = settings_of(QueueSettings, EntityKind.SUBSCRIPTION, _described(SUBSCRIPTION, found))
+    return QueueFacts(path=path, settings=settings)
 
 
 def _extra(properties: Json) -> tuple[tuple[str, str], ...]:
     wanted = ("publicNetworkAccess", "minimumTlsVersion", "zoneRedundant")
     return tuple((name, str(properties[name])) for name in wanted if properties.get(name) is not None)
-
-
-def _epoch(value: Any) -> float | None:
-    moment = datetime.fromisoformat(a_text(value, "a time")) if value else None
-    # The service says the year 1 of what has not happened: nobody has accessed the entity.
-    return None if moment is None or moment.year == 1 else moment.timestamp()
