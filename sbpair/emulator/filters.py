@@ -174,6 +174,3 @@ def _write(draft: Draft, view: MessageView, message: Message, **properties: obje
     removed = [name for lowered in draft.removed for name in view.spellings(lowered)]
     message.set_properties({FIELDS[name]: value for name, value in draft.fields.items()})
     message.put_application_properties(put | properties, removed)
-
-
-# Rules of subscriptions: SQL filters and actions, correlation filters, and the view of a message they look at.

@@ -39,6 +39,7 @@ from sbpair.azure.client import authorities
 from sbpair.azure.errors import WireError, translate
 from sbpair.azure.messaging import tls_context
 from sbpair.core.access import NamespaceAccess, Transport, is_plaintext, without_port
+from sbpair.engine import websocket
 from sbpair.engine.connection import AMQP_HEADER, MAX_FRAME_SIZE, SASL_HEADER
 from sbpair.gateway.tokens import CbsToken, Tokens
 
@@ -56,7 +57,6 @@ _WINDOW: Final = 0x7FFFFFFF
 _TOKENS_OUT, _TOKENS_IN = 0, 1
 _ANSWERS: Final = "tokens-in"
 _PORTS: Final = {True: 5672, False: 5671}
-_WEBSOCKET_PATH: Final = "/$servicebus/websocket"
 
 
 class PrimaryWire(asyncio.Protocol):
@@ -377,63 +377,56 @@ async def _over_websocket(wire: PrimaryWire, access: NamespaceAccess, plain: boo
 
     context: ssl.SSLContext | bool = False if plain else tls_context(authorities(access.ca_file))
     session = aiohttp.ClientSession(trust_env=True)
-    url = f"{'ws' if plain else 'wss'}://{access.host}{_WEBSOCKET_PATH}"
+    url = f"{'ws' if plain else 'wss'}://{access.host}{websocket.PATH}"
+    most = websocket.MAX_MESSAGE_BYTES
     try:
-        socket = await session.ws_connect(url, protocols=("AMQPWSB10",), ssl=context or True, max_msg_size=0)
-    except aiohttp.ClientError as error:
+        socket = await session.ws_connect(
+            url, protocols=websocket.PROTOCOLS[:1], ssl=context or True, max_msg_size=most
+        )
+    except BaseException as error:
         await session.close()
-        raise ConnectionError(str(error)) from error
+        if isinstance(error, aiohttp.ClientError):
+            raise ConnectionError(str(error)) from error
+        raise
     carrier = _WebSocket(wire, session, socket)
     wire.connection_made(cast(asyncio.BaseTransport, carrier))
 
 
-class _WebSocket:
+class _WebSocket(websocket.SocketPipe):
     """A WebSocket to the primary in the place of a transport."""
 
     def __init__(self, wire: PrimaryWire, session: Any, socket: Any) -> None:
-        self._wire, self._session, self._socket = wire, session, socket
-        self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
+        super().__init__(socket, wire.pause_writing, wire.resume_writing)
+        self._wire, self._session = wire, session
         self._closing = False
-        self._may_read = asyncio.Event()
-        self._may_read.set()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         writing = asyncio.create_task(self._write())
         try:
-            async for message in self._socket:
-                if isinstance(message.data, bytes):
-                    self._wire.data_received(message.data)
-                await self._may_read.wait()
+            async for data in self.reading():
+                self._wire.data_received(data)
         finally:
             writing.cancel()
             await self._session.close()
             self._wire.connection_lost(None)
 
     async def _write(self) -> None:
-        while (data := await self._outgoing.get()) is not None:
-            await self._socket.send_bytes(data)
+        await self.writing()
         await self._socket.close()
 
-    def write(self, data: bytes) -> None:
-        self._outgoing.put_nowait(data)
+    write = websocket.SocketPipe.send
 
     def is_closing(self) -> bool:
         return self._closing
 
     def close(self) -> None:
         self._closing = True
-        self._outgoing.put_nowait(None)
+        self.end()
 
     def abort(self) -> None:
         self._closing = True
         self._task.cancel()
-
-    def pause_reading(self) -> None:
-        self._may_read.clear()
-
-    def resume_reading(self) -> None:
-        self._may_read.set()
 
 
 def error_of(value: object) -> tuple[str | None, str]:
