@@ -127,11 +127,22 @@ class Backlog:
 
     @published
     def verdict(self) -> Verdict:
-        return verdict(self)
+        """What may be said of the backlog as a whole."""
+        states = {queue.state for queue in self.existing}
+        if QueueState.WAITING in states:
+            return Verdict.WAITING
+        if not self.existing and not self.unread:
+            return Verdict.NO_QUEUES if self.found_by is not FoundBy.CONFIGURED else Verdict.UNKNOWN
+        if self.unread or self.found_by is FoundBy.CONFIGURED:
+            return Verdict.UNKNOWN
+        if states - {QueueState.EMPTY}:
+            return Verdict.SET_ASIDE
+        return Verdict.EMPTY if self.whole else Verdict.UNKNOWN
 
     @published
     def confirmed_empty(self) -> bool:
-        return confirmed_empty(self)
+        """Whether every queue under the transfer prefix was read and holds nothing of any kind."""
+        return self.verdict is Verdict.EMPTY
 
     @published
     def active(self) -> int | None:
@@ -181,31 +192,11 @@ class Backlog:
         return sum(map(self.known, ("active", "dead_letter", "deferred", "scheduled")))
 
 
-def verdict(backlog: Backlog) -> Verdict:
-    """What may be said of the backlog as a whole."""
-    states = {queue.state for queue in backlog.existing}
-    if QueueState.WAITING in states:
-        return Verdict.WAITING
-    if not backlog.existing and not backlog.unread:
-        return Verdict.NO_QUEUES if backlog.found_by is not FoundBy.CONFIGURED else Verdict.UNKNOWN
-    if backlog.unread or backlog.found_by is FoundBy.CONFIGURED:
-        return Verdict.UNKNOWN
-    if states - {QueueState.EMPTY}:
-        return Verdict.SET_ASIDE
-    return Verdict.EMPTY if backlog.whole else Verdict.UNKNOWN
-
-
 def grade_of(backlog: Backlog) -> Severity | None:
     """How bad that is: nothing where it is empty, an error where a failover would have no queue to go to."""
-    found = verdict(backlog)
-    if found is Verdict.EMPTY:
+    if backlog.verdict is Verdict.EMPTY:
         return None
-    return Severity.ERROR if found is Verdict.NO_QUEUES else Severity.WARNING
-
-
-def confirmed_empty(backlog: Backlog) -> bool:
-    """Whether every queue under the transfer prefix was read and holds nothing of any kind."""
-    return verdict(backlog) is Verdict.EMPTY
+    return Severity.ERROR if backlog.verdict is Verdict.NO_QUEUES else Severity.WARNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +220,7 @@ def advice(backlog: Backlog, *, drain: str | None = None) -> tuple[Advice, ...]:
 
 def _advice(backlog: Backlog, drain: str) -> Iterator[Advice]:
     pair = backlog.pair
-    if verdict(backlog) is Verdict.NO_QUEUES:
+    if backlog.verdict is Verdict.NO_QUEUES:
         yield Advice("No backlog queue exists. Create them.", (f"sbpair provision {pair}",))
         return
     waiting = [queue for queue in backlog.existing if queue.state is QueueState.WAITING]
@@ -305,7 +296,7 @@ def headline(backlog: Backlog) -> str:
     found = advice(backlog)
     if found:
         return str(found[0])
-    return empty_sentence(backlog) if verdict(backlog) is Verdict.EMPTY else "How much waits is not known."
+    return empty_sentence(backlog) if backlog.verdict is Verdict.EMPTY else "How much waits is not known."
 
 
 def _number(backlog: Backlog, kind: str, noun: str) -> str:

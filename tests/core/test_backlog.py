@@ -14,9 +14,7 @@ from sbpair.core.backlog import (
     QueueState,
     Verdict,
     advice,
-    confirmed_empty,
     headline,
-    verdict,
 )
 from sbpair.core.serialization import output_schema, to_plain
 
@@ -59,14 +57,14 @@ def test_empty_is_said_only_of_what_was_read_in_full_and_holds_nothing(
         and all(one.error_code is None and one.oldest_enqueued_at is None for one in there)
         and all(one.active == one.scheduled == one.dead_letter == 0 and not one.deferred for one in there)
     )
-    assert confirmed_empty(seen) == proven
+    assert seen.confirmed_empty == proven
     assert "is empty" not in headline(seen) or proven
 
 
 @given(st.lists(QUEUES, max_size=4), st.sampled_from(FoundBy))
 def test_whatever_is_not_empty_is_told(queues: list[QueueContents], found_by: FoundBy) -> None:
     seen = backlog(*queues, found_by=found_by)
-    if not confirmed_empty(seen):
+    if not seen.confirmed_empty:
         assert advice(seen)
         assert all(one.commands for one in advice(seen))
 
@@ -123,7 +121,7 @@ def test_whatever_is_not_empty_is_told(queues: list[QueueContents], found_by: Fo
     ],
 )
 def test_sentences_and_commands(seen: Backlog, says: Verdict, words: str, command: str | None) -> None:
-    assert verdict(seen) is says
+    assert seen.verdict is says
     assert words in headline(seen)
     assert command is None or command in [one for each in advice(seen) for one in each.commands]
 

@@ -11,7 +11,7 @@ import typer
 from sbpair import operations
 from sbpair.cli.context import Interrupted, Stop, call, load_settings, open_sides, run_async
 from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.core.backlog import QueueState, Verdict, verdict
+from sbpair.core.backlog import QueueState, Verdict
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.status import (
@@ -221,7 +221,7 @@ def _checks(status: PairStatus) -> list[Check]:
         )
         for side in status.sides
     ]
-    severity = _SEVERITIES[verdict(status.backlog)]
+    severity = _SEVERITIES[status.backlog.verdict]
     return [*checks, Check("backlog", status.pair, severity, outlook(status, None))]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sbpair.core.access import SERVICE_BUS_SUFFIXES, NamespaceAccess
-from sbpair.core.backlog import Backlog, FoundBy, Verdict, verdict
+from sbpair.core.backlog import Backlog, FoundBy, Verdict
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
 from sbpair.core.names import namespace_label
@@ -141,7 +141,7 @@ def transfer_queues(backlog: Backlog, primary: str, pairs: Iterable[Pair], host:
         backlog.scheduled,
         backlog.at_least,
         min((one.oldest_enqueued_at for one in backlog.queues if one.oldest_enqueued_at is not None), default=None),
-        verdict(backlog),
+        backlog.verdict,
         pair=None if pair is None else pair.name,
         configured_queues=None if pair is None else pair.options.backlog_queue_count,
     )

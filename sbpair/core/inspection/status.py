@@ -12,7 +12,6 @@ from sbpair.core.backlog import (
     advice,
     grade_of,
     headline,
-    verdict,
     waiting_sentence,
 )
 from sbpair.core.durations import format_duration
@@ -106,7 +105,7 @@ def empty_in_seconds(status: PairStatus, rate: float | None) -> float | None:
 
 def outlook(status: PairStatus, rate: float | None) -> str:
     """What is in the backlog and what becomes of it, the most urgent thing first, in one or two sentences."""
-    if verdict(status.backlog) is not Verdict.WAITING:
+    if status.backlog.verdict is not Verdict.WAITING:
         return headline(status.backlog)
     waiting = waiting_sentence(status.backlog)
     left = empty_in_seconds(status, rate)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sbpair.core import errors
-from sbpair.core.backlog import Advice, Backlog, Verdict, advice, empty_sentence, verdict
+from sbpair.core.backlog import Advice, Backlog, Verdict, advice, empty_sentence
 from sbpair.core.errors import ServiceError
 from sbpair.core.outcome import Exit
 from sbpair.core.prices import Forecast, of_messages
@@ -239,7 +239,7 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst
         return f"{fates}. Nothing was changed."
     if backlog is None:
         return f"{first} The rest of the backlog was not counted. Run: sbpair status {asked.pair}"
-    if verdict(backlog) is Verdict.EMPTY:
+    if backlog.verdict is Verdict.EMPTY:
         return f"{first} {empty_sentence(backlog)}"
     if asked.filtered and report.ended_by not in _NOT_ALL_READ and not _left(report):
         return f"{first} Nothing that matches the filter is left."
@@ -248,7 +248,7 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst
         return f"{first} {_of_some_queues(backlog)}"
     if worst_first:
         return str(replace(found[0], sentence=f"{found[0].sentence} {first}"))
-    nothing_active = not asked.dead_letter and verdict(backlog) is Verdict.SET_ASIDE
+    nothing_active = not asked.dead_letter and backlog.verdict is Verdict.SET_ASIDE
     return f"{first} {'No active message is left. ' if nothing_active else ''}{found[0]}"
 
 
@@ -319,7 +319,7 @@ def _unhandled(report: DrainReport, backlog: Backlog, asked: Asked) -> bool:
         return bool(backlog.known("dead_letter") or backlog.unread)
     if backlog.seen or backlog.unread:
         return True
-    return backlog.whole and verdict(backlog) is not Verdict.EMPTY
+    return backlog.whole and backlog.verdict is not Verdict.EMPTY
 
 
 def _remaining(report: DrainReport, backlog: Backlog, asked: Asked) -> list[Advice]:

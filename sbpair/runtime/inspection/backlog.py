@@ -225,17 +225,13 @@ class _Reader:
         told = QueueContents(path) if facts is None else self._counted(facts)
         oldest = min((at for at in (waiting.oldest, dead.oldest) if at is not None), default=None)
         told = replace(told, oldest_enqueued_at=oldest)
-        if waiting.complete:
+        if waiting.complete or facts is None:
             told = replace(told, active=waiting.active, deferred=waiting.deferred, scheduled=waiting.scheduled)
-        elif facts is None:
-            told = replace(
-                told, active=waiting.active, deferred=waiting.deferred, scheduled=waiting.scheduled, at_least=True
-            )
-        if dead.complete:
+        if dead.complete or facts is None:
             told = replace(told, dead_letter=dead.number)
-        elif facts is None:
-            told = replace(told, dead_letter=dead.number, at_least=True)
-        return told if facts is None else await self._with_unseen(told, facts, waiting, dead)
+        if facts is None:
+            return replace(told, at_least=not (waiting.complete and dead.complete))
+        return await self._with_unseen(told, facts, waiting, dead)
 
     async def _with_unseen(
         self, told: QueueContents, facts: QueueFacts, waiting: "_Seen", dead: "_Seen"

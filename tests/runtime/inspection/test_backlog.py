@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sbpair.core.access import NamespaceAccess
-from sbpair.core.backlog import Backlog, FoundBy, Verdict, confirmed_empty, verdict
+from sbpair.core.backlog import Backlog, FoundBy, Verdict
 from sbpair.core.errors import (
     ConnectionLostError,
     EntityDisabledError,
@@ -85,7 +85,7 @@ def test_where_nothing_answers_the_configured_queues_are_given_and_named_as_such
         namespace.fail("*", error)
         found = await find(namespace)
         assert (found.existing, found.found_by) == (paths(0, 1, 2), FoundBy.CONFIGURED)
-        assert verdict(await read(namespace)) is Verdict.UNKNOWN
+        assert (await read(namespace)).verdict is Verdict.UNKNOWN
 
     run()
 
@@ -98,7 +98,7 @@ async def test_a_disabled_queue_exists_and_is_told_as_unread() -> None:
     assert found.existing == paths(0, 1, 2)
     backlog = await read(namespace, manage=False)
     assert [queue.queue for queue in backlog.unread] == [PATH.format(1)]
-    assert verdict(backlog) is Verdict.UNKNOWN
+    assert backlog.verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("manage", [True, False])
@@ -106,7 +106,7 @@ def test_every_kind_of_message_is_counted(manage: bool) -> None:
     @virtual_time
     async def run() -> None:
         namespace = world(0, 1, 2, 4)
-        assert confirmed_empty(await read(namespace, manage=manage))
+        assert (await read(namespace, manage=manage)).confirmed_empty
         namespace.put(PATH.format(0), MESSAGE, MESSAGE, MESSAGE)
         stored = list(namespace.queue(PATH.format(0)).messages.values())
         stored[1].state = State.DEFERRED
@@ -114,7 +114,7 @@ def test_every_kind_of_message_is_counted(manage: bool) -> None:
         namespace.put_dead_letter(PATH.format(1), MESSAGE, "Why")
         backlog = await read(namespace, manage=manage)
         assert (backlog.active, backlog.deferred, backlog.scheduled, backlog.dead_letter) == (1, 1, 1, 1)
-        assert verdict(backlog) is Verdict.WAITING
+        assert backlog.verdict is Verdict.WAITING
 
     run()
 
@@ -132,7 +132,7 @@ def test_what_is_counted_before_and_after_a_browse_that_does_not_show_it_is_wait
         assert queue.active == waiting
         if waiting:
             assert queue.detail == f"{waiting} messages are counted by the service, but not visible to a browse."
-        assert verdict(backlog) is (Verdict.WAITING if waiting else Verdict.EMPTY)
+        assert backlog.verdict is (Verdict.WAITING if waiting else Verdict.EMPTY)
 
     run()
 
@@ -143,7 +143,7 @@ async def test_an_extra_queue_keeps_the_backlog_from_being_called_empty() -> Non
     namespace.put(PATH.format(3), MESSAGE)
     for manage in (True, False):
         backlog = await read(namespace, manage=manage)
-        assert verdict(backlog) is Verdict.WAITING
+        assert backlog.verdict is Verdict.WAITING
         assert [queue.queue for queue in backlog.queues if not queue.configured] == [PATH.format(3)]
 
 
@@ -175,7 +175,7 @@ async def test_some_queues_only_are_never_the_whole_backlog() -> None:
         PAIR, found, messaging=namespace.messaging(), admin=None, clock=namespace.clock, only=paths(1)
     )
     assert (backlog.whole, backlog.not_asked) == (False, paths(0, 2))
-    assert not confirmed_empty(backlog)
+    assert not backlog.confirmed_empty
 
 
 @virtual_time
@@ -193,7 +193,7 @@ async def test_messages_held_by_a_forwarding_rule_are_not_called_nothing() -> No
         clock=namespace.clock,
         recount=False,
     )
-    assert verdict(backlog) is Verdict.UNKNOWN
+    assert backlog.verdict is Verdict.UNKNOWN
     assert "forwarding rule" in backlog.unread[0].detail
 
 
@@ -230,5 +230,5 @@ async def test_a_secondary_that_does_not_answer_is_not_asked_for_every_queue() -
     )
     status = await reader.read()
     assert status.secondary.state == "unreachable"
-    assert verdict(status.backlog) is Verdict.UNKNOWN
+    assert status.backlog.verdict is Verdict.UNKNOWN
     assert not any(operation == "peek" for operation, _ in secondary.calls)
