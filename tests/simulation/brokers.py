@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
-from sbpair.emulator.broker.journal import StoredEntity
+from sbpair.emulator.broker.entity import Entity
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.sessions import Consumer, Lock, Session
 from sbpair.emulator.endpoints import Endpoints
@@ -47,7 +47,7 @@ class Notes(NamespaceStore):
     def restore(self, namespace: Namespace) -> None:
         """It begins empty."""
 
-    def put_message(self, entity: StoredEntity, place: str, message: Message) -> None:
+    def put_message(self, entity: Entity, place: str, message: Message) -> None:
         if not message.row:
             self._last_row += 1
             message.row = self._last_row
@@ -67,7 +67,7 @@ class KeptNotes(Store):
         self._side, self._witness = side, witness
         self.failing = False
 
-    def put_message(self, entity: StoredEntity, place: str, message: Message) -> None:
+    def put_message(self, entity: Entity, place: str, message: Message) -> None:
         super().put_message(entity, place, message)
         twin = message.copy()  # it may have moved on when its commit comes
         twin.sequence_number, twin.state, row = message.sequence_number, message.state, message.row
