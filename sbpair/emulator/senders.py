@@ -3,7 +3,6 @@
 Each transfer is accepted wholly or rejected wholly. The answer goes out only when the store has the messages.
 """
 
-import asyncio
 from collections.abc import Callable, Generator, Iterator
 
 from sbpair.amqp.performatives import (
@@ -117,10 +116,6 @@ class Sender(LinkHandler):
 
 
 _MAX_REQUEST_BYTES = 1024
-DECLARE_SECONDS = 0.003
-"""Until a declare is answered. Microsoft.Azure.Amqp 2.6 looks at a delivery's state after it has written the request:
-an answer that comes sooner is lost to it, and the transaction with it (seen with NServiceBus and the service's distance
-of nothing; never with 3 ms, about what the service itself takes at the least)."""
 
 
 class Coordinator(LinkHandler):
@@ -149,17 +144,13 @@ class Coordinator(LinkHandler):
         except BrokerError as error:
             outcome = rejected(error.condition, error.description)
         if code_of(outcome.descriptor) == DECLARED:
-            asyncio.get_running_loop().call_later(DECLARE_SECONDS, self._declared, delivery, outcome)
+            self._link.answer_declare(delivery, outcome)
             return
         # A commit is confirmed when the store has it.
         self._namespace.when_durable(
             lambda: self._link.disposition(delivery, outcome),
             lambda: self._link.disposition(delivery, unknown_outcome()),
         )
-
-    def _declared(self, delivery: IncomingDelivery, outcome: Described) -> None:
-        if self._link.is_open():
-            self._link.disposition(delivery, outcome)
 
     def _answering(self, payload: bytes) -> Generator[None, None, Described]:
         budget = self._link.connection.budget

@@ -352,7 +352,7 @@ class Transactions(LinkHandler):
         if code == DECLARE and len(self._open) < MAX_TRANSACTIONS:
             number = uuid.uuid4().bytes
             self._open[number] = Transaction(number)
-            self._link.disposition(delivery, declared(number))
+            self._link.answer_declare(delivery, declared(number))
         elif code == DISCHARGE and isinstance(request.value, list):
             self._discharge(delivery, Fields(request.value))
         else:

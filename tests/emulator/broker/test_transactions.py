@@ -29,12 +29,12 @@ from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Ui
 from sbpair.emulator.broker.messages import State
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.entities import QueueDescription
-from sbpair.emulator.senders import DECLARE_SECONDS
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.testing import stored_message
 from sbpair.engine.auth import ROOT_KEY_NAME
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.errors import rejected
+from sbpair.engine.link import DECLARE_SECONDS
 from sbpair.service import Tier
 from tests.emulator.broker.conftest import Inbox
 from tests.emulator.process import Process
