@@ -49,6 +49,8 @@ OVERLAP: Final = 10
 SMALLEST_LIMIT_BYTES: Final = 256 * 1024
 """Of a message, in the smaller tiers; where the primary's own limit is not known."""
 MAX_TRANSACTION_BYTES: Final = 1024 * 1024
+MAX_TRANSACTION_MESSAGES: Final = 100
+"""As the service has it ("Service Bus quotas")."""
 MAX_TRANSACTIONS: Final = 100
 _CONDITIONS: Final = {
     Category.TIMEOUT: errors.TIMEOUT,
@@ -290,6 +292,7 @@ class Transaction:
         self.number = number
         self.sends: Sends | None = None
         self.messages: list[bytes] = []
+        self.held_bytes = 0
         self._refused: Described | None = None
 
     def hold(self, sends: Sends, delivery: IncomingDelivery) -> Described:
@@ -300,8 +303,13 @@ class Transaction:
             messages = messages_of(delivery.payload, delivery.message_format)
             for message in messages:
                 refuse_reserved(message, sends.entity)
-            if sum(map(len, self.messages)) + len(delivery.payload) > MAX_TRANSACTION_BYTES:
+            size, budget = len(delivery.payload), delivery.link.connection.budget
+            if len(self.messages) + len(messages) > MAX_TRANSACTION_MESSAGES:
+                raise UsageError(f"Cannot send more than {MAX_TRANSACTION_MESSAGES} messages in a single transaction.")
+            if self.held_bytes + size > MAX_TRANSACTION_BYTES:
                 raise UsageError(f"While the primary is away a transaction has {MAX_TRANSACTION_BYTES} bytes at most.")
+            if not budget.has_room(size):
+                raise UsageError("The open transactions of this connection hold too many bytes.")
         except AmqpError as failure:
             self._refused = rejected(errors.DECODE_ERROR, str(failure))
         except SbpairError as failure:
@@ -309,6 +317,8 @@ class Transaction:
         else:
             self.sends = sends
             self.messages += messages
+            self.held_bytes += size
+            budget.hold(size)
             return in_transaction(self.number, accepted())
         return in_transaction(self.number, self._refused)
 
@@ -365,13 +375,23 @@ class Transactions(LinkHandler):
             unknown = rejected("amqp:transaction:unknown-id", "The transaction is not open.")
             self._link.disposition(delivery, unknown)
         elif fields.flag(1):
+            self._forget(found)
             self._link.disposition(delivery, accepted())
         else:
 
             async def commit() -> None:
-                self._link.disposition(delivery, await found.commit())
+                try:
+                    outcome = await found.commit()
+                finally:
+                    self._forget(found)
+                self._link.disposition(delivery, outcome)
 
             self._house.spawn(commit())
 
+    def _forget(self, transaction: Transaction) -> None:
+        self._link.connection.budget.release(transaction.held_bytes)
+
     def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        for transaction in self._open.values():
+            self._forget(transaction)
         self._open.clear()

@@ -14,6 +14,7 @@ from sbpair.amqp.performatives import (
     COORDINATOR,
     DECLARE,
     DECLARED,
+    DETACH,
     DISCHARGE,
     DISPOSITION,
     REJECTED,
@@ -28,6 +29,7 @@ from sbpair.amqp.performatives import (
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Array, Described, Uint, Ulong
 from sbpair.engine.link import DECLARE_SECONDS
+from sbpair.gateway.served import MAX_TRANSACTION_MESSAGES
 from tests.clients.conftest import World
 from tests.gateway.conftest import KEYS, Running
 from tests.gateway.test_hostile import AMQP, SASL, attach, frame, opened, signed_in
@@ -135,6 +137,43 @@ def test_what_cannot_be_kept_is_refused(world: World, gateway: Running) -> None:
         assert talk.within(b"nobody's", "c") == REJECTED
         assert talk.discharge(b"nobody's") == REJECTED
     assert world.backlog() == []
+
+
+def test_a_transaction_has_as_many_messages_as_with_the_service(world: World, gateway: Running) -> None:
+    world.dark()
+    gateway.call(lambda: gateway.gateway.house.pairing.force_failover("orders"))
+    with signed_in(gateway) as client:
+        talk = Conversation(client)
+        talk.send(attach("orders"))
+        talk.until(ATTACH)
+        number = talk.declare()
+        said = [talk.within(number, str(index)) for index in range(MAX_TRANSACTION_MESSAGES + 1)]
+        assert said == [ACCEPTED] * MAX_TRANSACTION_MESSAGES + [REJECTED]
+        assert talk.discharge(number) == REJECTED
+    assert world.backlog() == []
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "detach"])
+def test_what_a_transaction_holds_is_counted_for_its_connection(world: World, gateway: Running, end: str) -> None:
+    def held_bytes() -> int:
+        (connection,) = gateway.call(lambda: gateway.gateway.port.connections)
+        return gateway.call(lambda: connection.budget.held_bytes)
+
+    world.dark()
+    gateway.call(lambda: gateway.gateway.house.pairing.force_failover("orders"))
+    with signed_in(gateway) as client:
+        talk = Conversation(client)
+        talk.send(attach("orders"))
+        talk.until(ATTACH)
+        number, before = talk.declare(), held_bytes()
+        assert talk.within(number, "x" * 10_000) == ACCEPTED
+        assert held_bytes() - before > 10_000
+        if end == "detach":
+            talk.send(perform(DETACH, [Uint(1), True]))
+            talk.until(DETACH)
+        else:
+            assert talk.discharge(number, fail=end == "rollback") == ACCEPTED
+        assert held_bytes() - before <= 0
 
 
 @pytest.mark.parametrize("fail", [True, False])
