@@ -46,7 +46,7 @@ DECIDING = ("core", "runtime")
 """The floors on which a word has the folders that a defect is planted in; others show, or are rooms of their own."""
 SLOWER = 3.0
 """A defect that makes the tests take so many times as long is found,"""
-START_SECONDS = 60.0
+START_SECONDS = 30.0
 """and so much more: a busy machine is slower for a while."""
 SLOWEST_TEST_SECONDS = 300
 CLEAN_SECONDS = 3600.0
@@ -375,12 +375,12 @@ class Copy:
             self.tests(left, CLEAN_SECONDS, *options, **{FOLDER: str(cache)})
         return known()
 
-    def select(self, names: Sequence[str], seconds: float) -> tuple[int | None, str]:
-        """Run these tests alone, until one fails."""
+    def select(self, names: Sequence[str], seconds: float, *, each: float) -> tuple[int | None, str]:
+        """Run these tests alone, until one fails, or takes longer than `each` seconds."""
         wanted = self.folder.parent / "selected"
         wanted.write_text("\n".join(names), "utf-8")
         files = dict.fromkeys(name.partition("::")[0] for name in names)
-        return self.tests([*files], seconds, "-x", f"--timeout={SLOWEST_TEST_SECONDS}", **{SELECTED: str(wanted)})
+        return self.tests([*files], seconds, "-x", f"--timeout={each:.0f}", **{SELECTED: str(wanted)})
 
     def histories(self, seed: int, count: int, seconds: float) -> tuple[int | None, str]:
         return self.run(["-c", _HISTORIES.format(first=seed, last=seed + count, hours=HISTORY_HOURS)], seconds)
@@ -434,7 +434,7 @@ class Judge:
     tests: Sequence[str]
     last: Sequence[str] = ()
     histories: int = 0
-    seconds: float = 120.0
+    seconds: float = 60.0
     cache: Path = CACHE
     records: Mapping[str, Record] = field(default_factory=dict)
     simulated: frozenset[str] = frozenset()
@@ -503,10 +503,12 @@ class Judge:
 
     def _by_tests(self, what: str, names: Sequence[str], edit: Edit, source: bytes) -> Outcome | None:
         names = [name for name in names if self.honest.get(name, True)]
-        expected = sum(self._cost(name.partition("::")[0], [name]) for name in names)
         if not names:
             return None
-        code, said = self.copy.select(names, SLOWER * expected + START_SECONDS)
+        costs = [self._cost(name.partition("::")[0], [name]) for name in names]
+        code, said = self.copy.select(
+            names, SLOWER * sum(costs) + START_SECONDS, each=SLOWER * max(costs) + START_SECONDS
+        )
         if code is None:
             return TOO_SLOW, what
         if code == 0:
@@ -520,7 +522,7 @@ class Judge:
         if name not in self.honest:
             planted = (self.copy.folder / edit.path).read_bytes()
             self.copy.write(edit.path, source)
-            self.honest[name] = self.copy.select([name], CLEAN_SECONDS)[0] == 0
+            self.honest[name] = self.copy.select([name], CLEAN_SECONDS, each=SLOWEST_TEST_SECONDS)[0] == 0
             self.copy.write(edit.path, planted)
         return self.honest[name]
 
@@ -584,11 +586,12 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="decides which")
     parser.add_argument("--without", nargs="*", default=(), help="rooms within it whose files are left alone")
     parser.add_argument("--histories", type=int, default=40, help="of the simulation, for what the tests do not find")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of tests for each defect, by their records")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of tests for each defect, by their records")
     parser.add_argument("--minutes", type=float, default=60.0, help="plant no more after so long")
     parser.add_argument(
         "--commands", action="store_true", help="ask the room's tests of commands as well: minutes each"
     )
+    parser.add_argument("--tests", nargs="*", help="files and folders of tests instead of the room's")
     parser.add_argument("--only", type=int, nargs="*", help="only these of them, by their numbers from 1 on")
     parser.add_argument("--list", action="store_true", help="show the defects, and plant none")
     options = parser.parse_args(None if arguments is None else list(arguments))
@@ -607,7 +610,9 @@ def main(arguments: Iterable[str] | None = None) -> int:
         print(line, flush=True)
 
     guard_run()  # also of an interrupted campaign nothing goes on
-    own = [path for path in room_tests(options.room) if options.commands or not path.startswith("tests/cli/")]
+    own = options.tests or [
+        path for path in room_tests(options.room) if options.commands or not path.startswith("tests/cli/")
+    ]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Copy(ROOT, Path(folder))
         shown_to = Judge(copy, [*PATHS, *own], own, options.histories, options.seconds)

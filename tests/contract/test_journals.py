@@ -6,6 +6,7 @@ It needs Node.js; the package is installed into a cache folder at test time.
 
 import asyncio
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -22,7 +23,7 @@ import pytest
 from sbpair.core.errors import JournalConflictError, JournalError, JournalUnavailableError, UsageError
 from sbpair.journal import open_journal
 from sbpair.journal.cosmos import CosmosJournal
-from sbpair.journal.sqlite import FORGET_AT_ONCE, FORGET_EVERY_WRITES, SqliteJournal
+from sbpair.journal.sqlite import FORGET_AT_ONCE, FORGET_EVERY_WRITES, SqliteJournal, documents, key_ranges
 from sbpair.ports import Journal
 
 KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
@@ -222,6 +223,25 @@ async def test_sqlite_scans_more_than_a_page(tmp_path: Path) -> None:
     keys = [entry.key async for entry in journal.scan("session")]
     assert keys == sorted(set(keys))
     assert len(keys) == 1_003
+    await journal.close()
+
+
+@pytest.mark.parametrize(("documents_there", "stretches"), [(0, []), (1, [1]), (4, [4]), (5, [4, 1]), (9, [4, 4, 1])])
+async def test_sqlite_hands_out_a_kind_in_stretches_that_several_readers_take(
+    tmp_path: Path, documents_there: int, stretches: list[int]
+) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    for number in range(documents_there):
+        await journal.create("message", f"{number:03}", {"n": number}, ttl_seconds=HOUR)
+    await journal.create("message", "forgotten", {}, ttl_seconds=-1)
+    await journal.create("session", "005", {}, ttl_seconds=HOUR)
+    ranges = key_ranges(path, "message", 4)
+    assert [one.rows for one in ranges] == stretches
+    read = [[json.loads(text)["n"] for text in documents(path, "message", one)] for one in ranges]
+    assert [len(one) for one in read] == stretches
+    assert list(itertools.chain(*read)) == list(range(documents_there))
+    assert [json.loads(text)["n"] for text in documents(path, "message")] == list(range(documents_there))
     await journal.close()
 
 

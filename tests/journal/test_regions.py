@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("azure.cosmos", reason="azure-cosmos is not installed (extra cosmos)")
 
-from sbpair.core.errors import JournalError
+from sbpair.core.errors import JournalError, JournalUnavailableError
 from sbpair.journal.cosmos import CosmosJournal
 
 KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
@@ -83,3 +83,15 @@ async def test_an_account_whose_swaps_are_not_safe_is_refused_before_anything_is
     assert says in refused.value.message
     assert refused.value.hint
     assert {line.split()[0] for line in asked} == {"GET"}
+
+
+async def test_a_host_without_a_login_says_that_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both clients, the one that asks for the account and the one for the items, sign in without a key."""
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
+    for variable in ("AZURE_CLIENT_ID", "AZURE_TENANT_ID"):
+        monkeypatch.delenv(variable, raising=False)
+    journal = CosmosJournal("https://127.0.0.1:9", "sbpair", "journal", key=None)
+    for asked in (journal.check, lambda: journal.read("session", "a")):
+        with pytest.raises(JournalUnavailableError, match="EnvironmentCredential authentication unavailable"):
+            await asked()
+    await journal.close()

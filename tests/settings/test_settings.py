@@ -123,8 +123,10 @@ def test_a_missing_secret_names_the_variable(tmp_path: Path) -> None:
         load(config=write(tmp_path, text), environ=environ(tmp_path)).pair()
 
 
-def test_the_same_namespace_twice_is_refused(tmp_path: Path) -> None:
-    text = GOOD.replace("namespace: contoso-neu,", "namespace: CONTOSO-weu.servicebus.windows.net,")
+@pytest.mark.parametrize(("one", "other"), [("contoso", "CONTOSO"), ("CONTOSO", "contoso")])
+def test_the_same_namespace_twice_is_refused(tmp_path: Path, one: str, other: str) -> None:
+    text = GOOD.replace("contoso-weu", f"{one}-weu")
+    text = text.replace("namespace: contoso-neu,", f"namespace: {other}-weu.servicebus.windows.net,")
     with pytest.raises(PairingError, match="same namespace"):
         load(config=write(tmp_path, text), environ=environ(tmp_path)).pair()
 

@@ -370,7 +370,7 @@ class EntityFailover:
                 self._spent_seconds = 0.0
             self._timer_started_at = now
             self._timer_due = now + max(0.0, self._failover_interval - self._spent_seconds)
-        elif signal in (Signal.FAIL_BACK, Signal.FORCE):
+        elif signal is Signal.FAIL_BACK:
             self._spent_seconds = 0.0
         elif after is State.HEALTHY:
             spent = now - self._timer_started_at if before is State.SUSPECT else self._failover_interval

@@ -146,10 +146,14 @@ async def test_a_hung_control_plane_does_not_hang_the_opening() -> None:
     assert world.clock.monotonic() == pytest.approx(3 * 120 + 2 * 30)
 
 
+@pytest.mark.parametrize(
+    ("primary", "secondary"), [("contoso", "contoso"), ("CONTOSO", "contoso"), ("contoso", "CONTOSO")]
+)
 @virtual_time
-async def test_primary_and_secondary_are_two_namespaces() -> None:
+async def test_primary_and_secondary_are_two_namespaces_in_every_spelling(primary: str, secondary: str) -> None:
     world = a_world()
-    world.secondary_messaging = FakeMessaging(world.primary)
+    world.primary_messaging = FakeMessaging(FakeNamespace(primary, world.clock))
+    world.secondary_messaging = FakeMessaging(FakeNamespace(secondary, world.clock))
     with pytest.raises(PairingError, match="same namespace"):
         await open_pairing(world, a_pair())
 

@@ -647,6 +647,23 @@ async def test_what_the_primary_would_never_take_is_not_diverted() -> None:
         assert (await world.pairing.sender("orders").send(fits)).where is Where.BACKLOG
 
 
+@pytest.mark.parametrize("sends_before", [False, True])
+@pytest.mark.parametrize(("asked", "sent"), [("orders", "Orders"), ("Orders", "orders")])
+@virtual_time
+async def test_the_size_that_an_entity_takes_is_known_in_every_spelling(
+    asked: str, sent: str, sends_before: bool
+) -> None:
+    async with opened(interval=0) as world:
+        world.primary.max_message_bytes = 4000
+        if sends_before:
+            world.pairing.sender(sent)
+        await world.pairing.verify([asked])
+        world.pairing.force_failover(sent)
+        with pytest.raises(MessageTooLargeError, match="4000"):
+            await world.pairing.sender(sent).send(compose(body=b"x" * 5000, message_id="1"))
+        assert world.diverted_payloads() == []
+
+
 @virtual_time
 async def test_a_transfer_that_was_accepted_in_part_is_not_repeated_as_a_whole() -> None:
     async with opened(interval=0) as world:

@@ -3,7 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from sbpair.cli.replication.status import _read
+from sbpair.core.errors import JournalError
 from sbpair.core.replication.ordering import Place
 from sbpair.core.replication.ownership import Finished, Head, SessionEntry, State, Terms
 from sbpair.journal.sqlite import SqliteJournal
@@ -39,6 +42,18 @@ async def test_all_spellings_of_a_destination_share_their_entries(tmp_path: Path
         other = SessionStore(journal, spelled, Terms())
         await other.open(HOSTS)
         assert (await other.read("s")).entry.fence == 3, spelled
+    await journal.close()
+
+
+@pytest.mark.parametrize("spelled", [("B.example.com", "A.EXAMPLE.com"), ("a.example.com:5671", "B.example.com:443")])
+async def test_the_namespaces_are_the_same_in_every_spelling_and_at_any_port(
+    tmp_path: Path, spelled: tuple[str, str]
+) -> None:
+    journal = SqliteJournal(tmp_path / "journal", now=lambda: 1_000.0)
+    await opened(journal)
+    await SessionStore(journal, "orders", Terms()).open(spelled)
+    with pytest.raises(JournalError, match="namespaces"):
+        await SessionStore(journal, "orders", Terms()).open(("a.example.com", "c.example.com"))
     await journal.close()
 
 
