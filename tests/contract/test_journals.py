@@ -206,12 +206,14 @@ async def test_what_sqlite_forgets_is_forgotten_in_portions(tmp_path: Path) -> N
         reading.close()
         return int(count)
 
-    left = []
+    left, after = [stored()], []
     for number in range(FORGET_EVERY_WRITES * 4):
         await journal.create("session", f"{number:05}", {}, ttl_seconds=HOUR)
-        if stored() != (left[-1] if left else None):
+        if stored() != left[-1]:
             left.append(stored())
+            after.append(number)
     assert left[-1] == 0
+    assert {later - before for before, later in itertools.pairwise(after)} == {FORGET_EVERY_WRITES}
     assert max(before - after for before, after in itertools.pairwise(left)) <= FORGET_AT_ONCE
     await journal.close()
 

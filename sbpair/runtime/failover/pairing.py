@@ -70,7 +70,7 @@ async def ensure_backlog_queues(
     wanted = pair.backlog_paths()
     retry = _Retry(clock, min(PAUSE_SECONDS, pair.secondary.call_seconds))
     existing = await retry.result(lambda: _list(pair, admin))
-    missing = [path for path in wanted if path.lower() not in existing]
+    missing = [path for path in wanted if path not in existing]
     if not missing:
         return wanted
     facts = await retry.result(admin.namespace)

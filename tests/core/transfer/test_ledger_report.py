@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbpair.core.serialization import spoken_time
 from sbpair.core.transfer.ledger import (
     EMPTY_MARK,
     LINES_OF_A_MARK,
@@ -238,6 +239,14 @@ def test_the_incident_is_told_over_all_runs() -> None:
     assert told.waiting == {"active": 2}
     assert told.longest_wait_seconds is not None
     assert told.possible_doubles == ()
+    figures = dict(told.figures())
+    assert figures["First message waited since"] == spoken_time((BEGAN_MS + 1) / 1000)
+    assert figures["Last message waited since"] == spoken_time((BEGAN_MS + 5) / 1000)
+    assert (figures["First sent"], figures["Last sent"]) == ("2026-11-24 08:00:01 UTC", "2026-11-24 08:00:04 UTC")
+
+
+def test_ledgers_without_a_message_have_no_times() -> None:
+    assert not [what for what, _ in told_of([]).figures() if "since" in what or "sent" in what]
 
 
 def test_what_may_be_twice_at_its_destination_is_named_and_what_was_refused_is_not() -> None:

@@ -1,6 +1,7 @@
 """Opening, forcing, closing and faulting a pairing."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -60,6 +61,20 @@ async def test_existing_queues_are_used_as_they_are_and_extra_ones_left_alone() 
         assert pairing.backlog_queues == tuple(PATHS[:2])
         assert world.secondary.queue(PATHS[0]).settings == own
         assert sorted(world.secondary.entities) == [PATHS[0], PATHS[1], PATHS[7]]
+
+
+@virtual_time
+async def test_queues_that_exist_are_found_in_every_spelling_and_not_made_again() -> None:
+    world = a_world()
+    for path in PATHS[:2]:
+        world.secondary.add_queue(path)
+    pair = a_pair(queues=2)
+    pair = replace(pair, primary=replace(pair.primary, label="Contoso"))
+    async with await open_pairing(world, pair) as pairing:
+        assert pairing.backlog_queues == tuple(PATHS[:2])
+        made = [entity for operation, entity in world.secondary.calls if operation == "admin" and entity[-1].isdigit()]
+        assert made == []
+        assert world.events(StepDone) == []
 
 
 @virtual_time
@@ -254,6 +269,16 @@ async def test_failover_can_be_forced_and_undone() -> None:
         (over,) = world.events(FailedOver)
         (back,) = world.events(FailedBack)
         assert (over.forced, back.diverted_messages, back.seconds_away) == (True, 1, pytest.approx(3600))
+
+
+@virtual_time
+async def test_what_is_forced_twice_is_undone_by_hand_alone() -> None:
+    async with opened(ping=1) as world:
+        world.pairing.force_failover("orders")
+        world.pairing.force_failover("orders")
+        await asyncio.sleep(60)
+        assert (world.state_of("orders"), world.pings()) == (State.FORCED, 0)
+        assert (await world.pairing.sender("orders").send(message("1"))).where is Where.BACKLOG
 
 
 @virtual_time

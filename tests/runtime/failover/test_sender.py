@@ -560,6 +560,19 @@ async def test_that_an_entity_needs_sessions_is_learned_from_its_first_refusal()
 
 
 @virtual_time
+async def test_all_spellings_of_a_session_are_diverted_to_one_queue_in_their_order() -> None:
+    async with opened(interval=0) as world:
+        world.primary.go_dark()
+        sender = world.pairing.sender("orders")
+        for attempt in range(8):
+            spellings = (f"Order-{attempt}", f"ORDER-{attempt}", f"order-{attempt}")
+            batch = [message(f"{number}", session=spellings[number % 3]) for number in range(6)]
+            (queue,) = (await sender.send(batch)).queues
+            ids = [homeward(payload)[2] for payload in world.secondary.queue(queue).payloads]
+            assert ids[-6:] == [f"{number}" for number in range(6)]
+
+
+@virtual_time
 async def test_a_diverted_batch_is_split_by_session() -> None:
     async with opened(interval=0) as world:
         world.primary.go_dark()
@@ -952,6 +965,9 @@ async def test_held_sessions_follow_their_diverted_messages_until_these_are_home
         second = await sender.send(message("2", session="ORDER-7"))
         other = await sender.send(message("3", session="free"))
         assert (second.where, second.queue, other.where) == (Where.BACKLOG, first.queue, Where.PRIMARY)
+        await asyncio.sleep(60)
+        later = await sender.send(message("5", session="Order-7"))
+        assert (later.where, later.queue) == (Where.BACKLOG, first.queue), "its queue was browsed, and has them still"
         assert world.pairing.state().held_sessions == 1
         world.secondary.queue(first.queue or "").messages.clear()
         await asyncio.sleep(11)
