@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair.cli.options import PAIR, Options
-from sbpair.core.access import shown_name
+from sbpair.core.access import NamespaceAccess, shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.redact import printable
@@ -61,10 +61,19 @@ _ANSWERS = " [y/N]: "
 """What typer puts after a question."""
 
 
+def named(access: NamespaceAccess, environment: str | None) -> str:
+    """`contoso-neu [production]`: a namespace as sentences call it."""
+    return f"{shown_name(access)} [{environment}]" if environment else shown_name(access)
+
+
+def named_in(settings: "Settings", access: NamespaceAccess) -> str:
+    """The same, with the environment that is configured for it."""
+    return named(access, settings.environment_of(access))
+
+
 def side_named(pair: Pair, side: Side = Side.SECONDARY) -> str:
-    """`contoso-neu [production]`: the namespace that is written to, as configured."""
-    name = shown_name(pair.secondary if side is Side.SECONDARY else pair.primary)
-    return f"{name} [{pair.environment}]" if pair.environment else name
+    """The namespace that is written to, as configured."""
+    return named(pair.secondary if side is Side.SECONDARY else pair.primary, pair.environment)
 
 
 def go_ahead(options: Options, doing: str, *, state: str) -> bool:

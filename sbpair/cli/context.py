@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sbpair.core.pairing import Pair
     from sbpair.operations import Sides
     from sbpair.ports import Observer
+    from sbpair.render.progress import MoveProgress
     from sbpair.render.result import CommandResult
     from sbpair.runtime.clock import SystemClock
     from sbpair.settings import Settings
@@ -268,3 +269,12 @@ class EventLog:
 def event_log(options: Options) -> EventLog | None:
     """The observer that logs to stderr; None with --quiet."""
     return None if options.quiet else EventLog(verbose=options.verbose)
+
+
+def move_progress(options: Options, title: str, *, max_messages: int | None = None) -> "MoveProgress":
+    """The observer that shows on stderr how messages move, and logs the rest."""
+    from sbpair.render.progress import MoveProgress
+
+    log = event_log(options)
+    notify = None if log is None else log.notify
+    return MoveProgress(title, quiet=options.quiet, color=not options.no_color, log=notify, max_messages=max_messages)

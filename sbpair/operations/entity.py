@@ -141,11 +141,7 @@ class ShowEntityRequest:
 
 
 async def list_entities(
-    ends: Ends,
-    request: ListEntitiesRequest,
-    *,
-    observer: Observer | None = None,
-    stop: asyncio.Event | None = None,
+    ends: Ends, request: ListEntitiesRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
 ) -> ListedEntities:
     """The queues, topics and subscriptions of a namespace with status and counts, by path. Reads only.
 
@@ -160,11 +156,7 @@ async def list_entities(
 
 
 async def read_namespace(
-    ends: Ends,
-    request: ListEntitiesRequest,
-    *,
-    observer: Observer | None = None,
-    stop: asyncio.Event | None = None,
+    ends: Ends, request: ListEntitiesRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
 ) -> FoundNamespace:
     """The queues, topics and subscriptions of a namespace with settings, rules and counts, by path. Reads only.
 

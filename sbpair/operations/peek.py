@@ -46,11 +46,7 @@ class PeekRequest:
 
 
 async def peek(
-    sides: Sides,
-    request: PeekRequest,
-    *,
-    observer: Observer | None = None,
-    stop: asyncio.Event | None = None,
+    sides: Sides, request: PeekRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
 ) -> PeekResult:
     """Browse messages, the oldest first. Locks nothing and changes nothing. Needs Listen on the side of the request.
 

@@ -28,11 +28,7 @@ class ProvisionRequest:
 
 
 async def provision(
-    sides: Sides,
-    request: ProvisionRequest,
-    *,
-    observer: Observer | None = None,
-    stop: asyncio.Event | None = None,
+    sides: Sides, request: ProvisionRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
 ) -> AppliedPlan:
     """Create the backlog queues that are missing on the secondary, with the documented settings. Needs Manage there.
 

@@ -86,11 +86,7 @@ class RestoreRequest:
 
 
 async def restore(
-    ends: Sides | Ends,
-    request: RestoreRequest,
-    *,
-    observer: Observer | None = None,
-    stop: asyncio.Event | None = None,
+    ends: Sides | Ends, request: RestoreRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
 ) -> RestoreResult:
     """Send messages out of files to the destinations that they name, each session in the order of the backlog.
 

@@ -38,11 +38,7 @@ class ScrapeRequest:
 
 
 async def scrape_namespace(
-    ends: Ends,
-    request: ScrapeRequest,
-    *,
-    observer: Observer | None = None,
-    stop: asyncio.Event | None = None,
+    ends: Ends, request: ScrapeRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
 ) -> ScrapedNamespace:
     """The entities of a namespace with counts, ages of their first messages, sessions and causes of dead letters. Reads
     only.

@@ -10,7 +10,7 @@ import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.asking import pair_to_write, side_named
+from sbpair.cli.asking import named_in, pair_to_write, side_named
 from sbpair.cli.context import EventLog, Stop, load_settings, run_and_show, system_clock
 from sbpair.cli.failover import records
 from sbpair.cli.options import Options, command, duration_option
@@ -152,8 +152,7 @@ def send(
                 "--partitioned or --hold-sessions. Nothing was sent."
             )
         to = settings.named_namespace(namespace, auth)
-        environment = settings.environment_of(to)
-        doing = f"Send to {entity} on {shown_name(to)}{f' [{environment}]' if environment else ''}"
+        doing = f"Send to {entity} on {named_in(settings, to)}"
         place: tuple[Side | None, NamespaceAccess] = (None, to)
     else:
         if auth is not None:

@@ -1,7 +1,7 @@
 """`sbpair audit`: read, judge, show."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +22,7 @@ from sbpair.render.result import Severity as Shown
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.audit import AuditReport
-    from sbpair.core.inspection.audit.result import AuditResult
+    from sbpair.core.inspection.audit.result import AuditedPair, AuditResult
 
 
 @command(output="core.inspection.audit.result:Printed", checks=True, page=True)
@@ -126,51 +126,52 @@ def _of_file(path: Path, names: list[str] | None, codes: Sequence[str], ignore: 
 def _of_namespaces(
     options: Options, names: list[str] | None, codes: Sequence[str], ignore: Sequence[str]
 ) -> "tuple[AuditResult, list[str]]":
-    """The audit of the chosen pairs, several at a time, and why pairs are left out of the checks across pairs."""
+    """The audit of the chosen pairs, and why pairs are left out of the checks across pairs."""
     from sbpair.cli.inspection.saved import configured_pairs
-    from sbpair.connect import open_sides
-    from sbpair.core.inspection.audit.result import AuditedPair, AuditResult, FailedPair
-    from sbpair.runtime.inspection.gather import gather_each
 
     settings = load_settings(options)
     chosen = choose_pairs(settings, names)
     others, notes = configured_pairs(settings, "the checks across pairs")
     request = operations.AuditRequest(codes, ignore, tuple(others))
-
-    async def work(stop: Stop) -> "list[AuditedPair | SbpairError]":
-        async def audited(pair: Pair) -> AuditedPair:
-            async with open_sides(pair) as sides:
-                return await operations.audit(sides, request, observer=event_log(options))
-
-        logging.getLogger("sbpair").debug(_announcement(chosen))
-        return await run_until(stop, gather_each(chosen, audited))
-
-    found = list(zip(chosen, run_async(options, work), strict=True))
-    errors = (FailedPair(pair.name, error) for pair, error in found if isinstance(error, SbpairError))
-    pairs = tuple(audited for _, audited in found if isinstance(audited, AuditedPair))
-    return AuditResult(pairs, tuple(errors)), notes
+    return _of_each(options, chosen, operations.audit, request, _announcement(chosen)), notes
 
 
 def _of_single(
     options: Options, names: list[str], auth: AuthMethod | None, codes: Sequence[str], ignore: Sequence[str]
 ) -> "AuditResult":
     """The audit of namespaces that are looked at alone."""
-    from sbpair.connect import open_ends
+    settings = load_settings(options)
+    chosen = [settings.named_namespace(name, auth) for name in names]
+    return _of_each(options, chosen, operations.audit_namespace, operations.AuditRequest(codes, ignore))
+
+
+def _of_each(
+    options: Options,
+    chosen: Sequence[Pair | NamespaceAccess],
+    verb: Callable[..., Awaitable["AuditedPair"]],
+    request: "operations.AuditRequest",
+    announcement: str = "",
+) -> "AuditResult":
+    """Pairs or namespaces, several at a time; one that cannot be read holds up no other."""
+    from sbpair.connect import opened
     from sbpair.core.inspection.audit.result import AuditedPair, AuditResult, FailedPair
     from sbpair.runtime.inspection.gather import gather_each
 
-    settings, request = load_settings(options), operations.AuditRequest(codes, ignore)
-    chosen = [settings.named_namespace(name, auth) for name in names]
-
     async def work(stop: Stop) -> "list[AuditedPair | SbpairError]":
-        async def audited(access: NamespaceAccess) -> AuditedPair:
-            async with open_ends(access) as ends:
-                return await operations.audit_namespace(ends, request, observer=event_log(options))
+        async def audited(place: Pair | NamespaceAccess) -> AuditedPair:
+            async with opened(place) as ends:
+                return await verb(ends, request, observer=event_log(options))
 
+        if announcement:
+            logging.getLogger("sbpair").debug(announcement)
         return await run_until(stop, gather_each(chosen, audited))
 
     found = list(zip(chosen, run_async(options, work), strict=True))
-    errors = (FailedPair(access.label, error) for access, error in found if isinstance(error, SbpairError))
+    errors = (
+        FailedPair(place.name if isinstance(place, Pair) else place.label, error)
+        for place, error in found
+        if isinstance(error, SbpairError)
+    )
     return AuditResult(tuple(one for _, one in found if isinstance(one, AuditedPair)), tuple(errors))
 
 

@@ -10,7 +10,7 @@ import typer
 
 from sbpair import operations
 from sbpair.cli.asking import AllPairsOption, can_ask, pairs_to_write
-from sbpair.cli.context import EventLog, Stop, load_settings, open_sides, run_async
+from sbpair.cli.context import Stop, load_settings, move_progress, open_sides, run_async
 from sbpair.cli.inspection import plans as planning
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, PairsArgument, command
@@ -142,7 +142,6 @@ def _labels(names: Iterable[str]) -> tuple[str, ...]:
 
 def _empty(options: Options, plans: planning.PairPlans, archive: Path | None) -> list[str]:
     """Empty the extra queues that hold messages and are not protected; what happened, in sentences."""
-    from sbpair.render.progress import MoveProgress
 
     async def work(stop: Stop) -> list[str]:
         notes: list[str] = []
@@ -151,8 +150,7 @@ def _empty(options: Options, plans: planning.PairPlans, archive: Path | None) ->
             if stop.is_set() or not queues:
                 continue
             request = operations.EmptyRequest(queues, archive, planning.operations_log())
-            log = None if options.quiet else EventLog(verbose=options.verbose).notify
-            with MoveProgress("drain", quiet=options.quiet, color=not options.no_color, log=log) as progress:
+            with move_progress(options, "drain") as progress:
                 async with open_sides(pair) as sides:
                     notes += (await operations.empty(sides, request, observer=progress, stop=stop)).notes
         return notes

@@ -15,7 +15,8 @@ from sbpair.cli.asking import LOCAL_PAIR
 from sbpair.cli.context import Stop, load_settings, run_async, run_until
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, command
-from sbpair.core.access import AuthMethod, Cloud, NamespaceAccess, resource_manager_url
+from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
+from sbpair.core.access import Cloud, NamespaceAccess, resource_manager_url
 from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
 from sbpair.render.console import write_file
@@ -61,10 +62,7 @@ def discover(
         list[str] | None,
         typer.Option(help="A primary to look for where a namespace does not list its queues.", metavar="NAME"),
     ] = None,
-    auth: Annotated[
-        AuthMethod | None,
-        typer.Option(help="Credential for namespaces that are not configured.", show_default="of the configuration"),
-    ] = None,
+    auth: NamespaceAuthOption = None,
     pairs_out: Annotated[
         Path | None, typer.Option(help="Write a configuration with the pairs found to this new file.")
     ] = None,

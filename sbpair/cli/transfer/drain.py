@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from sbpair import operations
 from sbpair.cli.asking import go_ahead, pair_to_write, will_ask
 from sbpair.cli.context import (
-    EventLog,
     Stop,
     configure_logging,
     load_settings,
+    move_progress,
     open_sides,
     run_and_show,
     run_async,
@@ -177,11 +177,7 @@ async def drain_showing(
     reopen: "Reopening | None" = None,
 ) -> "operations.DrainResult":
     """`sbpair.operations.drain` with progress and log on stderr."""
-    from sbpair.render.progress import MoveProgress
-
-    log = None if options.quiet else EventLog(verbose=options.verbose).notify
-    color, most = not options.no_color, request.max_messages
-    with MoveProgress("drain", quiet=options.quiet, color=color, log=log, max_messages=most) as progress:
+    with move_progress(options, "drain", max_messages=request.max_messages) as progress:
         async with open_sides(pair, reopen=reopen) as sides:
             return await operations.drain(sides, request, observer=progress, stop=stop)
 

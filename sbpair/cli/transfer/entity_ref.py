@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from sbpair.cli import suggestions
-from sbpair.cli.asking import LOCAL_PAIR, will_ask
+from sbpair.cli.asking import LOCAL_PAIR, named, will_ask
 from sbpair.cli.context import Stop, load_settings, run_async
 from sbpair.cli.options import Options, OptionSet
-from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
+from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.errors import InvalidNameError, UsageError
 from sbpair.core.names import SUBSCRIPTIONS, check_entity_path, split_source, subscription_of
 from sbpair.core.pairing import Side
@@ -59,10 +59,7 @@ class NamespaceOptions(OptionSet):
         ),
     ] = None
     side: Annotated[Side, typer.Option(help="Side of the pair.")] = Side.PRIMARY
-    auth: Annotated[
-        AuthMethod | None,
-        typer.Option(help="Credential for a namespace that is not configured.", show_default="configured"),
-    ] = None
+    auth: NamespaceAuthOption = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +78,7 @@ class EntityRef:
     @property
     def namespace(self) -> str:
         """What sentences call its namespace."""
-        return f"{shown_name(self.access)}{f' [{self.environment}]' if self.environment else ''}"
+        return named(self.access, self.environment)
 
     @property
     def is_subscription(self) -> bool:

@@ -3,17 +3,18 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.asking import go_ahead
+from sbpair.cli.asking import go_ahead, named_in
 from sbpair.cli.context import load_settings
 from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.inspection.saved import read_plans, write_plans
 from sbpair.cli.options import ONCE, Options, OptionSet, command, duration_option
+from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
 from sbpair.cli.transfer.options import (
     DESPITE,
     ConcurrencyOption,
@@ -23,7 +24,7 @@ from sbpair.cli.transfer.options import (
     budget_of,
 )
 from sbpair.cli.transfer.planned import PlannedRun
-from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
+from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.evacuated import (
     NOTHING_CHANGED,
@@ -39,9 +40,6 @@ from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.words import counted
 from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult, table_of
-
-if TYPE_CHECKING:
-    from sbpair.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -119,10 +117,7 @@ def evacuate(
         ),
     ],
     *,
-    auth: Annotated[
-        AuthMethod | None,
-        typer.Option(help="Credential for namespaces that are not configured.", show_default="configured"),
-    ] = None,
+    auth: NamespaceAuthOption = None,
     scope: ScopeOptions,
     rate: RateOption = None,
     reserve: ReserveOption = None,
@@ -236,7 +231,7 @@ def evacuate(
 
     def agree(planned: EvacuateResult) -> None:
         planned.plan.refuse_conflicts()
-        question = _question(planned.plan, _named(settings, here), _named(settings, there))
+        question = _question(planned.plan, named_in(settings, here), named_in(settings, there))
         go_ahead(options, question, state=NOTHING_CHANGED)
 
     def shown(done: EvacuateResult) -> CommandResult:
@@ -250,11 +245,6 @@ def evacuate(
 
     run = PlannedRun(options, operations.evacuate, (here, there), request, agree, shown, "evacuate", "")
     return run.carry_out()
-
-
-def _named(settings: "Settings", access: NamespaceAccess) -> str:
-    environment = settings.environment_of(access)
-    return f"{shown_name(access)} [{environment}]" if environment else shown_name(access)
 
 
 def _question(plan: EvacuationPlan, source: str, target: str) -> str:

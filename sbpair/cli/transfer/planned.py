@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair.cli.asking import go_ahead, go_ahead_by_name, will_ask
-from sbpair.cli.context import EventLog, Interrupted, Stop, run_and_show, run_async
+from sbpair.cli.context import Interrupted, Stop, move_progress, run_and_show, run_async
 from sbpair.cli.inspection.saved import read_plans, write_plans
 from sbpair.cli.options import ONCE, Options, OptionSet
 from sbpair.cli.transfer.entity_ref import EntityRef, open_places
@@ -159,15 +159,11 @@ class PlannedRun:
 
     async def _do(self, planned: Any, stop: Stop) -> Any:
         """`planned`: what was agreed to; None: that is to be found first."""
-        from sbpair.render.progress import MoveProgress
-
-        options = self.options
-        log = None if options.quiet else EventLog(verbose=options.verbose).notify
         async with self._opened() as ends:
             if planned is None:
                 planned = await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
                 self.agree(planned)
-            with MoveProgress(self.title, quiet=options.quiet, color=not options.no_color, log=log) as progress:
+            with move_progress(self.options, self.title) as progress:
                 request = replace(self.request, plan=self.hold(planned.plan))
                 return await self.verb(ends, request, observer=progress, stop=stop)
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbpair import operations
-from sbpair.cli.asking import go_ahead, pair_to_write, side_named
+from sbpair.cli.asking import go_ahead, named_in, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer import options as shared
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.cli.transfer.planned import PlannedRun
-from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
+from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
@@ -119,8 +119,7 @@ def _target(
     if pair is not None:
         raise UsageError("--pair and --namespace name two places. Give one of them. Nothing was sent.")
     access = settings.named_namespace(namespace, auth)
-    environment = settings.environment_of(access)
-    return access, shown_name(access) + (f" [{environment}]" if environment else "")
+    return access, named_in(settings, access)
 
 
 def _shown(done: "operations.RestoreResult") -> CommandResult:
