@@ -33,6 +33,7 @@ from sbpair.engine.budgets import (
     MAX_PERFORMATIVE_BYTES,
     MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN,
     MAX_SESSIONS_BEFORE_TOKEN,
+    MAX_TOKENS_PER_CONNECTION,
     Budget,
     Memory,
     Turns,
@@ -230,12 +231,15 @@ class TokenWatch:
         self.claims: dict[str, Claims] = {}
         self._links = links
         self._expiry: Timer | None = None
+        self._watched_until = float("inf")
+        """When the first of them runs out, if it is not renewed until then."""
         namespace.key_watchers.add(self._keys_changed)
 
     def add(self, claims: Claims) -> None:
         """A token was accepted."""
         self.claims[claims.path] = claims
-        self._watch_expiry()
+        if claims.expires_at < self._watched_until:  # a token costs the same, however many there are
+            self._watch_expiry()
 
     def close(self) -> None:
         """The connection is gone."""
@@ -249,9 +253,10 @@ class TokenWatch:
             self._expiry = None
         clock = self.namespace.clock
         now = clock.client_now()
-        due = [claims.expires_at for claims in self.claims.values() if now < claims.expires_at < float("inf")]
-        if due:
-            self._expiry = clock.call_at(clock.now() + min(due) - now, self._expire)
+        due = (claims.expires_at for claims in self.claims.values() if claims.expires_at > now)
+        self._watched_until = min(due, default=float("inf"))
+        if self._watched_until < float("inf"):
+            self._expiry = clock.call_at(clock.now() + self._watched_until - now, self._expire)
 
     def _keys_changed(self) -> None:
         """A rule or a key has changed: links that stood on one that is gone go, as at the end of a token."""
@@ -413,6 +418,10 @@ class Connection:
 
     def add_claims(self, claims: Claims) -> None:
         """A token was accepted."""
+        if claims.path not in self.claims and len(self.claims) >= MAX_TOKENS_PER_CONNECTION:
+            text = f"This connection has tokens for {MAX_TOKENS_PER_CONNECTION} addresses, as many as it may have."
+            self.close("amqp:resource-limit-exceeded", text)
+            return
         self.tokens.add(claims)
         self.budget.has_right = self.budget.has_right or bool(claims.rights)
 

@@ -275,6 +275,9 @@ class DoorConnection(Connection):
                 raise
         if before is not None:
             proofs.renew(before, token)
+        replaced = self._passed_tokens.get(claims.path)
+        self.budget.release(0 if replaced is None else len(replaced.text))
+        self.budget.hold(len(token.text))
         self._passed_tokens[claims.path] = token
         self.add_claims(claims)
 

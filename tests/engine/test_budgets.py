@@ -1,12 +1,15 @@
-"""What a few bytes may cost: dispositions over thousands of deliveries."""
+"""What a few bytes may cost: dispositions over thousands of deliveries, tokens for thousands of addresses."""
 
 import time
 from typing import Any
 
 import pytest
 
-from sbpair.amqp.performatives import DISPOSITION, FLOW, TRANSFER, accepted
+from sbpair.amqp.performatives import CLOSE, DISPOSITION, FLOW, TRANSFER, accepted
 from sbpair.amqp.types import Uint
+from sbpair.engine.auth import Claims
+from sbpair.engine.budgets import MAX_TOKENS_PER_CONNECTION
+from sbpair.engine.port import Port
 from tests.engine.dialects import AZURE_SERVICEBUS, DOTNET, PROTON, Dialect
 
 DELIVERIES = 10_000
@@ -48,3 +51,20 @@ async def test_saying_nothing_about_many_deliveries_costs_nothing(
         assert answer.field(1) == confirmed + 1
         confirmed = answer.field(2) or answer.field(1)
     assert len(service.handlers[0].dispositions) == DELIVERIES
+
+
+@pytest.mark.law("any-number-of-clients")
+async def test_tokens_for_ever_more_addresses_end_the_connection(connect: Any, port: Port) -> None:
+    client = await connect()
+    await client.session()
+    (connection,) = port.connections
+    begun, rights = time.process_time(), frozenset({"Send"})
+    for number in range(MAX_TOKENS_PER_CONNECTION):
+        connection.add_claims(Claims(f"queue-{number}", rights, 2e9 + number))
+    assert time.process_time() - begun < 1.0, "a token costs the same, however many there are"
+    connection.add_claims(Claims("queue-0", rights, 3e9))
+    assert not connection.is_closing, "one may be renewed"
+    connection.add_claims(Claims("one-more", rights, 2e9))
+    assert connection.is_closing
+    assert "one-more" not in connection.claims
+    assert str((await client.until(CLOSE)).field(0).value[0]) == "amqp:resource-limit-exceeded"
