@@ -55,7 +55,8 @@ class Plain:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from sbpair.pipeline.rows import message_row, record_batch
+        from sbpair.pipeline.rows import message_row, to_batch
+        from sbpair.pipeline.schemas import arrow_schema
 
         rows: dict[str, list[Any]] = {}
 
@@ -65,7 +66,7 @@ class Plain:
         count = await self._pages(queues, keep)
         for queue, found in rows.items():
             name = f"{queue.rpartition('/')[2]}.parquet"
-            table = pa.Table.from_batches([record_batch(found)])
+            table = pa.Table.from_batches([to_batch(found, arrow_schema())])
             pq.write_table(table, Path(folder) / name, compression="zstd", write_page_checksum=True)
         return count
 
