@@ -65,7 +65,7 @@ MAY_HANDLE_CREDENTIALS = {
     "journal/cosmos.py": "an account of its own, named on the command line or in the environment",
     "settings/resolve.py": "the host in a connection string",
     "runtime/inspection/gather.py": "the name of a key",
-    "runtime/inspection/doctor.py": "connects without a credential",
+    "runtime/inspection/application.py": "connects without a credential",
     "cli/transfer/monitored.py": "listens",
     "cli/emulator.py": "prints the keys of embedded namespaces",
     "cli/failover/gateway.py": "asks the gateway of this machine for its state, without a credential",

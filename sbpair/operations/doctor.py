@@ -1,24 +1,38 @@
-"""`doctor`: is everything there that the verbs need of a pair: credentials, ports, both planes, clocks, rights."""
+"""`doctor`: is everything there that the verbs need of a pair: credentials, ports, both planes, clocks, rights.
+
+A right is tried by what it is for: Manage by reading the namespace, Listen by browsing, Send by attaching a link to
+send on. An answer of "not there" proves the right as well as any. Nothing is sent.
+"""
 
 import asyncio
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from sbpair.concurrency import run_until
-from sbpair.core.access import NamespaceAccess, credential_name, host_name, key_name
+from sbpair.concurrency import abandon_after, run_until
+from sbpair.core.access import AuthMethod, NamespaceAccess, Transport, credential_name, host_name, key_name
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
-from sbpair.core.errors import AuthenticationFailedError, ServiceError, UnauthorizedError, for_pair
+from sbpair.core.errors import (
+    AccessDeniedError,
+    AuthenticationFailedError,
+    EntityNotFoundError,
+    ServiceError,
+    UnauthorizedError,
+    for_pair,
+)
 from sbpair.core.inspection.audit import Thresholds
 from sbpair.core.inspection.diagnosis import COMMAND, Diagnoses, Diagnosis, Verdict
 from sbpair.ports import Messaging, NamespaceAdmin, Observer, Sides
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.inspection import doctor as trials
-from sbpair.runtime.inspection.application import verify
+from sbpair.runtime.inspection.application import connect, fetch_token, verify
+from sbpair.runtime.links import closing
 
 __all__ = ["Diagnoses", "DoctorRequest", "doctor"]
 
+AMQP_PORT = 5671
+HTTPS_PORT = 443
 DEFAULT_TIMEOUT_SECONDS = 10.0
 MOST_ENTITIES = 5
 """Entities whose Send right is tried; one credential usually serves them all."""
@@ -69,42 +83,48 @@ class _Side:
         if port.result is Verdict.ERROR:
             return [*rows, self._skipped("rights", "its AMQP port does not answer")]
         # Side by side: a side that does not answer takes one time-out, not one for each entity.
-        tries = [] if queue is None else [(LISTEN, queue, trials.try_listen)]
-        tries += [(SEND, entity, trials.try_send) for entity in entities]
-        answers = await asyncio.gather(
-            *(attempt(self.messaging, path, self.clock, self.timeout_seconds) for _, path, attempt in tries)
-        )
-        return [
-            *rows,
-            *(self._right(right, path, tried) for (right, path, _), tried in zip(tries, answers, strict=True)),
-        ]
+        tries = [] if queue is None else [self._right(LISTEN, queue)]
+        tries += [self._right(SEND, entity) for entity in entities]
+        return [*rows, *await asyncio.gather(*tries)]
 
     async def _credential(self) -> Diagnosis:
-        tried = await trials.try_credential(self.access, self.clock, max(self.timeout_seconds, 30.0))
+        key = key_name(self.access)
+        if self.access.auth is not AuthMethod.CONNECTION_STRING:  # which is at hand: there is nothing to get
+            getting = fetch_token(self.access)
+            tried = await self._tried(getting, f"Token of {self.access.auth}", max(self.timeout_seconds, 30.0))
+        else:
+            tried = _Tried(0.0)
         if tried.error is not None:
             return Diagnosis.of_error("credential", self.subject, tried.error)
-        key = key_name(self.access)
         got = f"{self.access.auth.value} gave a token" if key is None else f"key {key}"
         return Diagnosis("credential", self.subject, Verdict.OK, got)
 
     async def _port(self) -> Diagnosis:
-        tried = await trials.try_port(self.access, self.clock, self.timeout_seconds)
+        host, port = _address(self.access)
+        tried = await self._tried(connect(self.access, host, port), f"Connection to {host}:{port}")
         if tried.error is not None:
             return Diagnosis.of_error("amqp", self.subject, tried.error)
-        host, port = trials.address(self.access)
         return Diagnosis("amqp", self.subject, Verdict.OK, f"TLS in {_ms(tried)}, {host}:{port}")
 
     async def _management(self) -> list[Diagnosis]:
-        tried, facts, observed_at = await trials.try_management(self.admin, self.clock, self.timeout_seconds)
-        if facts is None or observed_at is None:
+        found: list[NamespaceFacts] = []
+
+        async def read() -> None:
+            found.append(await self.admin.namespace())
+
+        before = self.clock.now().timestamp()
+        tried = await self._tried(read(), "Properties of the namespace")
+        observed_at = (before + self.clock.now().timestamp()) / 2
+        if not found:
             return self._refused(tried)
+        [facts] = found
         self.rights[self.role, MANAGE] = True
         tier = f", tier {facts.tier}" if facts.tier else ""
         tier += f", geo-replicated ({facts.geo_replication})" if facts.geo_replication else ""
         detail = f"{self.admin.control_plane} API in {_ms(tried)}{tier}"
         return [Diagnosis("https", self.subject, Verdict.OK, detail), self._skew(facts, observed_at)]
 
-    def _refused(self, tried: trials.Tried) -> list[Diagnosis]:
+    def _refused(self, tried: "_Tried") -> list[Diagnosis]:
         """No answer, a credential that is not accepted, or one that lacks Manage, which not everybody needs."""
         clock = self._skipped("clock", "it did not return its time")
         if tried.error is None:
@@ -135,9 +155,15 @@ class _Side:
             "failed",
         )
 
-    def _right(self, right: str, path: str, tried: trials.Tried) -> Diagnosis:
+    async def _right(self, right: str, path: str) -> Diagnosis:
         check, subject = f"right {right}", f"{self.role} {path}"
-        if trials.missing(tried):
+        if right == LISTEN:
+            async with closing(self.messaging.receiver(path)) as receiver:
+                tried = await self._tried(receiver.peek(1), f"Browse of {path}")
+        else:
+            async with closing(self.messaging.sender(path)) as sender:
+                tried = await self._tried(sender.max_message_bytes(), f"Link to {path}")
+        if isinstance(tried.error, EntityNotFoundError):  # which also says that the credential may ask
             create = f"sbpair entity create {shlex.quote(path)}"
             advice = f"Check `entities:` in the configuration, or create it: {create}"
             advice = "sbpair provision" if self.role == "secondary" else advice
@@ -159,6 +185,16 @@ class _Side:
             f"Grant {right} to its shared access rule, or the role {_ROLES[right]}, if the commands below need it.",
         )
 
+    async def _tried(
+        self, trying: Coroutine[Any, Any, object], what: str, timeout_seconds: float | None = None
+    ) -> "_Tried":
+        began = self.clock.monotonic()
+        try:
+            await abandon_after(timeout_seconds or self.timeout_seconds, trying, what=what)
+        except ServiceError as error:
+            return _Tried(self.clock.monotonic() - began, error)
+        return _Tried(self.clock.monotonic() - began)
+
     def _skipped(self, check: str, reason: str) -> Diagnosis:
         return Diagnosis(check, self.subject, Verdict.SKIPPED, f"not tried: {reason}")
 
@@ -168,7 +204,26 @@ def _lacks(error: ServiceError, right: str) -> bool:
     return isinstance(error, UnauthorizedError) and error.lacks == right
 
 
-def _ms(tried: trials.Tried) -> str:
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What became of one trial. `seconds`: how long it took; `error`: why it failed."""
+
+    seconds: float
+    error: ServiceError | None = None
+
+    @property
+    def denied(self) -> bool:
+        return isinstance(self.error, AccessDeniedError)
+
+
+def _address(access: NamespaceAccess) -> tuple[str, int]:
+    """Host and port that AMQP uses; a port in the host's name wins (the embedded namespaces)."""
+    host, _, port = access.host.partition(":")
+    usual = HTTPS_PORT if access.transport is Transport.WEBSOCKET else AMQP_PORT
+    return host, int(port) if port else usual
+
+
+def _ms(tried: _Tried) -> str:
     return f"{tried.seconds * 1000:.0f} ms"
 
 

@@ -1,14 +1,19 @@
 """Tries what an application will need when its primary is away, with its own credentials. No message is written.
 
 A link is attached for sending to each backlog queue and to each entity of the primary: that takes the Send right,
-proves name, route, key and right, and tells how large a message may be.
+proves name, route, key and right, and tells how large a message may be. Name, route and credential can be tried alone.
 """
 
+import asyncio
+import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from sbpair.concurrency import abandon_after, side_by_side
-from sbpair.core.errors import ServiceError
+from sbpair.core.access import NamespaceAccess
+from sbpair.core.errors import ConnectionLostError, ServiceError
 from sbpair.core.inspection.diagnosis import Diagnosis, Verdict, Verification
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
@@ -105,3 +110,49 @@ def _of_sizes(theirs: Sequence[int | ServiceError], ours: Sequence[int | Service
             f"The primary accepts {largest} bytes a message, backlog queues {backlog}: larger ones cannot be diverted.",
             "Raise the limit of the backlog queues, or use a secondary of the primary's tier.",
         )
+
+
+SERVICE_BUS_SCOPE = "https://servicebus.azure.net/.default"
+
+
+async def connect(access: NamespaceAccess, host: str, port: int) -> None:
+    """Open a connection by TLS, which proves name, route and port, and close it.
+
+    Raises:
+        ConnectionLostError: there is none; says what to do.
+    """
+    from sbpair.azure.client import authorities
+
+    context = ssl.create_default_context(cafile=authorities(access.ca_file))
+    try:
+        _, writer = await asyncio.open_connection(host, port, ssl=context)
+    except socket.gaierror as error:
+        raise ConnectionLostError(f"The name {host} is not known: {error.strerror}.", hint=_NAME) from error
+    except ssl.SSLCertVerificationError as error:
+        raise ConnectionLostError(f"TLS of {host}:{port}: {error.verify_message}.", hint=_TLS) from error
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise ConnectionLostError(f"No connection to {host}:{port}: {reason}.", hint=_PORT) from error
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+_NAME = "Check the namespace's name and DNS: nslookup it, and look whether it has a private endpoint."
+_TLS = "Name the authority of your proxy with `ca_file:`, or take the proxy out of the way."
+_PORT = "Open port 5671 to the namespace, or use port 443: `transport: websocket` in the configuration."
+
+
+async def fetch_token(access: NamespaceAccess) -> None:
+    """Get one token for Service Bus with the credential that `access` names, and throw it away.
+
+    Raises:
+        CredentialError: it gave none; the message names it.
+    """
+    from sbpair.azure.credentials import token_credential
+
+    credential = token_credential(access)
+    try:
+        await credential.get_token(SERVICE_BUS_SCOPE)
+    finally:
+        await credential.close()
