@@ -242,7 +242,7 @@ class Session:
         # Only the ids are serial numbers (§2.5.6); a window is a plain count, and .NET's is 4,294,967,295.
         base = fields.number(0)
         on_their_way = (self._next_outgoing - (_FIRST_TRANSFER if base is None else base)) & _MASK
-        self._remote_window = max(0, fields.required_number(1) - on_their_way)
+        self._remote_window = fields.required_number(1) - on_their_way
         handle = fields.number(4)
         if self._waiting:
             self._write_waiting()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from sbpair.amqp.performatives import DETACH
+from sbpair.amqp.types import Uint
 from sbpair.engine.auth import (
     ALL_RIGHTS,
     LISTEN,
@@ -144,3 +145,43 @@ async def test_a_link_goes_when_its_newest_token_runs_out(
     detach = await client.until(DETACH)
     assert (detach.field(0), detach.error[0]) == (0, "amqp:unauthorized-access")
     assert [handler.detached for handler in service.handlers] == [[(True, False)], []]
+
+
+async def test_each_link_goes_when_its_own_token_runs_out(
+    connect: Any, namespace: Any, service: Any, root_key: str
+) -> None:
+    client = await connect()
+    await client.session()
+    for number, entity in enumerate(("first", "second")):
+        until = namespace.clock.now() + 60 * (number + 1)
+        await client.put_token(f"sb://127.0.0.1:5671/{entity}", "root", root_key, expires_at=until)
+        for handle in (20, 21):  # those to `$cbs`, for the next one
+            client.send(DETACH, [Uint(handle), True])
+            await client.until(DETACH)
+        await client.sender(entity, number)
+    for number in range(2):
+        assert service.handlers[number].detached == []
+        namespace.clock.advance(60)
+        assert (await client.until(DETACH)).field(0) == number
+
+
+async def test_a_key_that_stays_keeps_its_links_when_another_goes(connect: Any, namespace: Any, service: Any) -> None:
+    """Requests need any of the two rights: a key that only sends has links to `$management` in both directions."""
+    client = await connect()
+    await client.session()
+    assert (await client.put_token(ORDERS, "sender", SEND_KEY))[0] == 202
+    await client.sender("Orders/$management", 0)
+    await client.receiver("Orders/$management", 1)
+    namespace.rules = [rule for rule in namespace.rules if rule.name != "both"]
+    for changed in list(namespace.key_watchers):
+        changed()
+    assert [handler.detached for handler in service.handlers] == [[], []]
+    namespace.rules.clear()
+    for changed in list(namespace.key_watchers):
+        changed()
+    assert {(await client.until(DETACH)).field(0) for _ in range(2)} == {0, 1}
+
+
+async def test_a_key_opens_a_connection_under_its_own_name_only(connect: Any, root_key: str) -> None:
+    client = await connect()
+    assert (await client.login("PLAIN", b"\x00sender\x00" + root_key.encode())).field(0) == 1

@@ -10,12 +10,14 @@ from sbpair.amqp.performatives import (
     ATTACH,
     DETACH,
     DISPOSITION,
+    END,
     FLOW,
     REJECTED,
     TRANSFER,
     accepted,
 )
 from sbpair.amqp.types import Described, Symbol, Uint
+from sbpair.engine.budgets import MAX_HELD_BYTES_BEFORE_TOKEN, MAX_LINKS_BEFORE_TOKEN
 from sbpair.engine.errors import rejected
 from sbpair.engine.link import Link
 from tests.engine.wire_client import modified, seen
@@ -243,6 +245,54 @@ async def test_the_sessions_window_is_kept(connect: Any, service: Any) -> None:
     assert (await client.until(TRANSFER)).payload == b"c"
 
 
+async def test_deliveries_go_on_behind_those_that_waited_for_the_window(connect: Any, service: Any) -> None:
+    service.stock["q"].extend([b"%d" % number for number in range(6)])
+    client = await connect()
+    await client.session(window=2)
+    await client.receiver("q")
+    client.credit(10, window=2)
+    got = [(await client.until(TRANSFER)).payload for _ in range(2)]
+    client.send(FLOW, [Uint(3), Uint(100), Uint(0), Uint(9)])
+    got += [(await client.until(TRANSFER)).payload for _ in range(4)]
+    assert got == [b"%d" % number for number in range(6)]
+
+
+async def test_links_that_are_gone_leave_nothing_behind(connect: Any, service: Any) -> None:
+    """However they went, and more of them than a client without a token may have at once."""
+    client = await connect()
+    await client.session()
+    name = "q" * 2000
+    for number in range(MAX_HELD_BYTES_BEFORE_TOKEN // (2 * len(name))):
+        await client.sender(name)
+        if number % 2:
+            client.send(DETACH, [Uint(0), True])
+            await client.until(DETACH)
+        else:
+            # Its answer is the next attach: clients may take the handle again at once (§2.6.6).
+            service.handlers[-1].link.detach("amqp:link:detach-forced", "moved")
+            await client.until(DETACH)
+    connection = service.handlers[0].link.connection
+    assert connection.links_left >= MAX_LINKS_BEFORE_TOKEN - 1
+    assert connection.budget.held_bytes < 5 * len(name)
+
+
+async def test_deliveries_that_waited_for_the_window_are_forgotten_with_their_session(
+    connect: Any, service: Any
+) -> None:
+    service.stock["q"].extend([b"x" * 1000] * 20)
+    client = await connect()
+    await client.session(window=2)
+    await client.receiver("q")
+    client.credit(20, window=2)
+    for _ in range(2):
+        await client.until(TRANSFER)
+    connection = service.handlers[0].link.connection
+    assert connection.budget.held_bytes >= 1000
+    client.send(END, [])
+    await client.until(END)
+    assert connection.budget.held_bytes == 0
+
+
 async def test_a_settlement_is_confirmed_with_the_same_outcome(connect: Any, service: Any) -> None:
     service.stock["q"].extend([b"a", b"b", b"c"])
     client = await connect()
@@ -299,6 +349,20 @@ async def test_dispositions_after_a_detach_are_ignored(connect: Any, service: An
     assert (await client.begin(channel=1)).channel == 1
     assert service.handlers[0].dispositions == []
     assert service.handlers[0].detached == [(True, False)]
+
+
+async def test_dispositions_after_the_brokers_own_detach_are_ignored(connect: Any, service: Any) -> None:
+    """A settlement that was under way is not applied to a link that is closed."""
+    service.stock["q"].append(b"a")
+    client = await connect()
+    await client.session()
+    await client.receiver("q", credit=1)
+    number = (await client.until(TRANSFER)).field(1)
+    service.handlers[0].link.detach("amqp:link:detach-forced", "moved")
+    client.settle(number, None, accepted())
+    await client.until(DETACH)
+    await client.sender("other", 7)
+    assert service.handlers[0].dispositions == []
 
 
 async def test_a_refused_attach_has_no_terminus_and_then_the_reason(connect: Any, service: Any) -> None:
