@@ -366,6 +366,12 @@ class Namespace:
         elif isinstance(entity, Queue | Topic) and self._entities.get(entity.path.lower()) is entity:
             self._drop(entity)
 
+    def expire_due(self) -> None:
+        """Drop what has expired now: the service does when somebody receives, or some time later."""
+        subscriptions = [one for topic in self.topics() for one in topic.subscriptions.values()]
+        for entity in (*self.queues(), *subscriptions):
+            entity.main.expire_due()
+
     def close(self) -> None:
         """End all timers and the store; the namespace is of no use afterwards."""
         self.transactions.close()

@@ -77,7 +77,6 @@ def _values_from_json(stored: Json) -> Json:
 
 
 def description_from_json(kind: type[AnyDescription], stored: Json) -> AnyDescription:
-    """The description of that kind."""
     known = {**_values_from_json(stored), "status": EntityStatus(stored["status"])}
     if "authorization_rules" in known:
         known["authorization_rules"] = tuple(rule_from_json(rule) for rule in known["authorization_rules"])
@@ -85,7 +84,6 @@ def description_from_json(kind: type[AnyDescription], stored: Json) -> AnyDescri
 
 
 def rule_from_json(stored: Json) -> AuthorizationRule:
-    """The shared access rule."""
     known = {name: stored[name] for name in AuthorizationRule.__dataclass_fields__ if name in stored}
     return AuthorizationRule(**{**known, "rights": frozenset(stored["rights"])})
 
@@ -96,7 +94,6 @@ def filter_rule_to_json(description: RuleDescription) -> Json:
 
 
 def filter_rule_from_json(stored: Json) -> RuleDescription:
-    """The subscription's rule."""
     action = stored["action"]
     return RuleDescription(
         filter=_FILTERS[stored["kind"]](**_values_from_json(stored["filter"])),

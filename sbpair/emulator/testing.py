@@ -398,10 +398,7 @@ class EmbeddedNamespace:
 
         def advance(namespace: Namespace) -> None:
             self._clock.advance(ahead.total_seconds())
-            subscriptions = [one for topic in namespace.topics() for one in topic.subscriptions.values()]
-            # The service drops what has expired when somebody receives, or some time later. A test has no later.
-            for entity in (*namespace.queues(), *subscriptions):
-                entity.main.expire_due()
+            namespace.expire_due()  # a test has no later
 
         self.call(advance)
 

@@ -44,6 +44,10 @@ def test_the_primary_judges_their_rights(world: World, passing: Running) -> None
     with client(world.other_key(), passing) as mine:
         with mine.get_queue_sender("orders") as sender:
             send(sender, "one")
+            (door,) = passing.gateway.port.connections
+            kept = passing.call(lambda: [len(one.text) for one in door._passed_tokens.values()])
+            assert kept
+            assert passing.call(lambda: door.budget.held_bytes) >= sum(kept), "tokens count for their connection"
         with pytest.raises(ServiceBusError), mine.get_queue_receiver("orders") as receiver:
             receiver.receive_messages(1, max_wait_time=1)
     with client(world.connection_string(), passing) as mine, mine.get_queue_receiver("orders") as receiver:

@@ -27,7 +27,6 @@ class RuleHolder:
 
 
 def namespace_holder(namespace: Namespace) -> RuleHolder:
-    """The rules of the whole namespace."""
     return RuleHolder(
         read=lambda: [rule for _, rule in sorted(namespace.auth_rules.items())],
         put=namespace.set_auth_rule,
@@ -94,7 +93,6 @@ def access_keys(rule: AuthorizationRule, host: str, entity_path: str = "", alias
 
 
 def rule_resource(scope: Scope, holder: RuleHolder, rule: AuthorizationRule) -> Json:
-    """An authorization rule."""
     return scope.child(*holder.parent, "authorizationRules", rule.name, properties=rule_rights(rule))
 
 

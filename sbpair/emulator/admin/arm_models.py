@@ -138,7 +138,6 @@ def entity_path(name: str) -> str:
 
 
 def namespace_resource(scope: Scope, namespace: Namespace, facts: ArmFacts, host: str) -> Json:
-    """A namespace."""
     sku: Json = {"name": namespace.tier.value, "tier": namespace.tier.value}
     properties: Json = {
         "provisioningState": "Succeeded",

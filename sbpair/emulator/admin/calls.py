@@ -146,7 +146,6 @@ class Reply:
 
 
 def json_reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> "Reply":
-    """A JSON answer."""
     return Reply(status, json.dumps(value).encode(), JSON_CONTENT_TYPE, headers or {})
 
 

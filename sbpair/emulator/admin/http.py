@@ -72,7 +72,6 @@ class Front:
         self._turns = turns
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
         budget = budget_of(request, self._memory)
         try:
             return await self._answer(request, budget)

@@ -242,7 +242,6 @@ class Mailbox:
                 self.sessions.discard_if_unneeded(session)
 
     def remove(self, message: Message) -> None:
-        """Delete a message."""
         self.take_out(message)
         self.entity.namespace.journal.drop_message(message)
 

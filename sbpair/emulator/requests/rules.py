@@ -34,7 +34,6 @@ _CONDITIONS = {400: errors.ARGUMENT_ERROR, 404: errors.NOT_FOUND, 409: errors.EN
 
 
 def add_rule(call: Call) -> Answering:
-    """Make a rule."""
     yield
     owner = _subscription(call)
     description = _description(as_mapping(call.body.get("rule-description")))
@@ -46,7 +45,6 @@ def add_rule(call: Call) -> Answering:
 
 
 def remove_rule(call: Call) -> Answering:
-    """Delete a rule."""
     yield
     owner = _subscription(call)
     try:

@@ -202,9 +202,7 @@ class Window:
         seconds = _seconds(asked, "seconds")
         clock.advance(seconds)
         for name in self._emulator.names:
-            for entity in _entities(self._emulator.namespace(name)):
-                if isinstance(entity, MessageEntity):
-                    entity.main.expire_due()
+            self._emulator.namespace(name).expire_due()
         return {}
 
 
