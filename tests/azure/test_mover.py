@@ -278,3 +278,15 @@ async def test_a_message_with_no_room_for_its_partition_is_moved_as_it_is(
     assert received[0].sequence_number >> 48, "in the first partition there is nothing to be bound to"
     await mover.move(received, [as_sent(received[0].payload).payload], target, timeout_seconds=CALL_SECONDS)
     assert lie(emulator, "parts", target) == [0, 1]
+
+
+async def test_without_a_connection_all_locks_are_named(
+    emulator: Emulator, messaging: AzureMessaging, target: str
+) -> None:
+    """Also those of which the lock token alone is known: nothing can be done with them before a receive."""
+    first, second = messaging.mover("orders"), messaging.mover("orders")
+    received = await held(messaging, first, 2)
+    with pytest.raises(LocksLostError) as caught:
+        await move(second, received, target)
+    assert caught.value.lost == (0, 1)
+    assert lie(emulator, "orders", target) == [2, 0]

@@ -2,6 +2,7 @@
 connection strings are enough."""
 
 import inspect
+from dataclasses import replace
 
 import azure.servicebus as sdk
 import pytest
@@ -10,6 +11,7 @@ from azure.servicebus import ServiceBusMessage
 import sbpair
 import sbpair.aio
 from sbpair import SendAvailabilityOptions, pair_options
+from sbpair.clients.failover import budget_of
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import PAIR_OPTIONS
 from tests.clients.conftest import FAST, QUEUES, World, backlog_queue
@@ -115,3 +117,17 @@ def test_an_address_without_a_name_is_refused() -> None:
     primary = PRIMARY.replace("contoso-weu.servicebus.windows.net", "192.0.2.7")
     with pytest.raises(ValueError, match="give pair= instead of secondary="):
         sbpair.ServiceBusClient.from_connection_string(primary, secondary=SECONDARY)
+
+
+def test_a_pairs_primary_is_the_clients_in_whatever_case(world: World) -> None:
+    pair = world.pair()
+    pair = replace(pair, primary=replace(pair.primary, host="Contoso.ServiceBus.windows.net"))
+    text = "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=a2V5"
+    sbpair.ServiceBusClient.from_connection_string(text, pair=pair).close()
+    with pytest.raises(ValueError, match="primary"):
+        sbpair.ServiceBusClient.from_connection_string(text.replace("contoso", "other"), pair=pair)
+
+
+def test_a_call_has_the_time_that_it_was_given() -> None:
+    """However short: what a partitioned entity needs is not known of a client's call."""
+    assert [budget_of(seconds, 0.0).total_seconds for seconds in (None, 2.0, 90.0)] == [60.0, 2.0, 90.0]

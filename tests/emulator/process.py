@@ -1,6 +1,7 @@
 """An emulator in a process of its own, so that a test can fill its disk, kill it, or see what an attack costs it."""
 
 import contextlib
+import os
 import resource
 import signal
 import subprocess
@@ -47,6 +48,8 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                # What it imports while its files are limited would be cut in the cache of all later runs.
+                env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
             )
         assert self._process.stdout is not None
         self.connection_string, self.endpoint, self.ca_file = self._process.stdout.readline().split()

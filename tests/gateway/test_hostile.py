@@ -174,3 +174,12 @@ def remembered(gateway: Running) -> int:
     doors = gateway.gateway.port.connections
     sizes = [door.remembered_bytes for door in doors if isinstance(door, DoorConnection) and not door.is_settled]
     return sum(sizes) if sizes else 1
+
+
+def test_a_client_that_goes_leaves_nothing_at_the_primary(world: World, gateway: Running) -> None:
+    queue = world.emulator.namespace("contoso").get_queue("orders")
+    assert queue is not None
+    with signed_in(gateway) as client:
+        client.sendall(frame(attach("orders")))
+        wait_until(lambda: len(queue.links) == 1)
+    wait_until(lambda: len(queue.links) == 0)

@@ -266,12 +266,10 @@ class Sessions:
         self.match()
         return waiter not in self._waiters
 
-    def stop_waiting(self, waiter: SessionWaiter) -> bool:
-        """Leave the line; False if not in it."""
-        if waiter not in self._waiters:
-            return False
-        self._waiters.remove(waiter)
-        return True
+    def stop_waiting(self, waiter: SessionWaiter) -> None:
+        """Leave the line, if in it."""
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
 
     def noticed(self, session: Session) -> None:
         """A message became ready in the session: if nobody holds it, it is available."""
