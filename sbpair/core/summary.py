@@ -1,19 +1,19 @@
 """What a person wants to see of a message: decoded for display, never to be encoded again."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
-from sbpair.amqp import sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Described
 from sbpair.core import system_properties
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import MalformedMessageError
+from sbpair.core.message import value_class
 from sbpair.core.names import cut_path
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MessageSummary:
     """Readable facts of one message. Where the backlog keeps a property under an alias (`x-ms-*`), the alias counts.
 
@@ -58,19 +58,24 @@ def describe_message(message: EncodedMessage) -> MessageSummary:
         return MessageSummary(size_bytes=len(message.payload), unreadable=error.message)
 
 
+_BODY = frozenset((Section.DATA, Section.SEQUENCE, Section.VALUE))
+
+
 def _described(message: EncodedMessage) -> MessageSummary:
     properties = {str(key): value for key, value in message.entries(Section.APPLICATION_PROPERTIES)}
-    fields = message.read(Section.PROPERTIES)
-    spans = [span for span in message.spans if span.section in (Section.DATA, Section.SEQUENCE, Section.VALUE)]
+    fields = [_string(one) for one in message.read(Section.PROPERTIES) or ()]
+    fields += [None] * (len(PropertyField) - len(fields))
+    message_id, _, to, subject, reply_to, correlation_id, content_type = fields[: PropertyField.CONTENT_ENCODING]
+    spans = [span for span in message.spans if span.section in _BODY]
     return MessageSummary(
-        message_id=_property(fields, PropertyField.MESSAGE_ID),
-        session_id=_string(properties.get(system_properties.SESSION)) or _property(fields, PropertyField.GROUP_ID),
+        message_id=message_id,
+        session_id=_string(properties.get(system_properties.SESSION)) or fields[PropertyField.GROUP_ID],
         partition_key=_string(message.entry(Section.MESSAGE_ANNOTATIONS, "x-opt-partition-key")),
-        correlation_id=_property(fields, PropertyField.CORRELATION_ID),
-        content_type=_property(fields, PropertyField.CONTENT_TYPE),
-        subject=_property(fields, PropertyField.SUBJECT),
-        to=_property(fields, PropertyField.TO),
-        reply_to=_property(fields, PropertyField.REPLY_TO),
+        correlation_id=correlation_id,
+        content_type=content_type,
+        subject=subject,
+        to=to,
+        reply_to=reply_to,
         ttl_seconds=_ttl_seconds(message, properties.get(system_properties.TIME_TO_LIVE)),
         scheduled_at=_scheduled_at(message, properties.get(system_properties.SCHEDULED)),
         destination=_destination(properties.get(system_properties.PATH)),
@@ -83,13 +88,9 @@ def _described(message: EncodedMessage) -> MessageSummary:
     )
 
 
-def _property(fields: list[Any] | None, index: PropertyField) -> str | None:
-    return _string(sections.field(fields, index))
-
-
 def _string(value: Any) -> str | None:
-    if value is None:
-        return None
+    if value is None or type(value) is str:
+        return value
     return value.hex() if isinstance(value, bytes) else str(value)
 
 

@@ -462,7 +462,7 @@ class _Run:
         return tuple(Covered(pair, one.queue, one.dead_letter, one.first, one.last) for one in new)
 
     def _to_be_settled(self, spans: Sequence[Span]) -> "RDD[Settled] | None":
-        """A task for each place; None if the archive holds nothing of these spans."""
+        """A task for each place, the longest first; None if the archive holds nothing of these spans."""
         manifest = self._store.manifest()
         with Connection.to(self._request.pair, "secondary") as connection:
             covers = valid_covers(connection, self._request.pair.name, spans, manifest)
@@ -496,7 +496,7 @@ class _Run:
                 tuple(files.get(place, ())),
                 tuple((one.first, one.last) for one in found),
             )
-            for place, found in ranges.items()
+            for place, found in sorted(ranges.items(), key=lambda one: -sum(span.width for span in one[1]))
         ]
         return self._session.context.parallelize(archived, len(archived)).map(work.of)
 

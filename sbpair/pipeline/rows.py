@@ -39,12 +39,20 @@ _TYPE_NAMES: dict[type, str] = {
 
 def message_row(pair: str, received: Received) -> tuple[Any, ...]:
     """One message in the order of MESSAGE_COLUMNS; times in epoch microseconds."""
-    queue, dead_letter = split_source(received.source)
+    return _row(pair, received, _opened(received.payload))
+
+
+def _opened(payload: bytes) -> EncodedMessage | None:
     try:
-        message = EncodedMessage(received.payload)
-        summary, digest = describe_message(message), _digest_of(message)
+        return EncodedMessage(payload)
     except MalformedMessageError:
-        summary, digest = describe(received.payload), None
+        return None
+
+
+def _row(pair: str, received: Received, message: EncodedMessage | None) -> tuple[Any, ...]:
+    queue, dead_letter = split_source(received.source)
+    summary = describe(received.payload) if message is None else describe_message(message)
+    digest = None if message is None else _digest_of(message)
     return (
         pair,
         queue,
@@ -87,8 +95,8 @@ _CHEAP: dict[str, Callable[[str, Received], Any]] = {
     "delivery_count": lambda _, one: one.delivery_count,
     "size_bytes": lambda _, one: len(one.payload),
     "payload": lambda _, one: one.payload,
-    "body": lambda _, one: body_of(one.payload)[0],
-    "body_text": lambda _, one: body_of(one.payload)[1],
+    "body": lambda _, one: body_of(_opened(one.payload))[0],
+    "body_text": lambda _, one: body_of(_opened(one.payload))[1],
 }
 """Columns for which nothing else of a message has to be decoded."""
 
@@ -106,18 +114,20 @@ def rows_of(pair: str, columns: Sequence[str], without: Collection[str]) -> Call
     ]
 
     def row(received: Received) -> tuple[Any, ...]:
-        body = body_of(received.payload) if bodies else (None, None)
-        all_of_it = (*message_row(pair, received), *body, None)
+        message = _opened(received.payload)
+        body = body_of(message) if bodies else (None, None)
+        all_of_it = (*_row(pair, received, message), *body, None)
         return tuple([all_of_it[place] for place in chosen])
 
     return row
 
 
-def body_of(payload: bytes) -> tuple[bytes | None, str | None]:
+def body_of(message: EncodedMessage | None) -> tuple[bytes | None, str | None]:
     """The body as bytes, where it has any, and as text, where it is one: see `BODY_COLUMNS`."""
+    if message is None:
+        return None, None
     try:
-        message = EncodedMessage(payload)
-        kinds = {span.section for span in message.spans}
+        kinds = {span[0] for span in message.spans}
         if Section.VALUE in kinds or Section.SEQUENCE in kinds:
             section = Section.VALUE if Section.VALUE in kinds else Section.SEQUENCE
             value = message.read(section)
@@ -220,11 +230,8 @@ def content_digest(payload: bytes) -> bytes | None:
 
 
 def _digest_of(message: EncodedMessage) -> bytes:
-    hashed = hashlib.sha256()
-    for span in message.spans:
-        if span.section >= Section.PROPERTIES:
-            hashed.update(message.payload[span.start : span.end])
-    return hashed.digest()[:DIGEST_BYTES]
+    parts = [message.payload[start:end] for section, start, _, end in message.spans if section >= Section.PROPERTIES]
+    return hashlib.sha256(b"".join(parts)).digest()[:DIGEST_BYTES]
 
 
 def to_batch(rows: Iterable[tuple[Any, ...]], schema: "pa.Schema") -> "pa.RecordBatch":
@@ -285,5 +292,5 @@ def typed_text(value: Any) -> dict[str, str | None]:
     kind = _TYPE_NAMES.get(type(value)) or type(value).__name__.lower()
     if value is None:
         return {"type": kind, "value": None}
-    shown = plain(value)
+    shown = str(int(value)) if type(value) in _WHOLE else plain(value)
     return {"type": kind, "value": shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)}

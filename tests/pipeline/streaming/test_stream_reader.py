@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import ConfigurationError, EntityNotFoundError, UsageError
 from sbpair.core.message import PARTITION_SHIFT, Disposition
 from sbpair.core.summary import describe
@@ -344,7 +345,10 @@ def test_a_batch_reads_what_its_schema_filter_and_offsets_ask_for(spark: "SparkS
     frame = load().select("message_id", "body", "properties")
     frame.write.format("servicebus").mode("append").options(**entity_options(stage, "copies")).save()
     before, after = (
-        {one.message_id: (body_of(one.payload), dict(describe(one.payload).application_properties)) for one in found}
+        {
+            one.message_id: (body_of(EncodedMessage(one.payload)), dict(describe(one.payload).application_properties))
+            for one in found
+        }
         for found in (stage.at_home(), stage.at_home("copies"))
     )
     assert len(after) == 20
