@@ -4,6 +4,7 @@ Each takes the `Ends` of the namespace (`sbpair.open_ends(access)`) and needs Ma
 """
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -302,13 +303,12 @@ async def delete_entity(
     """
     place = request.place(ends)
     _refuse_protected(ends, request, place)
-    facts, holding, forwarding = await run_until(stop or asyncio.Event(), _examined(ends, request))
+    facts, holding, keep, forwarding = await run_until(stop or asyncio.Event(), _examined(ends, request))
     what = f"{facts.kind.value} {place}"
     if holding is not None and not request.with_messages:
         raise UsageError(
             f"The {what} holds {holding}. Nothing was deleted.",
-            hint="Keep them with `sbpair purge ENTITY --archive DIR` or `sbpair move`, or delete them too with "
-            f"--with-messages. See: sbpair entity show {ends.source_access.label}:{request.path}",
+            hint=f"Keep them first: {keep}; or delete them too with --with-messages.",
         )
     detail = f"{facts.kind.value} with {holding}" if holding is not None else f"{facts.kind.value} without messages"
     if forwarding:
@@ -333,7 +333,7 @@ async def delete_rule(
         known.name.lower() for known in (await run_until(stop or asyncio.Event(), existing(ends, request.path))).rules
     ]
     if rule.lower() not in names:
-        raise EntityNotFoundError(f"{place} has no rule {rule}. Nothing was changed.", entity=request.path)
+        raise EntityNotFoundError(f"{place} has no rule {rule}. Nothing was deleted.", entity=request.path)
     left = "its last rule: it will get no messages" if len(names) == 1 else f"{counted(len(names) - 1, 'rule')} left"
     doing = f"Delete rule {rule} of {place} ({left})"
     change = Changed(
@@ -440,8 +440,9 @@ def _refuse_protected(ends: Ends, request: DeleteEntityRequest, place: str) -> N
         )
 
 
-async def _examined(ends: Ends, request: DeleteEntityRequest) -> tuple[EntityFacts, str | None, list[str]]:
-    """The entity, what it holds as far as counts and a browse tell (None: nothing), and what forwards to it."""
+async def _examined(ends: Ends, request: DeleteEntityRequest) -> tuple[EntityFacts, str | None, str, list[str]]:
+    """The entity, what it holds as far as counts and a browse tell (None: nothing), the commands that keep that, and
+    what forwards to it."""
     facts = await existing(ends, request.path)
     everything = await topology_of(ends).entities(rules=False)
     wanted = request.path.lower()
@@ -453,10 +454,20 @@ async def _examined(ends: Ends, request: DeleteEntityRequest) -> tuple[EntityFac
             describe_counts(entity.counts) if entity is facts else f"{describe_counts(entity.counts)} in {entity.path}"
             for entity in held
         ]
-        return facts, listed_names(named), forwarding
+        return facts, listed_names(named), _keeping(ends, held), forwarding
     mailboxes = [entity for entity in (facts, *below) if entity.kind is not EntityKind.TOPIC]
     seen = [] if request.with_messages else await _browsed(ends, mailboxes)
-    return facts, (f"messages that the counts do not show, in {listed_names(seen)}" if seen else None), forwarding
+    uncounted = f"messages that the counts do not show, in {listed_names(seen)}" if seen else None
+    return facts, uncounted, "sbpair purge ENTITY --archive DIR", forwarding
+
+
+def _keeping(ends: Ends, held: Sequence[EntityFacts]) -> str:
+    """The commands that take what is in an entity, or in several of a topic, into files."""
+    name = shlex.quote(f"{ends.source_access.label}:{held[0].path}") if len(held) == 1 else "ENTITY"
+    letters = any(entity.counts.dead_letter for entity in held)
+    others = any(entity.counts.active or entity.counts.scheduled for entity in held)
+    commands = ["purge"] * others + ["dlq purge"] * letters or ["purge"]
+    return ", ".join(f"sbpair {command} {name} --archive DIR" for command in commands)
 
 
 def _forwards(facts: EntityFacts) -> list[str]:

@@ -472,15 +472,16 @@ def make_change(
     by_name: str = "",
 ) -> CommandResult:
     """Make a change, after it was looked at and agreed to; `by_name`: what has to be typed to agree."""
+    state = "Nothing was deleted." if by_name else "Nothing was changed."
     if options.dry_run or not options.yes:
-        with unchanged():
+        with unchanged(state):
             change = call(options, place.access, verb, replace(request, dry_run=True))
         if options.dry_run or not change.changed:
             return _told(replace(change, dry_run=options.dry_run))
         if by_name:
-            go_ahead_by_name(options, change.doing, by_name, state="Nothing was deleted.")
+            go_ahead_by_name(options, change.doing, by_name, state=state)
         else:
-            go_ahead(options, change.doing, state="Nothing was changed.")
+            go_ahead(options, change.doing, state=state)
     return _told(call(options, place.access, verb, request))
 
 

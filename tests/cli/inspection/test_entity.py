@@ -107,6 +107,10 @@ def test_what_holds_messages_is_not_deleted_unless_told(made: Entities, place: s
         refused = made.runner("entity", "delete", entity, *words)
         assert (refused.code, "Nothing was deleted" in refused.stderr) == (2, True)
         assert "1 active" in refused.stderr or "1 dead-letter" in refused.stderr
+        assert "Nothing was changed" not in refused.stderr, "it is said once, of what was asked"
+        source = "local-primary:" + (f"{entity}/Subscriptions/audit" if place == "subscription of a topic" else entity)
+        command = "dlq purge" if place == "dead letters" else "purge"
+        assert f"Keep them first: sbpair {command} {source} --archive DIR; or" in refused.stderr, refused
     told = made.runner("entity", "delete", entity, "--with-messages", "--dry-run", "-o", "json")
     assert (told.code, "with 1" in told.data["detail"]) == (5, True)
     assert made.runner("entity", "delete", entity, "--with-messages", "--yes").code == 0
