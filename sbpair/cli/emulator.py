@@ -15,7 +15,14 @@ import typer
 
 from sbpair.cli import emulator_doors, emulator_laws, suggestions
 from sbpair.cli.context import Stop, run_async
-from sbpair.cli.emulator_doors import MICROSOFT_NAMESPACE, Doors, announcement, how_to_open, identity_folder
+from sbpair.cli.emulator_doors import (
+    MICROSOFT_NAMESPACE,
+    Doors,
+    SeedFileError,
+    announcement,
+    how_to_open,
+    identity_folder,
+)
 from sbpair.cli.emulator_laws import NotEmulated, ServiceLaw
 from sbpair.cli.emulator_sample import SampleWorld
 from sbpair.cli.emulator_sample import plant as plant_sample
@@ -326,19 +333,16 @@ def read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, Any
             contents = seed_of(seed)
             return contents, tuple(contents)
     except (DocumentError, SeedError) as error:
-        raise ConfigurationError(f"Cannot read the seed {path}: {error}", hint=_CORRECT_THE_SEED) from error
+        raise SeedFileError(f"Cannot read the seed {path}: {error}") from error
     if not isinstance(seed, dict) or not all(isinstance(body, dict) for body in seed.values()):
-        raise ConfigurationError(f"The seed {path} maps namespace names to their contents.")
+        raise SeedFileError(f"{path} is no seed, which maps namespace names to their contents.")
     return seed, usual
-
-
-_CORRECT_THE_SEED = "Correct the seed, and start again."
 
 
 def _check_named(seed: Mapping[str, Any], names: list[str], path: Path | None) -> None:
     unknown = set(seed) - set(names)
     if unknown:
-        raise ConfigurationError(
+        raise SeedFileError(
             f"Seed file {path} refers to unknown namespaces: {shortened(', '.join(sorted(map(str, unknown))))}; "
             f"known: {', '.join(names)}."
         )
@@ -352,7 +356,7 @@ def plant_all(running: "Emulator", seed: Mapping[str, Any]) -> None:
         try:
             plant(running.namespace(name), body, os.environ)
         except (SeedError, EntityError) as error:
-            raise ConfigurationError(f"The seed of {name}: {error}", hint=_CORRECT_THE_SEED) from error
+            raise SeedFileError(f"The seed of {name}: {error}") from error
 
 
 def _split_fault(text: str, names: list[str]) -> tuple[str, str]:
@@ -699,7 +703,9 @@ def _control(name: str) -> "FaultControl":
 
     state = _running()
     if state.control is None:
-        raise ConfigurationError("The embedded namespaces that run have no fault control.")
+        raise ConfigurationError(
+            "The embedded namespaces that run have no fault control.", hint="Start others: sbpair emulator"
+        )
     text = _connection_string_of(state, name)
     try:
         parts = parse_connection_string(text.reveal())

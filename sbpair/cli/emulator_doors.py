@@ -29,6 +29,12 @@ _ACCEPT: Final = "ACCEPT_EULA"
 nobody here: no SQL Server is needed."""
 
 
+class SeedFileError(ConfigurationError):
+    """What namespaces are to start with is wrong."""
+
+    hint = "Correct the seed, and start again."
+
+
 @dataclass(frozen=True, slots=True)
 class Doors:
     """What the options say: `port` is the first namespace's; the other two are the ports that clients know."""
@@ -66,7 +72,10 @@ def http_port(environ: Mapping[str, str]) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        raise ConfigurationError(f"{_HTTP_PORT} is a port, 1 to 65535, not {quoted(text)}. Nothing was started.")
+        raise ConfigurationError(
+            f"{_HTTP_PORT} is a port, 1 to 65535, not {quoted(text)}. Nothing was started.",
+            hint=f"Set it to a port, or unset it: unset {_HTTP_PORT}",
+        )
     return int(text)
 
 
@@ -107,7 +116,7 @@ def configs(
             limits = limits_of(tier) if throttled else None
             made.append(NamespaceConfig(name, tier, ports[0], ports[1:], host, keys, partitions, limits, laws or {}))
         except EmulatorError as error:
-            raise ConfigurationError(f"{error}.") from error
+            raise SeedFileError(f"{error}.") from error
     return made
 
 
@@ -137,14 +146,14 @@ def _tier(name: str, seed: Mapping[str, Any]) -> "Tier":
 
     tier = seed.get(name, {}).get("tier", Tier.STANDARD.value)
     if tier not in [known.value for known in Tier]:
-        raise ConfigurationError(f"{name}: the tier is Basic, Standard or Premium, not {quoted(tier)}.")
+        raise SeedFileError(f"{name}: the tier is Basic, Standard or Premium, not {quoted(tier)}.")
     return Tier(tier)
 
 
 def _partitions(name: str, seed: Mapping[str, Any]) -> int:
     partitions = seed.get(name, {}).get("partitions", 1)
     if type(partitions) is not int:
-        raise ConfigurationError(f"{name}: `partitions` is a number: 1, 2 or 4.")
+        raise SeedFileError(f"{name}: `partitions` is a number: 1, 2 or 4.")
     return partitions
 
 
@@ -160,7 +169,7 @@ def _keys(name: str, doors: Doors, seed: Mapping[str, Any], environ: Mapping[str
             given = {"keys": {ROOT_KEY_NAME: {"key": {"env": EMULATOR_KEY}}}}
             chosen |= chosen_keys(given, environ)
     except SeedError as error:
-        raise ConfigurationError(f"The keys of {name}: {error}") from error
+        raise SeedFileError(f"The keys of {name}: {error}") from error
     known = doors.microsoft and takes_the_known_key(environ)
     weak = [rule for rule, key in chosen.items() if key == MICROSOFT_KEY or len(key) < LEAST_KEY_CHARACTERS]
     weak = [rule for rule in weak if not (known and chosen[rule] == MICROSOFT_KEY)]

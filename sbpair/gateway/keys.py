@@ -34,6 +34,12 @@ _BELOW: Final = re.compile(r"/(?:subscriptions/|\$)", re.IGNORECASE)
 """What follows is a part of the entity: subscriptions, dead letters, `$management`."""
 
 
+class KeysError(ConfigurationError):
+    """A key that is none, or a file of keys that is wrong."""
+
+    hint = "How keys are written: sbpair help gateway"
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """One key. `entities` and `pairs` are patterns (`*` for any characters), compared in lower case."""
@@ -70,7 +76,7 @@ def parse_key(text: str, environ: Mapping[str, str] = os.environ) -> Key:
     name, separator, rest = text.partition("=")
     rights, _, patterns = rest.partition("@")
     if not separator:
-        raise ConfigurationError(f"A key is NAME=RIGHTS, such as checkout=send, not {quoted(text)}.")
+        raise KeysError(f"A key is NAME=RIGHTS, such as checkout=send, not {quoted(text)}.")
     value = environ.get(f"SBPAIR_GATEWAY_KEY_{re.sub('[^A-Z0-9]', '_', name.upper())}") or random_key()
     return _key(name, value, rights.split(","), patterns.split(",") if patterns else ["*"])
 
@@ -86,20 +92,20 @@ def read_keys(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Key,
         entries = found["keys"]
         keys = tuple(_of_entry(entry, environ) for entry in entries)
     except OSError as error:
-        raise ConfigurationError(f"The file of keys {path} cannot be read: {error.strerror or error}") from error
+        raise KeysError(f"The file of keys {path} cannot be read: {error.strerror or error}") from error
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError):
-        raise ConfigurationError(
+        raise KeysError(
             f"The file of keys {path} is not a list under `keys:`.", hint="See: sbpair help gateway"
         ) from None
     if len({key.name for key in keys}) < len(keys) or not keys:
-        raise ConfigurationError(f"The file of keys {path} has no key, or two of one name.")
+        raise KeysError(f"The file of keys {path} has no key, or two of one name.")
     return keys
 
 
 def _of_entry(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Key:
     unknown = set(entry) - {"name", "key", "rights", "entities", "pairs"}
     if unknown:
-        raise ConfigurationError(f"A key has no {quoted(sorted(map(str, unknown))[0])}.")
+        raise KeysError(f"A key has no {quoted(sorted(map(str, unknown))[0])}.")
     return _key(
         str(entry["name"]),
         _secret(entry["key"], environ),
@@ -120,15 +126,13 @@ def _secret(given: Any, environ: Mapping[str, str]) -> str:
 def _key(name: str, value: str, rights: Sequence[str], entities: Sequence[str], pairs: Sequence[str] = ("*",)) -> Key:
     chosen = frozenset(_RIGHTS.get(str(right).strip().lower(), "") for right in rights)
     if not NAME.fullmatch(name) or "" in chosen:
-        raise ConfigurationError(
-            f"The key {quoted(name)} needs a plain name, and rights among send, listen and manage."
-        )
+        raise KeysError(f"The key {quoted(name)} needs a plain name, and rights among send, listen and manage.")
     if len(value) < 16:
-        raise ConfigurationError(f"The key {quoted(name)} is missing, or shorter than 16 characters.")
+        raise KeysError(f"The key {quoted(name)} is missing, or shorter than 16 characters.")
     for what, patterns in (("entity", entities), ("pair", pairs)):
         if not all(isinstance(one, str) and one for one in patterns) or not patterns:
             text = f"The key {quoted(name)} is for no {what}: give patterns, or leave them out for all."
-            raise ConfigurationError(text)
+            raise KeysError(text)
     return Key(name, value, ALL_RIGHTS if "Manage" in chosen else chosen, tuple(entities), pairs=tuple(pairs))
 
 

@@ -319,6 +319,7 @@ def test_a_bad_seed_is_refused(sbpair: Sbpair, seed: str, message: str) -> None:
     refused = sbpair("emulator", "--port", "0", "--seed", str(Path("seed.yaml")))
     assert refused.code == 2, refused
     assert message in refused.stderr
+    assert "Correct the seed, and start again." in refused.stderr, "no word of sbpair.yaml, which is not read"
 
 
 def test_what_is_not_emulated_is_written_down(sbpair: Sbpair) -> None:

@@ -109,9 +109,10 @@ def read_snapshot(path: Path) -> Contents | None:
 
     try:
         text = read_text(path)
-        return Contents.from_dict(parse_json(text)) if '"format_version"' in text else None
+        document = parse_json(text) if '"format_version"' in text else None
     except DocumentError as error:
         raise UsageError(f"Cannot read {path}: {error}") from error
+    return Contents.from_dict(document) if isinstance(document, dict) and "format_version" in document else None
 
 
 # A namespace after a promotion.

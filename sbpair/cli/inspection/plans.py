@@ -65,7 +65,8 @@ def plans_for(path: Path, purpose: Purpose, pairs: Sequence[Pair]) -> list[tuple
     for plan in plans:
         if plan.purpose is not purpose:
             raise UsageError(
-                f"{path} holds a plan for {plan.purpose.value}; apply it with: sbpair {plan.purpose.value}"
+                f"{path} holds a plan for {plan.purpose.value}. Nothing was changed.",
+                hint=f"Apply it: sbpair {plan.purpose.value} {plan.pair} --plan {shlex.quote(str(path))}",
             )
         if plan.pair not in by_name:
             raise UsageError(f"{path} holds a plan for pair {plan.pair!r}, which was not named.")

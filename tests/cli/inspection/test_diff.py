@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sbpair.cli.inspection.diff import read_snapshot
 from tests.cli.process import Sbpair
 
 SEED = """\
@@ -114,3 +115,9 @@ def test_export_says_what_is_of_a_namespace(sbpair: Sbpair, line: str, said: str
     ran = sbpair("export", *line.split())
     assert (ran.code, ran.stdout) == (2, ""), ran
     assert said in ran.stderr
+
+
+def test_a_plan_is_no_snapshot_although_it_has_a_version(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"plans": [{"format_version": 1}]}')
+    assert read_snapshot(plan) is None

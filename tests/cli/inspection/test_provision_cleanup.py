@@ -379,3 +379,10 @@ def test_partial_failure_names_every_queue(local: Sbpair, fault: Callable[[str, 
     assert results(ran)["10"] == "failed"
     assert results(ran)["11"] == "done"
     assert local("cleanup", "local", "--yes", "--no-input").code == 0
+
+
+def test_a_plan_for_another_command_names_the_line_that_applies_it(local: Sbpair) -> None:
+    assert local("cleanup", "local", "--plan-out", "to clean.json").code == 0
+    refused = local("provision", "local", "--plan", "to clean.json", "--yes")
+    assert (refused.code, "holds a plan for cleanup. Nothing was changed." in refused.stderr) == (2, True), refused
+    assert "Apply it: sbpair cleanup local --plan 'to clean.json'" in refused.stderr
