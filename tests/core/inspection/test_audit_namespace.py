@@ -103,6 +103,7 @@ def test_a_healthy_namespace_has_no_findings() -> None:
     [
         ("SBP029", (topic(default_message_time_to_live_seconds=DAY), subscription("s", ALL, **LOSING)), "1d"),
         ("SBP032", (queue("a", forward_to="t"), topic("t"), subscription("s", ALL, of="t", forward_to="A")), "circle"),
+        ("SBP032", (queue("Q0", forward_to="q1"), *FORWARDING[1:], queue("q5")), "q0 -> q1 -> q2 -> q3 -> q4 -> q5"),
         ("SBP033", (queue("a", forward_to="b"), queue("b", status=EntityStatus.DISABLED)), "which is Disabled"),
         ("SBP034", (topic(), subscription("none")), "has no rule"),
         ("SBP041", (topic(), subscription("g", GERMAN), subscription("rest", CATCH_ALL, ALL)), "1 more rule"),

@@ -1,5 +1,8 @@
 """What a search through namespaces concludes: whose a backlog is, and the configuration for what nobody covers."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from sbpair.core.backlog import Backlog, FoundBy, QueueContents, Verdict
@@ -30,6 +33,19 @@ def test_a_backlog_of_a_configured_pair_is_called_its() -> None:
     (one,) = found("contoso", contents("contoso", 0), contents("contoso", 12, 7, 90.0)).transfer
     assert (one.pair, one.configured_queues, one.backlog_queues, one.indexes) == ("orders", 3, 13, "0, 12")
     assert (one.active, one.oldest_enqueued_at, one.verdict) == (7, 90.0, Verdict.WAITING)
+
+
+@pytest.mark.parametrize("spelled", [str.upper, str.lower, str.title])
+def test_names_of_a_pair_are_known_in_every_spelling(spelled: Callable[[str], str]) -> None:
+    pair = a_pair(3)
+    configured = replace(
+        pair,
+        primary=replace(pair.primary, label=spelled(pair.primary.label)),
+        secondary=replace(pair.secondary, host=spelled(pair.secondary.host)),
+    )
+    for primary, secondary in (("contoso", host("fabrikam")), ("CONTOSO", host("fabrikam").upper())):
+        found = transfer_queues(Backlog(primary, 100.0, ()), primary, [configured], secondary)
+        assert found.pair == "orders"
 
 
 def test_the_same_primary_on_another_namespace_is_another_backlog() -> None:

@@ -17,7 +17,10 @@ from sbpair.core.entities import (
     RuleFacts,
     Tier,
 )
+from sbpair.core.errors import UsageError
+from sbpair.core.inspection.evacuated import WrittenPlan
 from sbpair.core.inspection.evacuation import (
+    PLAN_VERSION,
     UNFINISHED,
     Action,
     DeadLettersTo,
@@ -197,3 +200,20 @@ def test_access_rules_are_named_with_their_rights_since_nobody_gets_their_keys()
     keyed = replace(entity("orders"), access_rules=(AccessRule("shop", ("Send",)), AccessRule("b", ("Listen", "Send"))))
     (step,) = plan_entities([keyed], [], Tier.STANDARD)
     assert step.notes == ("its own access rules are not copied, nor their keys: shop (Send), b (Listen, Send)",)
+
+
+@pytest.mark.parametrize(("source", "target"), [("a.example", "b.example"), ("A.example", "B.EXAMPLE")])
+def test_a_written_plan_is_for_its_two_namespaces_in_every_spelling(source: str, target: str) -> None:
+    plan = {
+        "format_version": PLAN_VERSION,
+        "from": "A.Example",
+        "to": "b.example",
+        "except": [],
+        "dead_letters": DeadLettersTo.HOLD.value,
+        "despite_duplicate_detection": False,
+        "entities": [],
+    }
+    assert WrittenPlan.parse("plan.json", [plan], source, target).name == "plan.json"
+    for other in ((target, source), (source, "c.example"), ("c.example", target)):
+        with pytest.raises(UsageError, match=r"plan\.json is a plan from a\.example to b\.example"):
+            WrittenPlan.parse("plan.json", [plan], *other)

@@ -234,6 +234,16 @@ class TestFile:
         with pytest.raises(UsageError, match=said):
             Plan.from_dict(data)
 
+    def test_an_update_that_would_do_something_else_than_it_says_is_refused(self) -> None:
+        odd = a_queue(path(1), max_delivery_count=10)
+        data = plan_provision(healthy(more=(odd,)), a_pair(), update=True).to_dict()
+        assert Plan.from_dict(data).steps
+        for change in ({"max_delivery_count": 5}, {"lock_duration_seconds": 30.0}):
+            step = data["steps"][0]
+            edited = {**data, "steps": [{**step, "settings": {**step["settings"], **change}}]}
+            with pytest.raises(UsageError, match="would do something else than its reason says"):
+                Plan.from_dict(edited)
+
     def test_another_version_is_refused(self) -> None:
         with pytest.raises(UsageError, match="format version 9"):
             Plan.from_dict({**self.plan().to_dict(), "format_version": 9})
