@@ -323,6 +323,7 @@ class Copy:
         self.folder = folder / "tree"
         shutil.copytree(root, self.folder, ignore=shutil.ignore_patterns(*IGNORED))
         self._written = 0
+        (CACHE / "cosmos").mkdir(parents=True, exist_ok=True)
 
     def write(self, path: Path, source: bytes) -> None:
         """With a time of its own, so that no compiled file of another version passes for this one's."""
