@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 
 from sbpair.aio import Consumer, ReplicatedMessage, RetryLater, consume
-from sbpair.core.errors import JournalError, LockLostError, UsageError
+from sbpair.core.errors import JournalError, JournalUnavailableError, LockLostError, UsageError
 from sbpair.core.events import MessageHandled
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Terms
 from sbpair.journal.sqlite import SqliteJournal
+from sbpair.ports import Entry
 from tests.clients.test_processes import forked
 from tests.runtime.replication.stage import BRISK, QUEUE, Stage, access_to, stage
 from tests.waiting import LIMIT_SECONDS
@@ -205,6 +207,34 @@ async def test_what_another_consumer_took_over_is_cancelled_and_the_loop_goes_on
         await asyncio.gather(beginning, return_exceptions=True)
 
 
+class _Late:
+    """A journal that does not answer the first times that a consumer opens it, for longer than it may be idle."""
+
+    def __init__(self, both: Stage) -> None:
+        self._journal = both.journal
+        self.left = 3
+        self.answered_at = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    async def scan(self, kind: str) -> AsyncIterator[Entry]:
+        if self.left:
+            self.left -= 1
+            raise JournalUnavailableError("starting")
+        self.answered_at = time.monotonic()
+        async for entry in self._journal.scan(kind):
+            yield entry
+
+
+async def test_the_time_until_its_journal_answers_is_no_idle_time(both: Stage) -> None:
+    late = _Late(both)
+    options = {"pair": pair(both), "journal": late, "terms": BRISK, "until_idle_seconds": 3.0}
+    report = await consume(QUEUE, lambda work: None, **options)
+    assert (late.left, report.ended_by) == (0, "idle")
+    assert time.monotonic() - late.answered_at >= 3.0
+
+
 class _Failing:
     """The journal of a consumer that is cut off from it."""
 
@@ -214,8 +244,6 @@ class _Failing:
         self._journal = both.journal
 
     def __getattr__(self, name: str) -> Any:
-        from sbpair.core.errors import JournalUnavailableError
-
         if self.away and name in ("read", "create", "replace"):
 
             async def refuse(*_: object, **__: object) -> None:

@@ -20,7 +20,7 @@ from sbpair.core.inspection.snapshot import Calls, How, Snapshot
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, Pair
 from sbpair.core.rewrite import compose
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.inspection.gather import Scope, gather, gather_each
+from sbpair.runtime.inspection.gather import CreditPacer, Scope, gather, gather_each
 from tests.core.snapshots import a_pair, path
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
 from tests.runtime.inspection.admin_fake import Lies, LyingAdmin
@@ -278,3 +278,16 @@ async def test_many_pairs_at_once_in_order_and_one_failure_alone() -> None:
     assert most == 5
     assert [index for index, result in enumerate(results) if isinstance(result, SbpairError)] == [7]
     assert len(results) == 20
+
+
+@virtual_time
+async def test_credits_are_handed_out_at_their_rate_and_the_first_at_once() -> None:
+    clock = FakeClock()
+    pacer, times = CreditPacer(clock, 20.0), []
+    for _ in range(4):
+        await pacer.spend(10)
+        times.append(clock.monotonic())
+    assert times == [pytest.approx(0.5 * number) for number in range(4)]
+    endless = CreditPacer(clock, None)
+    await endless.spend(10_000)
+    assert clock.monotonic() == times[-1]
