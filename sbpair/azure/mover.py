@@ -5,6 +5,7 @@ is lost, the receipts are lost with it: what was not committed comes again, and 
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -25,6 +26,7 @@ from sbpair.azure.wire import (
     Within,
 )
 from sbpair.core.errors import (
+    EntityNotFoundError,
     LockLostError,
     LocksLostError,
     MessageTooLargeError,
@@ -32,6 +34,7 @@ from sbpair.core.errors import (
     ServiceError,
 )
 from sbpair.core.message import PARTITION_SHIFT, Received
+from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.core.rewrite import MAX_SEQUENCE_NUMBER, sent_through
 
 _ROLL_BACK_SECONDS = 5.0
@@ -92,6 +95,11 @@ async def _move(
             raise unknown from error
         translated = translate(error, tried, entity)
         translated.uncertain = False
+        top = source.removesuffix(f"/{DEAD_LETTER_SUFFIX}")
+        if isinstance(translated, EntityNotFoundError) and re.search(
+            rf"['/]{re.escape(top)}'", str(error), re.IGNORECASE
+        ):
+            translated.entity = source  # a commit answers for both
         raise translated from error
 
 

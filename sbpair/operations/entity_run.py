@@ -1,9 +1,10 @@
 """What move, copy, resubmit, purge, edit and evacuate share: one run over one entity, planned by a dry run."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sbpair.core.errors import (
     UsageError,
     unchanged,
 )
+from sbpair.core.message import State
 from sbpair.core.names import dead_letter_path, subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.rewrite import as_sent
@@ -25,6 +27,7 @@ from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport
 from sbpair.core.transfer.resend import Planned, refuse_destination, window_of
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult, guaranteed, with_unreached
 from sbpair.core.transfer.verdict import Judge
+from sbpair.core.words import counted
 from sbpair.operations.doubtful import Verify, looking_for
 from sbpair.operations.ledgers import LedgerRun, open_ledger
 from sbpair.ports import Ends, Observer
@@ -39,6 +42,8 @@ from sbpair.runtime.transfer.moving import MoveJob
 from sbpair.runtime.transfer.sinks import NamespaceSink
 
 NOTHING_MOVED = "Nothing was moved."
+LONGEST_LOCK_SECONDS = 300.0
+"""That an entity can be set to ("Message transfers, locks, and settlement")."""
 FACTS_SECONDS = 10.0
 """Bound of the wait for properties that the work can do without."""
 
@@ -305,13 +310,26 @@ class _Started:
             )
         )
 
+    def _held_by_others(self, plan: MovePlan, report: DrainReport) -> Iterator[str]:
+        """Why deferred messages that were asked for are left, and until when."""
+        left = sum(one.count for one in report.left if one.reason == State.DEFERRED.value)
+        if not left or not self.run.transfer.deferred or report.dry_run or report.ended_by != "empty":
+            return
+        known = plan.facts.get(self.run.path)
+        seconds = LONGEST_LOCK_SECONDS if known is None else known.settings.lock_duration_seconds
+        until = self.clock.now() + timedelta(seconds=seconds)
+        yield (
+            f"{counted(left, 'deferred message')} cannot be received: another receiver has locked them, or a run that "
+            f"was killed. A lock that nobody renews ends by {until:%H:%M:%S} UTC."
+        )
+
     def _told(self, plan: MovePlan, report: DrainReport) -> MoveResult:
         run, here, there = self.run, shown_name(self.ends.source_access), shown_name(self.ends.target_access)
         dealt_with = report.forwarded + report.already_forwarded + report.purged + report.dead_lettered
         if run.asked_for is not None and dealt_with >= run.asked_for:
             report = replace(report, left=(), filtered_out=0, ended_by="empty")
         entity = dead_letter_path(run.path) if run.transfer.dead_letter else run.path
-        remarks = plan.remarks(run.path)
+        remarks = (*plan.remarks(run.path), *self._held_by_others(plan, report))
         repaired = plan.repaired
         to_namespace = None if run.target is None else there
         if run.target is None or run.act.keep:

@@ -57,7 +57,8 @@ async def dead_letter_message(
         ServiceError: the entity cannot be read. Nothing was done.
         InterruptedWorkError: `stop` was set before the message was settled.
     """
-    (received,) = await find_received(ends, EditRequest(request.source, request.number), stop=stop)
+    wanted = EditRequest(request.source, request.number, patience_seconds=request.patience_seconds)
+    (received,) = await find_received(ends, wanted, stop=stop)
     if received.state is State.SCHEDULED:
         raise UsageError(
             f"Message {request.number} of {request.source} is scheduled: it cannot be dead-lettered.",

@@ -1,11 +1,12 @@
 """The sessions of an entity: listed, shown, and their states set or cleared."""
 
 import asyncio
+import shlex
 from dataclasses import KW_ONLY, dataclass, replace
 
 from sbpair.concurrency import run_until, side_by_side
 from sbpair.core.access import shown_name
-from sbpair.core.errors import SessionUnavailableError, UsageError
+from sbpair.core.errors import ArgumentRefusedError, SessionUnavailableError, UsageError
 from sbpair.core.message import Received
 from sbpair.core.transfer.sessions import SessionFacts, SessionList, SessionState, sessions_of
 from sbpair.ports import Ends, Observer
@@ -64,7 +65,14 @@ async def list_sessions(
 async def _listed(ends: Ends, request: ListSessionsRequest) -> SessionList:
     received: list[Received] = []
     async with closing(ends.source.receiver(request.source)) as receiver:
-        with_state = await receiver.session_ids()
+        try:
+            with_state = await receiver.session_ids()
+        except ArgumentRefusedError as error:
+            place = f"{ends.source_access.label}:{request.source}"
+            raise UsageError(
+                f"{request.source} on {shown_name(ends.source_access)} has no sessions: it was created without.",
+                hint=f"See its messages: sbpair entity peek {shlex.quote(place)}",
+            ) from error
         async for page in pages_once(receiver, page_seconds=request.timeout_seconds):
             received += page
     found = list(sessions_of(received, with_state).values())

@@ -1,13 +1,17 @@
 """Commands that repair queues meet missing rights, throttling, partitions: nothing is lost, and nothing false told."""
 
 import json
+import re
+import subprocess
 import time
+from pathlib import Path
 
 from sbpair.core.message import Disposition, State
 from sbpair.core.names import backlog_queue_path
 from sbpair.core.rewrite import compose
 from sbpair.ports import Sides
 from tests.stories.world import PRIMARY, SECONDARY, World
+from tests.waiting import LIMIT_SECONDS
 
 QUEUE = backlog_queue_path(PRIMARY, 0)
 
@@ -20,6 +24,19 @@ def put(world: World, path: str, number: int, **more: object) -> None:
         await sender.close()
 
     world.do(work)
+
+
+def defer_all(world: World, number: int) -> None:
+    async def defer(sides: Sides) -> None:
+        receiver = sides.primary.receiver("orders")
+        done = 0
+        while done < number:
+            for one in await receiver.receive(number - done, wait_seconds=5):
+                await receiver.settle(one, Disposition.DEFER)
+                done += 1
+        await receiver.close()
+
+    world.do(defer)
 
 
 def test_a_purge_that_may_not_cancel_names_the_right(world: World) -> None:
@@ -82,20 +99,85 @@ def test_what_is_archived_while_the_source_is_throttled_is_archived_once(world: 
 def test_deferred_messages_that_were_sent_do_not_count_as_left(world: World) -> None:
     world.destination("orders")
     put(world, "orders", 5)
-
-    async def defer(sides: Sides) -> None:
-        receiver = sides.primary.receiver("orders")
-        done = 0
-        while done < 5:
-            for one in await receiver.receive(5 - done, wait_seconds=5):
-                await receiver.settle(one, Disposition.DEFER)
-                done += 1
-        await receiver.close()
-
-    world.do(defer)
+    defer_all(world, 5)
     ran = world("sbpair undefer orders --limit 2 --yes -o json")
     assert (ran.data["forwarded"], ran.data["left"]) == (2, {}), ran
     assert len(world.ids("orders")) == 5
+
+
+def test_an_undefer_that_was_killed_says_who_has_the_rest_and_its_own_advice_ends_it(world: World) -> None:
+    world.destination("orders", lock_duration_seconds=5.0)
+    put(world, "orders", 300)
+    defer_all(world, 300)
+    assert world(f"sbpair emulator fault add {PRIMARY} delay:rtt=50ms").code == 0
+    undefer = ("undefer", "orders", "--pair", "local", "--yes", "--concurrency", "1", "--ledger", "undeferred.jsonl")
+    process = world.runner.start(*undefer)
+    until_recorded(world.home / "undeferred.jsonl", process)
+    process.kill()
+    process.communicate(timeout=LIMIT_SECONDS)
+    assert world(f"sbpair emulator fault clear {PRIMARY}").code == 0
+    ran = world("sbpair undefer orders --pair local --yes")
+    said = re.search(
+        r"cannot be received: another receiver has locked them, or a run that was killed.*ends by", ran.stderr
+    )
+    assert (ran.code, said is not None) == (3, True), ran
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while ran.code == 3 and time.monotonic() < deadline:
+        (command,) = re.findall(r"Go on with: (sbpair .+)$", ran.stderr, re.MULTILINE)
+        ran = world(f"{command} --yes")
+    assert ran.code == 0, ran
+    assert world.ids("orders") == sorted(f"m{one}" for one in range(300)), "each once"
+    assert world("sbpair undefer orders --pair local --dry-run").code == 0
+
+
+def test_a_move_whose_source_is_deleted_says_so_and_does_not_advise_to_go_on(world: World) -> None:
+    world.destination("from")
+    world.destination("to")
+    put(world, "from", 300)
+    process = world.runner.start(
+        "move", "from", "to", "--pair", "local", "--yes", "--rate", "60", "--ledger", "m.jsonl"
+    )
+    until_recorded(world.home / "m.jsonl", process)
+    world.delete("from")
+    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    assert (process.returncode, "Go on with" in said, "destination unavailable" in said) == (3, False, False), said
+    assert "from was deleted meanwhile, and with it what was not moved." in said
+
+
+def test_an_incident_says_which_step_the_rights_were_not_enough_for(world: World) -> None:
+    world.destination("orders")
+    world.backlog_queues([0])
+    world.strand("orders", 2)
+    world.restrict()
+    ran = world("sbpair incident restricted --yes")
+    assert (ran.code, world.ids("orders") != []) == (0, True), ran
+    (command,) = re.findall(r"done, but not complete: step 7 \(denied\), (sbpair .+)\.$", ran.stderr, re.MULTILINE)
+    assert world(command).code == 4
+
+
+def test_what_was_not_seen_is_not_said_to_be_none(world: World) -> None:
+    world.destination("orders")
+    put(world, "orders", 1)
+    listed = world("sbpair session list orders --pair local")
+    assert (listed.code, "orders on local-primary has no sessions" in listed.stderr) == (2, True), listed
+    assert world(listed.stderr.strip().rpartition("See its messages: ")[2]).code == 0
+    (number,) = [one["sequence_number"] for one in world("sbpair entity peek orders -o json").data["messages"]]
+    assert world(f"sbpair message dead-letter orders {number} --pair local --yes").code == 0
+    assert world(f"sbpair emulator fault add {PRIMARY} unauthorized:operation=attach").code == 0
+    ran = world("sbpair dlq list --pair local")
+    assert (ran.code, "No dead letter of local-primary was seen. 1 entity could not be read." in ran.stderr) == (
+        3,
+        True,
+    )
+
+
+def until_recorded(ledger: Path, process: "subprocess.Popen[str]") -> None:
+    """Wait for the first line about a message that was sent."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not (ledger.exists() and b'"forwarded"' in ledger.read_bytes()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_message_of_a_partitioned_queue_is_rescheduled_without_advice_for_a_ledger(world: World) -> None:

@@ -14,7 +14,7 @@ from sbpair.cli.options import Options, PairArgument, command
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import HIDDEN, column
-from sbpair.core.words import counted
+from sbpair.core.words import counted, listed
 from sbpair.files import make_private_folder
 from sbpair.render.console import say
 from sbpair.render.result import CommandResult, table_of
@@ -49,7 +49,9 @@ class Incident:
         """The last sentence. `planned`: how many steps there are."""
         run = f"{counted(len(self.steps), 'step')} of {planned} for {self.pair}"
         if len(self.steps) == planned:
-            return f"{run}: done."
+            short = [one for one in self.steps if one.exit not in (Exit.OK, Exit.FINDINGS)]
+            without = listed([f"step {one.number} ({one.exit_name}), {one.command}" for one in short], most=planned)
+            return f"{run}: done{f', but not complete: {without}' if short else ''}."
         last = self.steps[-1].exit_name if self.steps else "nothing"
         return f"{run}: ended after {last}. The others run alone as well: sbpair incident {self.pair} --script"
 

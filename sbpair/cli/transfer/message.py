@@ -67,11 +67,14 @@ def browse_number(options: Options, place: EntityRef, number: int, *, dlq: bool)
     from sbpair.core.transfer.peeked import peeked
     from sbpair.operations.edit import find_received
 
+    patience_seconds = options.timeout_seconds(PATIENCE_SECONDS)
+    request = operations.EditRequest(place.path, number, dead_letter=dlq, patience_seconds=patience_seconds)
+
     async def found(ends: Any, request: operations.EditRequest, *, stop: Any) -> "PeekedMessage":
         (received,) = await find_received(ends, request, stop=stop)
         return peeked(received.source, received, describe(received.payload), with_body=True)
 
-    return call_at(options, place, found, operations.EditRequest(place.path, number, dead_letter=dlq))
+    return call_at(options, place, found, request)
 
 
 @command(output="core.transfer.explained:ExplainedMessage")

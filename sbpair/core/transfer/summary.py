@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sbpair.core.entities import QueueFacts
+from sbpair.core.errors import Category
 from sbpair.core.message import State
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE
@@ -175,6 +176,9 @@ class MoveResult:
         left = sum(left.count for left in report.left if left.reason not in _NOT_ASKED_FOR)
         if report.dry_run:
             return f"{what}.{f' {left:,} would be left.' if left else ''} Nothing was changed."
+        if any(failure.error.category is Category.NOT_FOUND for failure in report.failures):
+            gone = f"{self.entity} was deleted meanwhile, and with it what was not {self.act.verb}"
+            return f"{what}. {gone}. See what {self.namespace} has: sbpair entity list"
         may_go = any(not stays(left.reason) and left.reason not in _NOT_ASKED_FOR for left in report.left)
         again = go_on and (may_go or report.failures or report.ended_by in ("stop", "filter"))
         return f"{what}.{f' {left:,} {_are(left)} left.' if left else ''}{f' Go on with: {go_on}' if again else ''}"

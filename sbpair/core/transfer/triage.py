@@ -246,6 +246,8 @@ class Triage:
     def closing(self) -> str:
         """The last sentence."""
         more = f" {counted(len(self.not_read), 'entity', 'entities')} could not be read." if self.not_read else ""
+        if self.not_read and not self.messages:
+            return f"No dead letter of {self.namespace} was seen.{more} What it needs: sbpair help permissions"
         causes = f" of {counted(len(self.causes), 'cause')}" if self.causes else ""
         since = f", {len(self.shown):,} new or growing" if self.since_last else ""
         return f"{self.namespace} has {counted(self.messages, 'dead letter')}{causes}{since}.{more}"
