@@ -20,8 +20,9 @@ from sbpair.core.errors import (
 )
 from sbpair.core.events import FailedBack, FailedOver, PairingNoticed, Restarting, SideEnded, StepDone
 from sbpair.core.failover.coupling import Condition
-from sbpair.core.failover.machine import SDK, State
+from sbpair.core.failover.machine import DOCUMENTED, SDK, State
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, Side
+from sbpair.runtime.failover.entity import MonitoredEntities
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import Where
 from tests.fakes import EPOCH, FakeMessaging, FakeNamespace, virtual_time
@@ -375,6 +376,28 @@ async def test_nothing_is_sent_or_pinged_after_the_close() -> None:
         assert world.primary.calls.total() + world.secondary.calls.total() == calls
         assert world.primary_messaging.closed
         assert world.secondary_messaging.closed
+
+
+@virtual_time
+async def test_what_is_shared_keeps_a_connection_until_the_ping_on_it_has_ended() -> None:
+    """A pairing of several that is closed while the primary is pinged over its connection."""
+    world, rests = a_world(), list[float]()
+    pair = a_pair(interval=0, ping=1)
+    entities = MonitoredEntities(
+        pair.options, policy=DOCUMENTED, clock=world.clock, shared=True, on_rest=lambda: rests.append(1.0)
+    )
+    pairing = await open_pairing(world, pair, entities=entities)
+    world.primary.fail("send", ConnectionLostError("gone"), entity="orders", times=1)
+    assert (await pairing.sender("orders").send(message("1"))).where is Where.BACKLOG
+    world.primary.delays["send"] = 5.0
+    await asyncio.sleep(2)
+    await pairing.close()
+    assert not world.primary_messaging.closed
+    assert not entities.resting
+    await asyncio.sleep(30)
+    assert world.primary_messaging.closed
+    assert entities.resting
+    assert rests
 
 
 @virtual_time
