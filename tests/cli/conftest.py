@@ -1,17 +1,16 @@
 """`sbpair` as the real process, and embedded namespaces as another real process."""
 
 import signal
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO
 
 import pytest
 
 from tests.cli.process import Sbpair
-from tests.waiting import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS, until
 
 
 @pytest.fixture
@@ -43,26 +42,24 @@ def fresh(tmp_path: Path) -> Iterator[Sbpair]:
 
 
 @contextmanager
-def embedded_pair(runner: Sbpair, *arguments: str, **options: Any) -> Iterator[Sbpair]:
-    process = runner.start("emulator", "--port", "0", *arguments, **options)
-    try:
-        _await_state(process, runner.home / "state" / "sbpair" / "emulator.json")
-        yield runner
-    finally:
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=LIMIT_SECONDS)
-    assert process.returncode == 143, (out, err)
+def embedded_pair(runner: Sbpair, *arguments: str, stdout: IO[str] | None = None) -> Iterator[Sbpair]:
+    """Two namespaces in a process of their own, which the tests of `test_emulator.py` start as a user does."""
+    with TemporaryFile("w+", encoding="utf-8") as said:
+        process = runner.begin("emulator", "--port", "0", *arguments, stdout=stdout or said, stderr=said)
+        try:
+            state = runner.home / "state" / "sbpair" / "emulator.json"  # written when its ports are open
+            until(lambda: state.exists() or process.poll() is not None)
+            assert process.poll() is None, _text(said)
+            yield runner
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(LIMIT_SECONDS)
+        assert code == 143, _text(said)
 
 
-def _await_state(process: "subprocess.Popen[str]", state: Path) -> None:
-    """Wait until the process has written its state file, which it does when its ports are open."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        if state.exists():
-            return
-        time.sleep(0.05)
-    process.kill()
-    raise AssertionError(f"the embedded namespaces did not start: {process.communicate()}")
+def _text(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -53,31 +54,32 @@ class ForkServer:
         Raises:
             subprocess.TimeoutExpired: it did not end in time, and was killed.
         """
-        status, theirs = socket.socketpair()
         pipes = [os.pipe() for _ in range(3)]
         (in_read, in_write), (out_read, out_write), (err_read, err_write) = pipes
-        given = [in_read, out_write, err_write, theirs.fileno()]
         try:
-            request = json.dumps(
-                {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd), "code": code}
-            ).encode()
-            with self._lock:
-                socket.send_fds(self._started(), [len(request).to_bytes(8, "big")], given)
-                self._started().sendall(request)
+            status = self.fork({"arguments": list(arguments), "code": code}, env, cwd, [in_read, out_write, err_write])
         finally:
             for one in (in_read, out_write, err_write):
                 os.close(one)
-            theirs.close()
         with status:
             try:
                 said = _exchange(in_write, (stdin or "").encode(), (out_read, err_read), timeout)
                 status.settimeout(max(timeout, 1.0))
-                code = int(_line(status).removeprefix("ended "))
+                ended = int(_line(status).removeprefix("ended "))
             except TimeoutError:
                 _kill(status)
                 raise subprocess.TimeoutExpired(["sbpair", *arguments], timeout) from None
         out, err = (one.decode("utf-8") for one in said)
-        return code, _with_plain_ends(out), _with_plain_ends(err)
+        return ended, _with_plain_ends(out), _with_plain_ends(err)
+
+    def fork(self, request: dict[str, Any], env: Mapping[str, str], cwd: Path, streams: Sequence[int]) -> socket.socket:
+        """Where it is said that the process began and ended."""
+        status, theirs = socket.socketpair()
+        text = json.dumps({**request, "env": dict(env), "cwd": str(cwd)}).encode()
+        with theirs, self._lock:
+            socket.send_fds(self._started(), [len(text).to_bytes(8, "big")], [*streams, theirs.fileno()])
+            self._started().sendall(text)
+        return status
 
     def _started(self) -> socket.socket:
         if self._socket is None:
@@ -100,6 +102,56 @@ class ForkServer:
             self._socket.close()
             self._process.wait(LIMIT_SECONDS)
             self._socket = None
+
+
+class Forked(subprocess.Popen[str]):
+    """`sbpair ARGUMENTS`, forked and going on beside the test; its end is told by the server, whose child it is."""
+
+    def _execute_child(  # type: ignore[override]
+        self,
+        arguments: Sequence[str],
+        _executable: Any,
+        _preexec: Any,
+        _close: Any,
+        _pass: Any,
+        cwd: Path,
+        env: Mapping[str, str],
+        _startup: Any,
+        _flags: Any,
+        _shell: Any,
+        *pipes_and_more: Any,
+    ) -> None:
+        pipes = pipes_and_more[:6]
+        streams = pipes[0], pipes[3], pipes[5]
+        assert -1 not in streams, "each stream is a pipe, a file or DEVNULL"
+        self._status = SERVER.fork({"arguments": list(arguments), "code": None}, env, cwd, streams)
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        self._said = ""
+        self._hear()
+        self.pid = int(self._said.splitlines()[0].removeprefix("began "))
+        self._child_created = True
+
+    def _hear(self) -> None:
+        part = self._status.recv(4096).decode()
+        if not part:
+            raise RuntimeError(f"The fork server has gone: {self._said!r}")
+        self._said += part
+        _, *ended = self._said.splitlines()
+        if ended:
+            self._status.close()
+            self.returncode = int(ended[0].removeprefix("ended "))
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self._hear()
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+            self._hear()
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return self.returncode
 
 
 def _exchange(to: int, text: bytes, sources: Sequence[int], timeout: float) -> list[bytes]:
@@ -207,6 +259,8 @@ def _import_everything() -> None:
 
     import sbpair
 
+    for name in ("jinja2", "typer._adapters"):  # what a command would import when it first needs it
+        importlib.import_module(name)
     for one in pkgutil.walk_packages(sbpair.__path__, "sbpair."):
         if not one.name.startswith(("sbpair.pipeline", "sbpair.__main__")):
             importlib.import_module(one.name)

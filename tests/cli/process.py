@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cli.forked import FORKS, SERVER, can_fork
+from tests.cli.forked import FORKS, SERVER, Forked, can_fork
 from tests.cli.schema_checks import check_any_document
 from tests.waiting import LIMIT_SECONDS
 
@@ -103,9 +103,17 @@ class Sbpair:
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
         """Start without waiting; stdout and stderr are pipes unless told otherwise."""
+        return subprocess.Popen(self.command(arguments), **self._settings | options)
+
+    def begin(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        """The same, forked: where nothing is asked of the interpreter's start, which is most of what a start costs.
+        Options are the streams."""
+        return Forked(arguments, **self._settings | options) if FORKS else self.start(*arguments, **options)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        settings |= {"encoding": "utf-8", "env": self.variables(), "cwd": self.home}
-        return subprocess.Popen(self.command(arguments), **settings | options)
+        return settings | {"encoding": "utf-8", "env": self.variables(), "cwd": self.home}
 
     def python(self, code: str, *arguments: str, stdin: str = "", timeout: float = LIMIT_SECONDS) -> str:
         """Run Python code in the same home; it has to succeed. Returns what it wrote."""

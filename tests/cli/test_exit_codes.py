@@ -73,7 +73,7 @@ class World:
 
     def stop(self, cell: Stopped, code: Exit) -> Ran:
         """Send the signal once a side has been called, and is waited for."""
-        process = self.runner.start(*cell.line.split(), stdin=subprocess.PIPE)
+        process = self.runner.begin(*cell.line.split(), stdin=subprocess.PIPE)
         try:
             assert process.stdin is not None
             process.stdin.write("one\n")

@@ -31,7 +31,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sbpair]:
     runner = Sbpair(tmp_path_factory.mktemp("mistakes"))
     (runner.home / "seed.yaml").write_text(SEED, encoding="utf-8")
     named = [word for name in NAMES for word in ("--namespace", name)]
-    process = runner.start("emulator", "--port", "0", *named, "--seed", "seed.yaml")
+    process = runner.begin("emulator", "--port", "0", *named, "--seed", "seed.yaml")
     try:
         strings = dict(_next_line(process).split("\t") for _ in range(len(NAMES) + 4))
         state = json.loads((runner.home / "state" / "sbpair" / "emulator.json").read_text(encoding="utf-8"))
@@ -272,7 +272,7 @@ def test_a_port_in_use_is_named(sbpair: Sbpair) -> None:
 
 
 def test_a_second_emulator_says_that_local_means_the_first(world: Sbpair) -> None:
-    process = world.start("emulator", "--port", "0")
+    process = world.begin("emulator", "--port", "0")
     try:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("local-primary\t")

@@ -151,7 +151,7 @@ class Place:
             f"{queue}.jsonl",
         )
         with (self.folder / "log").open("a") as log:
-            return self.runner.start(*words, "--yes", "-o", "json", *more, stderr=log)
+            return self.runner.begin(*words, "--yes", "-o", "json", *more, stderr=log)
 
     def recorded_bytes(self, queue: str) -> int:
         ledger = self.folder / f"{queue}.jsonl"

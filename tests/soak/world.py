@@ -60,7 +60,7 @@ class Side:
     def start(self) -> None:
         port, admin = map(str, self._ports)
         arguments = ("--namespace", self.name, "--port", port, "--admin-port", admin, "--data-dir", str(self._data))
-        process = self._runner.start("emulator", *arguments, "--seed", str(self._seed), stderr=subprocess.DEVNULL)
+        process = self._runner.begin("emulator", *arguments, "--seed", str(self._seed), stderr=subprocess.DEVNULL)
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, "the embedded namespace did not start"
@@ -199,7 +199,7 @@ class World:
     def start(self, command: str, *options: str, ledger: Path | None = None) -> "subprocess.Popen[str]":
         arguments = (command, PAIR, "--ledger", str(ledger or self.ledger), "-o", "json", *options)
         with (self.folder / "talk.log").open("a") as talk:
-            return self.runner.start(*arguments, stderr=talk)
+            return self.runner.begin(*arguments, stderr=talk)
 
     def end(self, process: "subprocess.Popen[str]", how: str, number: signal.Signals | None) -> float:
         """End a process (None: it ends by itself); the seconds that took."""

@@ -97,7 +97,7 @@ def test_what_a_geo_dr_failover_left_behind_comes_home_by_what_the_tool_prints(w
     assert "--plan" in line
     ledger = runner.home / "evacuate-local-primary-local-secondary.jsonl"
     for lines in KILLED_AFTER:
-        killed = runner.start(*line, "--yes", "--rate", "50")
+        killed = runner.begin(*line, "--yes", "--rate", "50")
         until(lambda least=lines: ledger.exists() and ledger.read_bytes().count(b"\n") >= least, killed)  # type: ignore[misc]
         killed.send_signal(signal.SIGKILL)
         killed.communicate()

@@ -150,8 +150,8 @@ def test_two_operators_drain_at_once_and_one_is_killed(world: World) -> None:
     world.backlog_queues(range(CONFIGURED), lock_seconds=20)  # what the killed one holds is waited for
     world.destination("orders")
     ids = world.strand("orders", 2000, queues=range(CONFIGURED))
-    one = world.runner.start("drain", "local", "--rate", "300")
-    other = world.runner.start("drain", "local", "--rate", "300", "-o", "json")
+    one = world.runner.begin("drain", "local", "--rate", "300")
+    other = world.runner.begin("drain", "local", "--rate", "300", "-o", "json")
     until(lambda: len(world.arrived("orders")) >= 300)
     one.send_signal(signal.SIGKILL)
     one.communicate(timeout=LIMIT_SECONDS)
@@ -168,7 +168,7 @@ def test_what_a_killed_drain_may_have_sent_is_looked_for_and_not_sent_twice(worl
     world.backlog_queues(range(CONFIGURED), lock_seconds=10)
     world.destination("orders")
     ids = world.strand("orders", 600, queues=range(CONFIGURED))
-    drain = world.runner.start("drain", "local", "--rate", "150", "--ledger", "killed.jsonl")
+    drain = world.runner.begin("drain", "local", "--rate", "150", "--ledger", "killed.jsonl")
     until(lambda: len(world.arrived("orders")) >= 150)
     drain.send_signal(signal.SIGKILL)
     drain.communicate(timeout=LIMIT_SECONDS)
@@ -193,7 +193,7 @@ def test_neither_is_what_another_command_may_have_sent(world: World, verb: str) 
         words = ["restore", "kept", "--pair", "local"]
         assert world("sbpair drain local --archive kept").code == 0
     words += ["--ledger", "killed.jsonl", "--yes"]
-    killed = world.runner.start(*words, "--rate", "150")
+    killed = world.runner.begin(*words, "--rate", "150")
     until(lambda: len(world.arrived("orders")) >= 150)
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=LIMIT_SECONDS)
@@ -217,7 +217,7 @@ def _without_answers(ledger: Path) -> int:
 def test_a_running_syphon_finds_the_queues_that_another_application_makes(world: World) -> None:
     world.backlog_queues(range(CONFIGURED))
     world.destination("orders")
-    syphon = world.runner.start("syphon", "local", "--poll", "2s", "-o", "json")
+    syphon = world.runner.begin("syphon", "local", "--poll", "2s", "-o", "json")
     try:
         ids = world.strand("orders", 2, queues=[0])
         await_arrival(world, ids)
@@ -245,7 +245,7 @@ def test_a_drain_goes_on_until_nothing_comes_and_takes_the_dead_letters_along(wo
     await_arrival(world, [])
     # Time enough to see that all has come and to strand more, however fast this machine is.
     idle = max(4, round(10 * (time.monotonic() - began)))
-    drain = world.runner.start("drain", "local", "--with-dlq", "--until-idle", f"{idle}s", "-o", "json")
+    drain = world.runner.begin("drain", "local", "--with-dlq", "--until-idle", f"{idle}s", "-o", "json")
     await_arrival(world, ids)
     late = world.strand("orders", 5, queues=[3])
     out, err = drain.communicate(timeout=LIMIT_SECONDS)
@@ -327,7 +327,7 @@ def test_three_in_the_morning(world: World) -> None:
     world.defer(3, 20)
     ids += world.strand("orders", NIGHT_MESSAGES, queues=range(12), sessions=24)
     invoices = world.strand("invoices/incoming", NIGHT_MESSAGES // 2, queues=range(12))
-    syphon = world.runner.start("syphon", "local", "--rate", "100")
+    syphon = world.runner.begin("syphon", "local", "--rate", "100")
     time.sleep(1)
     try:
         done = follow(world, "sbpair status local")

@@ -75,7 +75,7 @@ def test_a_dry_run_says_what_it_would_create_and_what_it_costs(pair: Sbpair) -> 
 
 
 def started(runner: Sbpair, *more: str) -> "subprocess.Popen[str]":
-    return runner.start("drill", "local", "orders", "--yes", *more)
+    return runner.begin("drill", "local", "orders", "--yes", *more)
 
 
 def wait_for(process: "subprocess.Popen[str]", words: str) -> None:
@@ -185,7 +185,7 @@ def test_the_matrix_is_proved(tmp_path: Path) -> None:
 
 
 def test_a_signal_in_an_outage_of_embedded_namespaces_removes_all_as_well(tmp_path: Path) -> None:
-    process = Sbpair(tmp_path).start("drill", "--embedded", "--messages", "16", "--fault", "disabled")
+    process = Sbpair(tmp_path).begin("drill", "--embedded", "--messages", "16", "--fault", "disabled")
     wait_for(process, "FAILED OVER")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=LIMIT_SECONDS)

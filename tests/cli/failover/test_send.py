@@ -175,7 +175,7 @@ def test_usage_errors(local: Sbpair, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_reading_and_tells_what_was_sent(local: Sbpair, number: int, code: int) -> None:
-    process = local.start("send", "local", "orders", "-o", "jsonl", stdin=subprocess.PIPE)
+    process = local.begin("send", "local", "orders", "-o", "jsonl", stdin=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("before the signal\n")
@@ -190,7 +190,7 @@ def test_a_signal_ends_the_reading_and_tells_what_was_sent(local: Sbpair, number
 
 def test_a_signal_ends_the_retries_of_a_message_that_is_not_taken(local: Sbpair, fault: Fault) -> None:
     fault(PRIMARY, "dark")
-    process = local.start("send", "local", "orders", "--failover-interval", "1h", stdin=subprocess.PIPE)
+    process = local.begin("send", "local", "orders", "--failover-interval", "1h", stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write("never taken\n")
     process.stdin.close()

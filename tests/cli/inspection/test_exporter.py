@@ -18,7 +18,7 @@ def exporting(runner: Sbpair, *arguments: str, code: int = 143) -> Iterator[Call
     """A running exporter; what it yields gets a page of it, `/metrics` once every source was read or found dark."""
     log = runner.home / "exporter.log"
     with log.open("w") as stderr:
-        process = runner.start("exporter", *arguments, "--listen", "127.0.0.1:0", "--interval", "1s", stderr=stderr)
+        process = runner.begin("exporter", *arguments, "--listen", "127.0.0.1:0", "--interval", "1s", stderr=stderr)
     try:
         url = until(lambda: (found := re.search(r"http://[\d.:]+", log.read_text())) and found[0], process)
 

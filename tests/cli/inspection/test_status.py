@@ -75,7 +75,7 @@ def test_watching_writes_a_line_a_look(provisioned: Sbpair) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_watching(provisioned: Sbpair, number: signal.Signals, code: int) -> None:
-    process = provisioned.start("status", "local", "--watch", "--interval", "10s")
+    process = provisioned.begin("status", "local", "--watch", "--interval", "10s")
     assert process.stdout is not None
     assert "messages=7" in process.stdout.readline()
     process.send_signal(number)

@@ -199,7 +199,7 @@ async def test_who_never_answers_is_given_up_sooner_than_who_is_busy(
 
 @pytest.mark.parametrize("line", ["cleanup environment --dry-run", "peek"])
 def test_a_silent_namespace_is_named_while_it_is_waited_for(mute: Sbpair, line: str) -> None:
-    process = mute.start(*line.split(), "--timeout", "4m")
+    process = mute.begin(*line.split(), "--timeout", "4m")
     assert process.stderr is not None
     said = []
     for text in process.stderr:

@@ -116,7 +116,7 @@ def test_a_session_that_waits_for_a_missing_message_is_stuck_and_can_be_let_go(
     record = {"session_id": "gap", "message_id": "second", "body": "2", "application_properties": stamp}
     assert replicated("send", "local", QUEUE, stdin=json.dumps(record) + "\n").code == 0
     consume = ("replicate", "consume", "local", QUEUE, *journal, "--exec", "true", "--lease", "1s", "--margin", "100ms")
-    stopped = replicated.start(*consume, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    stopped = replicated.begin(*consume, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     status = ("replicate", "status", *journal, "--stuck", "--lease", "1s", "--margin", "100ms")
     shown = until(lambda: (ran := replicated(*status)).code == 5 and ran)
     stopped.send_signal(signal.SIGTERM)

@@ -161,7 +161,7 @@ def test_a_plan_is_written_read_and_refused_once_an_entity_has_changed(made: Ent
 def killed_after_its_first_change(made: Entities, *more: str) -> None:
     log = made.runner.home / "killed.log"
     with log.open("wb") as err:
-        process = made.runner.start(*WORDS, *more, "--yes", stderr=err)
+        process = made.runner.begin(*WORDS, *more, "--yes", stderr=err)
     until(lambda: b"Created " in log.read_bytes(), process)
     process.kill()
     process.communicate()
@@ -192,7 +192,7 @@ def test_an_interrupted_evacuation_says_how_to_go_on_and_the_same_command_does(m
     sent = [f"a{n}" for n in range(300)]
     made.send_together("orders", messages("a", 300))
     ledger = made.runner.home / "evacuate-local-primary-local-secondary.jsonl"
-    process = made.runner.start(
+    process = made.runner.begin(
         *WORDS, "--rate", "10", "--reserve", "400", "--yes", "-o", "json"
     )  # half a minute's work
     try:
@@ -237,7 +237,7 @@ def test_a_follower_that_is_killed_goes_on_and_a_cut_over_beside_it_ends_it(made
 
     send(40)
     for _ in range(2):
-        process = made.runner.start(*WORDS, "--follow", "--yes", "-q")
+        process = made.runner.begin(*WORDS, "--follow", "--yes", "-q")
         until(lambda: ledger.exists() and there() >= sent, process)
         send(60)
         process.kill()
@@ -246,7 +246,7 @@ def test_a_follower_that_is_killed_goes_on_and_a_cut_over_beside_it_ends_it(made
     assert (refused.code, "--cut-over does it now" in refused.stderr) == (2, True)
     refused = made.runner(*WORDS, "--when-lag", "2s", "--rate", "5", "--yes")
     assert (refused.code, "--rate and --reserve are for what lies there" in refused.stderr) == (2, True)
-    process = made.runner.start(*WORDS, "--follow", "--yes", "-o", "json")
+    process = made.runner.begin(*WORDS, "--follow", "--yes", "-o", "json")
     until(lambda: there() == 2 * sent, process)
     send(30)
     until(lambda: there() == 2 * sent, process)
@@ -269,7 +269,7 @@ def test_a_follower_that_is_interrupted_prints_both_ways_on(made: Entities) -> N
     made.queue("orders")
     log = made.runner.home / "followed.log"
     with log.open("wb") as err:
-        process = made.runner.start(*WORDS, "--follow", "--yes", stderr=err)
+        process = made.runner.begin(*WORDS, "--follow", "--yes", stderr=err)
     until(lambda: b"Created " in log.read_bytes(), process)
     made.send("orders", *messages("a", 2))
     until(lambda: len(made.ids("orders", Side.SECONDARY)) == 2, process)
@@ -294,7 +294,7 @@ def test_what_was_held_for_a_subscription_is_handed_to_it_alone_though_the_first
     words = shlex.split(line.partition("alone: sbpair ")[2])
     assert words[-1] == "--delete-empty"
     german, held = "news/Subscriptions/german", f"{HELD}/topics/news/german"
-    process = made.runner.start(*words, "--rate", "20", "--yes", "-q")
+    process = made.runner.begin(*words, "--rate", "20", "--yes", "-q")
     until(lambda: len(made.ids(german, Side.SECONDARY)) >= 10, process)
     process.kill()
     process.communicate()

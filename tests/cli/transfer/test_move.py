@@ -80,7 +80,7 @@ def test_until_idle_takes_what_comes_later_too(made: Entities, sessions: bool) -
     ]
     until_idle = ("move", queue, other, "--yes", "-o", "json", "--until-idle")
     made.send(queue, *sent[:2])
-    process = made.runner.start(*until_idle, "2m", "--limit", "4", stderr=subprocess.DEVNULL)
+    process = made.runner.begin(*until_idle, "2m", "--limit", "4", stderr=subprocess.DEVNULL)
     until(lambda: len(made.ids(other)) == 2)
     made.send(queue, *sent[2:])
     report = json.loads(process.communicate(timeout=LIMIT_SECONDS)[0])["data"]

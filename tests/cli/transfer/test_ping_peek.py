@@ -264,7 +264,7 @@ def test_prometheus_has_quantiles_and_the_time_of_success(backlog: Sbpair) -> No
 
 def test_a_signal_ends_ping_with_130_or_143(backlog: Sbpair) -> None:
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        process = backlog.start("ping", "local", QUEUE.format(0), "-c", "1000", "--interval", "1s", "-v")
+        process = backlog.begin("ping", "local", QUEUE.format(0), "-c", "1000", "--interval", "1s", "-v")
         assert process.stderr is not None
         process.stderr.readline()
         time.sleep(0.5)

@@ -25,7 +25,7 @@ class Service:
         self.log = runner.home / f"syphon-{time.monotonic_ns()}.log"
         with self.log.open("w") as stderr:
             common = ("-o", "json", "--log-format", "json", "--metrics-port", "0")
-            self.process = runner.start("syphon", "local", *common, *arguments, stderr=stderr)
+            self.process = runner.begin("syphon", "local", *common, *arguments, stderr=stderr)
         self.url = ""
 
     def __enter__(self) -> "Service":
