@@ -85,6 +85,9 @@ LONGEST = (
 )
 """Files of about half a minute and more, the longest first, as the suite's own list of durations has them."""
 
+APART = ("tests/test_readme.py", "tests/stories/test_recovery.py", "tests/soak/test_clients.py")
+"""Those of them whose tests share nothing: any worker takes the next one."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist belongs to the run that has started it
@@ -124,8 +127,9 @@ def shares_spark(file: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadfile`, but for the files that share Spark: dealt out one by one they would have a JVM started on each
-    worker, which takes ten seconds of a processor and 600 MB before the first test."""
+    """`--dist loadfile`, but test by test where tests share nothing, and as one the files that share Spark: dealt out
+    one by one they would have a JVM started on each worker, which takes ten seconds of a processor and 600 MB before
+    the first test."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -133,6 +137,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
+            if file in APART:
+                return nodeid
             return "tests/pipeline with Spark" if shares_spark(file) else file
 
     return Scheduling(config, log)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.pipeline.spark.java import find_java, launcher_home
+from tests.cli.forked import FORKS, SERVER
 from tests.core.failover.drawn import diagram, error_table
 from tests.readme import PATIENT, README, ROOT, STORIES, WORLDS, blocks
 from tests.survivors import mark
@@ -23,13 +24,13 @@ from tests.waiting import LIMIT_SECONDS
 class Reader:
     """Somebody who pastes one block after another into one shell, with a folder and a home that were empty before."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Path = Path(sys.executable).parent) -> None:
         self.folder = folder
         self.others: list[subprocess.Popen[str]] = []
         self._exported = folder / ".exported"
         self._exported.write_text("", encoding="utf-8")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_THE_READERS)}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+        path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), kept["PATH"]])
         java = str(launcher_home(find_java(), folder / "java"))  # that of the extra where the machine has none
         self.environment = kept | PATIENT | {"HOME": str(folder), "PATH": path, "JAVA_HOME": java}
 
@@ -80,8 +81,11 @@ _NOT_THE_READERS = ("SBPAIR_", "XDG_", "GITHUB_", "CONTOSO_")
 
 
 @pytest.fixture
-def stranger(tmp_path: Path) -> Iterator[Reader]:
-    reader = Reader(tmp_path)
+def stranger(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Reader]:
+    """One who reads the README has `sbpair` as it is installed. The commands of the other pages, a hundred, are forked
+    on the shell's streams: that it starts is proven by then."""
+    installed = not FORKS or "[README]" in request.node.name
+    reader = Reader(tmp_path) if installed else Reader(tmp_path, SERVER.folder())
     try:
         yield reader
     finally:

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -31,12 +32,39 @@ _MOST_REQUEST_BYTES = 4 * 1024 * 1024
 # The side of the tests.
 
 
+_PROGRAM = """\
+#!{python} -IS
+import json, os, signal, socket, sys
+words = sys.argv[1:]
+if next((one for one in words if not one.startswith("-")), "") in ("pipeline", "demo", "emulator"):
+    os.execv({python!r}, [{python!r}, "-m", "sbpair", *words])
+door = socket.socket(socket.AF_UNIX)
+door.connect({door!r})
+said, theirs = socket.socketpair()
+text = json.dumps(dict(arguments=words, code=None, env=dict(os.environ), cwd=os.getcwd())).encode()
+socket.send_fds(door, [len(text).to_bytes(8, "big")], [0, 1, 2, theirs.fileno()])
+door.sendall(text)
+theirs.close()
+lines = said.makefile("r")
+process = int(lines.readline().split()[1])
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, _: os.kill(process, number))
+code = int(lines.readline().split()[1])
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
 class ForkServer:
     """One server process for this test process, started when it is first needed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._door = socket.socket(socket.AF_UNIX)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._lock = threading.Lock()
 
     def run(
@@ -83,10 +111,18 @@ class ForkServer:
 
     def _started(self) -> socket.socket:
         if self._socket is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="sbpair-")
+            atexit.register(self._folder.cleanup)
+            place, program = Path(self._folder.name) / "door", Path(self._folder.name) / "sbpair"
+            self._door.bind(str(place))
+            self._door.listen(100)
+            program.write_text(_PROGRAM.format(python=sys.executable, door=str(place)), encoding="utf-8")
+            program.chmod(0o700)
             ours, theirs = socket.socketpair()
+            given = theirs.fileno(), self._door.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"from tests.cli.forked import serve; serve({theirs.fileno()})"],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-c", f"from tests.cli.forked import serve; serve(*{given})"],
+                pass_fds=given,
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
@@ -96,6 +132,14 @@ class ForkServer:
             self._socket = ours
             atexit.register(self.close)
         return self._socket
+
+    def folder(self) -> Path:
+        """A folder for PATH, where `sbpair` is a program that has the server fork one on its own streams, and passes
+        signals and the exit code on. A shell starts that in a tenth of the time."""
+        with self._lock:
+            self._started()
+        assert self._folder is not None
+        return Path(self._folder.name)
 
     def close(self) -> None:
         if self._socket is not None and self._process is not None:
@@ -213,25 +257,44 @@ def _with_plain_ends(text: str) -> str:
 # The side of the server: one thread, so that its copies begin in order.
 
 
-def serve(descriptor: int) -> None:
+def serve(descriptor: int, door_descriptor: int) -> None:
     """Fork a process for every request, until the other side has gone."""
     _import_everything()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the tests' terminal is theirs
-    requests = socket.socket(fileno=descriptor)
+    requests, door = socket.socket(fileno=descriptor), socket.socket(fileno=door_descriptor)
+    callers: dict[socket.socket, int] = {}
+    """Programs of `folder`, each with its process; one that is killed takes that along."""
     running: dict[int, tuple[int, socket.socket]] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(requests, selectors.EVENT_READ)
+        selector.register(door, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
-                if key.fileobj is requests:
-                    head, given, _, _ = socket.recv_fds(requests, 8, 4)
-                    if not head:
+                if key.fileobj is door:
+                    caller, _ = door.accept()
+                    callers[caller] = 0
+                    selector.register(caller, selectors.EVENT_READ)
+                elif isinstance(key.fileobj, socket.socket):
+                    asks = key.fileobj
+                    head, given, _, _ = socket.recv_fds(asks, 8, 4)
+                    if not head and asks is requests:
                         return
-                    request = json.loads(_exactly(requests, int.from_bytes(head, "big")))
+                    if not head:
+                        process = callers.pop(asks)
+                        if any(process == one for one, _ in running.values()):
+                            os.kill(process, signal.SIGKILL)
+                        selector.unregister(asks)
+                        asks.close()
+                        continue
+                    request = json.loads(_exactly(asks, int.from_bytes(head, "big")))
                     *streams, status_fd = given
-                    process = _forked(request, streams, [requests.fileno(), *running, status_fd])
+                    foreign = [requests.fileno(), door.fileno(), *(one.fileno() for one in callers), *running]
+                    process = _forked(request, streams, [*foreign, status_fd])
+                    if asks in callers:
+                        callers[asks] = process
                     status = socket.socket(fileno=status_fd)
-                    status.sendall(f"began {process}\n".encode())
+                    with contextlib.suppress(OSError):
+                        status.sendall(f"began {process}\n".encode())
                     watched = os.pidfd_open(process)
                     running[watched] = process, status
                     selector.register(watched, selectors.EVENT_READ)

@@ -301,16 +301,16 @@ def test_keys_stay_the_same_while_letters_come_and_go() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_hundred_thousand_letters_take_less_than_a_minute() -> None:
+def test_twenty_thousand_letters_take_less_than_twelve_seconds() -> None:
     letters = corpus(2000, 7)
     began = time.process_time()
     counter = CauseCounter()
-    for _ in range(50):
+    for _ in range(10):
         for entity, _, received in letters:
             counter.add(entity, received, describe(received.payload))
-    assert counter.messages == 100_000
+    assert counter.messages == 20_000
     assert counter.causes("contoso", None)
-    assert time.process_time() - began < 60
+    assert time.process_time() - began < 12
 
 
 def test_a_text_is_told_with_stars_for_what_differs() -> None:
