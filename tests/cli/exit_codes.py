@@ -662,7 +662,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
     ),
     "pipeline trend": _local(
         "pipeline trend",
-        Proven("pipeline/test_trend.py::test_the_command_needs_no_java"),
+        Proven("core/inspection/test_trend.py::test_the_command_needs_no_java"),
         arguments="nowhere",
         usage=Run("pipeline trend nowhere"),
     ),
