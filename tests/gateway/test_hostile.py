@@ -177,9 +177,13 @@ def remembered(gateway: Running) -> int:
 
 
 def test_a_client_that_goes_leaves_nothing_at_the_primary(world: World, gateway: Running) -> None:
-    queue = world.emulator.namespace("contoso").get_queue("orders")
+    """Neither its link nor the gateway's connection for it, of which each watches the keys there."""
+    namespace = world.emulator.namespace("contoso")
+    queue = namespace.get_queue("orders")
     assert queue is not None
+    before = len(namespace.key_watchers)
     with signed_in(gateway) as client:
         client.sendall(frame(attach("orders")))
         wait_until(lambda: len(queue.links) == 1)
-    wait_until(lambda: len(queue.links) == 0)
+        assert len(namespace.key_watchers) > before
+    wait_until(lambda: (len(queue.links), len(namespace.key_watchers)) == (0, before))

@@ -183,3 +183,14 @@ async def test_a_settlement_is_a_use_of_a_queue(bench):
     assert bench.namespace.find("orders") is queue
     bench.clock.advance(100)
     assert bench.namespace.find("orders") is None
+
+
+async def test_a_dead_letter_that_expires_is_gone(make_bench):
+    """Where the law against it does not hold: there is no other place for it."""
+    bench = make_bench(laws={"None": "lax"})
+    queue = bench.queue(dead_lettering_on_message_expiration=True)
+    bench.send(queue, "a", ttl=10)
+    queue.main.dead_letter(bench.receive(queue, 1).token, "why", None)
+    bench.clock.advance(10)
+    assert bench.receive(queue.dead_letters).texts == []
+    assert queue.counts().total == 0
