@@ -187,7 +187,7 @@ async def test_a_settlement_is_a_use_of_a_queue(bench):
 
 async def test_a_dead_letter_that_expires_is_gone(make_bench):
     """Where the law against it does not hold: there is no other place for it."""
-    bench = make_bench(laws={"None": "lax"})
+    bench = make_bench(laws={"dead-letters-never-expire": "lax"})
     queue = bench.queue(dead_lettering_on_message_expiration=True)
     bench.send(queue, "a", ttl=10)
     queue.main.dead_letter(bench.receive(queue, 1).token, "why", None)
