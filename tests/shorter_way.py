@@ -1,8 +1,9 @@
 """The drain's shorter way beside the long one, on random messages and frames: `python -m tests.shorter_way --cases N`.
 
 Most messages are read and restored in one walk (`sbpair.core.rewrite`) and taken off the wire past the SDK
-(`frames.whole_transfer`); every other goes the long way. Whatever a broker or a producer writes, both have to say and
-make the same, byte by byte. The seed is printed; with `--seed` the same cases come again. A share runs in the suite.
+(`amqp.frames.whole_transfer`); every other goes the long way. Whatever a broker or a producer writes, both have to
+say and make the same, byte by byte. The seed is printed; with `--seed` the same cases come again. A share runs in the
+suite.
 """
 
 import argparse
@@ -23,11 +24,12 @@ from azure.servicebus._pyamqp.aio._session_async import Session
 
 from sbpair.amqp import sections
 from sbpair.amqp.encoding import encode
+from sbpair.amqp.frames import whole_transfer
 from sbpair.amqp.performatives import TRANSFER
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import AmqpError, Described, Int, Long, Symbol, Timestamp, Uint
 from sbpair.azure import frames, wire
-from sbpair.azure.frames import to_received
+from sbpair.azure.receiver import to_received
 from sbpair.core.errors import MessageError
 from sbpair.core.message import PING_CONTENT_TYPE, Received, TtlMode
 from sbpair.core.rewrite import as_usual
@@ -457,7 +459,7 @@ async def compare_frames(dice: Dice) -> str:
     for delivery_id in range(dice.randrange(1, 9)):
         at = delivery_id if not dice.rarely(0.1) else dice.choice((0, 255, 256, 2**31, 2**32 - 1))
         body = transfer(dice, at, more=dice.rarely(0.15))
-        tried += frames.whole_transfer(memoryview(body)) is not None
+        tried += whole_transfer(memoryview(body)) is not None
         channel = 1 if dice.rarely(0.03) else CHANNEL
         ends = [await taken_in(one, channel, body, shorter=one is short) for one in (short, long)]
         if ends[0] != ends[1] or short.counts() != long.counts() or short.arrived() != long.arrived():

@@ -5,6 +5,7 @@ deliveries with the same outcome become one disposition with a range, as long as
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from struct import Struct
 from typing import Final
 
@@ -136,6 +137,43 @@ def read_uint(body: Buffer, at: int) -> tuple[int | None, int]:
     if code == 0x40:
         return None, at + 1
     raise AmqpDecodeError(f"a number of a transfer is not of type {code:#x}")
+
+
+_BINARY_8 = 0xA0
+_TRANSFER_8 = b"\x00\x53\x14\xc0"
+_FLAGS = tuple(map(bytes, product((0x40, 0x42), (0x40, 0x42), (0x40, 0x41, 0x42))))
+_TRANSFER_FIELDS = {
+    message_format + bytes(flags) + rest: 11 if rest else 6
+    for message_format in (b"\x43", b"\x52\x00", b"\x70\x00\x00\x00\x00")
+    for flags in product((0x40, 0x41, 0x42), (0x40, 0x42))
+    for rest in (b"", *(b"\x40\x40" + flags for flags in _FLAGS))
+}
+"""How many fields a transfer has that goes on like this behind its tag: message format 0, settled or not, no more to
+come, and no state, not resumed, not aborted, if that is said at all."""
+
+
+def whole_transfer(body: memoryview) -> tuple[int, int, bytes, bytes] | None:
+    """A frame's body as (handle, delivery id, tag, payload), if it is a transfer in the form in which brokers write
+    most: all of one delivery in a frame. None for every other frame, and for what is cut short."""
+    if body[:4] != _TRANSFER_8:
+        return None
+    try:
+        end = 5 + body[4]
+        handle, position = read_uint(body, 6)
+        delivery_id, position = read_uint(body, position)
+        if body[position] != _BINARY_8:
+            return None
+        tag_end = position + 2 + body[position + 1]
+    except (IndexError, AmqpDecodeError):
+        return None
+    if (
+        handle is None
+        or delivery_id is None
+        or end > len(body)
+        or _TRANSFER_FIELDS.get(bytes(body[tag_end:end])) != body[5]
+    ):
+        return None
+    return handle, delivery_id, bytes(body[position + 2 : tag_end]), bytes(body[end:])
 
 
 class FrameBuffer:

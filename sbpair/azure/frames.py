@@ -3,19 +3,17 @@ schedule requests, dead-lettering. The frames themselves are those of `amqp.fram
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import product
 from typing import Any
 from uuid import UUID
 
 from sbpair.amqp import sections
 from sbpair.amqp.decoding import decode, skip
-from sbpair.amqp.frames import read_uint
 from sbpair.amqp.performatives import ERROR, REJECTED, perform
 from sbpair.amqp.sections import HeaderField, PropertyField, Section, section_bytes
 from sbpair.amqp.types import AmqpDecodeError, AmqpError, Described, MapPairs, Symbol, describe
 from sbpair.azure.errors import WireError
 from sbpair.core.message import Decoded, Received, State
-from sbpair.core.rewrite import MAX_DELIVERY_COUNT, MAX_SEQUENCE_NUMBER, read_delivered
+from sbpair.core.rewrite import MAX_DELIVERY_COUNT, MAX_SEQUENCE_NUMBER
 
 MESSAGE_FORMAT = 0
 BATCH_FORMAT = 0x80013700
@@ -29,17 +27,6 @@ _MAX_PERFORMATIVE_BYTES = 1 << 16
 """Far above any that a broker sends: the largest carry an error with its text."""
 _DESCRIPTOR = b"\x00\x53"
 _LIST_0, _LIST_8, _LIST_32 = 0x45, 0xC0, 0xD0
-_BINARY_8 = 0xA0
-_TRANSFER_8 = b"\x00\x53\x14\xc0"
-_FLAGS = tuple(map(bytes, product((0x40, 0x42), (0x40, 0x42), (0x40, 0x41, 0x42))))
-_FIELDS_OF = {
-    message_format + bytes(flags) + rest: 11 if rest else 6
-    for message_format in (b"\x43", b"\x52\x00", b"\x70\x00\x00\x00\x00")
-    for flags in product((0x40, 0x41, 0x42), (0x40, 0x42))
-    for rest in (b"", *(b"\x40\x40" + flags for flags in _FLAGS))
-}
-"""How many fields a transfer has that goes on like this behind its tag: message format 0, settled or not, no more to
-come, and no state, not resumed, not aborted, if that is said at all."""
 
 
 def rejected(reason: str, description: str) -> Described:
@@ -56,25 +43,6 @@ def rejected(reason: str, description: str) -> Described:
 def request_of(code: int, *fields: Any) -> bytes:
     """The message that asks the coordinator to declare a transaction (§4.5.2), or to end it (§4.5.3)."""
     return section_bytes(Section.VALUE, perform(code, list(fields)))
-
-
-def whole_transfer(body: memoryview) -> tuple[int, int, bytes, bytes] | None:
-    """A frame's body as (handle, delivery id, tag, payload), if it is a transfer in the form in which brokers write
-    most: all of one delivery in a frame. None for every other frame, and for what is cut short."""
-    if body[:4] != _TRANSFER_8:
-        return None
-    try:
-        end = 5 + body[4]
-        handle, position = read_uint(body, 6)
-        delivery_id, position = read_uint(body, position)
-        if body[position] != _BINARY_8:
-            return None
-        tag_end = position + 2 + body[position + 1]
-    except (IndexError, AmqpDecodeError):
-        return None
-    if handle is None or delivery_id is None or end > len(body) or _FIELDS_OF.get(bytes(body[tag_end:end])) != body[5]:
-        return None
-    return handle, delivery_id, bytes(body[position + 2 : tag_end]), bytes(body[end:])
 
 
 def performative_end(body: memoryview) -> int:
@@ -114,13 +82,13 @@ _PARTITION_KEY = Symbol("x-opt-partition-key")
 _STATE = Symbol("x-opt-message-state")
 _STATES = {1: State.DEFERRED, 2: State.SCHEDULED}
 _SHORT_DESCRIPTOR = b"\x00\x53"
-_UNREADABLE = (AmqpError, AttributeError, IndexError, OverflowError, TypeError, ValueError)
+UNREADABLE = (AmqpError, AttributeError, IndexError, OverflowError, TypeError, ValueError)
 """What reading raises where a section or a field is not of the kind it should be."""
 _PARTS = (Section.HEADER, Section.MESSAGE_ANNOTATIONS, Section.PROPERTIES)
 _NO_MAP: Mapping[Any, Any] = {}
 
 
-def to_received(payload: bytes, source: str, receipt: object = None, locked_until: float | None = None) -> Received:
+def read_received(payload: bytes, source: str, receipt: object = None, locked_until: float | None = None) -> Received:
     """A Received with what the broker wrote on the message; `locked_until` overrides (sessions, deferred messages).
 
     A payload that is no AMQP message still comes through, with sequence number 0 and nothing known: it is the
@@ -128,29 +96,11 @@ def to_received(payload: bytes, source: str, receipt: object = None, locked_unti
     """
     try:
         return _described(payload, source, receipt, locked_until)
-    except _UNREADABLE:
+    except UNREADABLE:
         return Received(payload=payload, sequence_number=0, source=source, locked_until=locked_until, receipt=receipt)
 
 
 def _described(payload: bytes, source: str, receipt: object, locked_until: float | None) -> Received:
-    if receipt is not None and (usual := read_delivered(payload)) is not None:
-        number, enqueued_at, until, delivery_count, head = usual
-        return Received(
-            payload,
-            number,
-            source,
-            head[4],
-            head[5],
-            None,
-            enqueued_at,
-            until if locked_until is None else locked_until,
-            delivery_count,
-            State.ACTIVE,
-            receipt,
-            None,
-            None,
-            head,
-        )
     found = _read(payload)
     header, annotations, properties = _parts(found)
     until = _seconds(annotations.get(_LOCKED_UNTIL)) if receipt is not None else None
@@ -196,7 +146,7 @@ def schedule_entry(payload: bytes) -> dict[str, Any]:
 def _placing(payload: bytes) -> tuple[Mapping[Any, Any], dict[int, Any]]:
     try:
         _, annotations, properties = _parts(_read(payload))
-    except _UNREADABLE:
+    except UNREADABLE:
         return _NO_MAP, {}
     wanted = (PropertyField.MESSAGE_ID, PropertyField.GROUP_ID)
     found = {int(index): sections.field(properties, index) for index in wanted}

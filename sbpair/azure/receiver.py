@@ -11,12 +11,12 @@ from uuid import UUID
 from sbpair.amqp.performatives import accepted, modified
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
-from sbpair.azure.frames import to_received
 from sbpair.azure.links import OPEN_SECONDS, Link
 from sbpair.azure.wire import Answer, Delivery, ManagementWire, ReceiverWire, Settling, Wire
 from sbpair.concurrency import each_answered, waiting
 from sbpair.core.errors import ArgumentRefusedError, LockLostError, ServiceError, SessionUnavailableError
-from sbpair.core.message import PARTITION_SHIFT, Disposition, Received
+from sbpair.core.message import PARTITION_SHIFT, Disposition, Received, State
+from sbpair.core.rewrite import read_delivered
 
 # Browsing in pages, complete on partitioned entities too.
 #
@@ -129,6 +129,33 @@ class Receipt:
         if self.delivery is None:
             return self.deferred_token
         return UUID(bytes_le=self.delivery.tag) if len(self.delivery.tag) == _TOKEN_BYTES else None
+
+
+def to_received(payload: bytes, source: str, receipt: object = None, locked_until: float | None = None) -> Received:
+    """As `frames.read_received`; most messages have the form that is read at a stretch."""
+    try:
+        usual = None if receipt is None else read_delivered(payload)
+    except frames.UNREADABLE:
+        usual = None
+    if usual is not None:
+        number, enqueued_at, until, delivery_count, head = usual
+        return Received(
+            payload,
+            number,
+            source,
+            head[4],
+            head[5],
+            None,
+            enqueued_at,
+            until if locked_until is None else locked_until,
+            delivery_count,
+            State.ACTIVE,
+            receipt,
+            None,
+            None,
+            head,
+        )
+    return frames.read_received(payload, source, receipt, locked_until)
 
 
 class AzureReceiver:

@@ -35,7 +35,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from sbpair.amqp.encoding import encode
-from sbpair.amqp.frames import FrameBuffer, FramingError, Outbox, ids_between, transfers
+from sbpair.amqp.frames import FrameBuffer, FramingError, Outbox, ids_between, transfers, whole_transfer
 from sbpair.amqp.performatives import (
     COORDINATOR,
     DECLARE,
@@ -746,7 +746,7 @@ class ReceiverWire(Wire):
         """A message in one frame, on the entity's link: what the SDK's connection, session and this link's hook would
         do, in a fourth of the time. Whatever is not as usual is left to them."""
         link = self._link
-        if link is None or self._assembly is not None or (found := frames.whole_transfer(body)) is None:
+        if link is None or self._assembly is not None or (found := whole_transfer(body)) is None:
             return False
         handle, delivery_id, tag, payload = found
         session = link._session

@@ -22,6 +22,13 @@ ANSWER_SECONDS = 0.5
 """So long connections outlive a promotion: the request for it, which may be on one of them, is answered first."""
 
 
+def mailboxes(namespace: "Namespace") -> list[Mailbox]:
+    """All of a namespace."""
+    entities: list[MessageEntity] = list(namespace.queues())
+    entities += [one for topic in namespace.topics() for one in topic.subscriptions.values()]
+    return [box for entity in entities for box in entity.mailboxes]
+
+
 class GeoReplication:
     """Stands before a namespace's journal, and knows how to take back what was noted within the lag."""
 
@@ -31,7 +38,7 @@ class GeoReplication:
         self.journal = namespace.journal
         self._places: dict[int, tuple[Mailbox, Message, State]] = {}
         self._tail: deque[tuple[float, Callable[[], None]]] = deque()
-        for box in self._mailboxes():
+        for box in mailboxes(self._namespace):
             for message in box.log:
                 self._places[id(message)] = (box, message, message.state)
 
@@ -80,13 +87,8 @@ class GeoReplication:
 
     def _cut(self) -> None:
         self._namespace.faults.remove(self._namespace.faults.add("drop"))
-        for box in self._mailboxes():
+        for box in mailboxes(self._namespace):
             box.free_all()
-
-    def _mailboxes(self) -> list[Mailbox]:
-        entities: list[MessageEntity] = list(self._namespace.queues())
-        entities += [one for topic in self._namespace.topics() for one in topic.subscriptions.values()]
-        return [box for entity in entities for box in entity.mailboxes]
 
     def _note(self, take_back: Callable[[], None]) -> None:
         self._catch_up()

@@ -27,7 +27,7 @@ from sbpair.emulator.entities import (
     target_path,
 )
 from sbpair.emulator.filters import Rule
-from sbpair.emulator.geo_replication import GeoReplication
+from sbpair.emulator.geo_replication import GeoReplication, mailboxes
 from sbpair.emulator.keys import KeySource, random_keys
 from sbpair.emulator.laws import Laws
 from sbpair.emulator.throttling import Throttling
@@ -161,11 +161,9 @@ class Namespace:
 
     def _faults_changed(self, begun: ActiveFault | None) -> None:
         """Partitions may have come back."""
-        for entity in self._entities.values() if begun is None else ():
-            if entity.numbering.partitioned:
-                holders = [entity] if isinstance(entity, Queue) else entity.subscriptions.values()
-                for mailbox in (mailbox for holder in holders for mailbox in holder.mailboxes):
-                    mailbox.resume()
+        for box in mailboxes(self) if begun is None else ():
+            if box.entity.is_partitioned:
+                box.resume()
 
     # -- keys
 
@@ -228,10 +226,6 @@ class Namespace:
         """Make a topic; see `create`."""
         return cast(Topic, self.create(path, description or TopicDescription(), named=named))
 
-    def update_topic(self, path: str, description: TopicDescription, *, named: Collection[str] = ()) -> Topic:
-        """See `update`."""
-        return cast(Topic, self.update(path, description, named=named))
-
     def delete_topic(self, path: str) -> None:
         """Delete a topic and its subscriptions. Raises EntityError 404."""
         self._drop(self._existing(path, Topic))
@@ -263,11 +257,6 @@ class Namespace:
         """Delete a queue or topic, whichever is there. Raises EntityError 404."""
         found = self.find(path)
         self._drop(self._existing(path, Queue if found is None else type(found)))
-
-    def clear(self) -> None:
-        """Delete every queue and topic."""
-        for entity in list(self._entities.values()):
-            self._drop(entity)
 
     # -- subscriptions
 
@@ -334,24 +323,22 @@ class Namespace:
         """Add a rule. Raises EntityError 400 for text that cannot be parsed, 409 for a taken name."""
         owner = self._existing_subscription(topic, subscription)
         owner.add_rule(name, description)
-        return self._with_rules(owner, name)
+        self._kept(owner)
+        return owner.rule(name)
 
     def update_rule(self, topic: str, subscription: str, name: str, description: RuleDescription) -> Rule:
         """Replace a rule's filter and action; its creation time stays. Raises EntityError 404 or 400."""
         owner = self._existing_subscription(topic, subscription)
         old = owner.rule(name)
         owner.set_rule(Rule(old.name, validation.rule(self.laws, description), old.created_at))
-        return self._with_rules(owner, name)
+        self._kept(owner)
+        return owner.rule(name)
 
     def delete_rule(self, topic: str, subscription: str, name: str) -> None:
         """Remove a rule; a subscription without rules matches nothing. Raises EntityError 404."""
         owner = self._existing_subscription(topic, subscription)
         del owner.rules[owner.rule(name).name.lower()]
         self._kept(owner)
-
-    def _with_rules(self, owner: Subscription, name: str) -> Rule:
-        self._kept(owner)
-        return owner.rule(name)
 
     # -- for the broker's own parts
 
@@ -365,12 +352,6 @@ class Namespace:
             self.delete_subscription(entity.topic.path, entity.name)
         elif isinstance(entity, Queue | Topic) and self._entities.get(entity.path.lower()) is entity:
             self._drop(entity)
-
-    def expire_due(self) -> None:
-        """Drop what has expired now: the service does when somebody receives, or some time later."""
-        subscriptions = [one for topic in self.topics() for one in topic.subscriptions.values()]
-        for entity in (*self.queues(), *subscriptions):
-            entity.main.expire_due()
 
     def close(self) -> None:
         """End all timers and the store; the namespace is of no use afterwards."""
@@ -443,6 +424,19 @@ class Namespace:
         if subscription is None:
             raise not_found(f"The messaging entity '{topic}/Subscriptions/{name}' could not be found.")
         return subscription
+
+
+def delete_all(namespace: Namespace) -> None:
+    """Delete every queue and topic."""
+    for entity in list(namespace.all_entities()):
+        namespace.delete(entity.path)
+
+
+def expire_due(namespace: Namespace) -> None:
+    """Drop what has expired now: the service does when somebody receives, or some time later."""
+    subscriptions = [one for topic in namespace.topics() for one in topic.subscriptions.values()]
+    for entity in (*namespace.queues(), *subscriptions):
+        entity.main.expire_due()
 
 
 def new_auth_rule(name: str, rights: Collection[str], *, keys: tuple[str, str] | None = None) -> AuthorizationRule:

@@ -27,7 +27,7 @@ from sbpair.emulator.broker.messages import Message, State, as_mapping
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
-from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.namespace import Namespace, delete_all, expire_due
 from sbpair.emulator.outgoing import payload
 from sbpair.emulator.seed import only, plant
 from sbpair.emulator.server import Emulator, NamespaceConfig
@@ -384,7 +384,7 @@ class EmbeddedNamespace:
 
         def reset(namespace: Namespace) -> None:
             namespace.faults.clear()
-            namespace.clear()
+            delete_all(namespace)
             self._taken_in.clear()
 
         self.call(reset)
@@ -398,7 +398,7 @@ class EmbeddedNamespace:
 
         def advance(namespace: Namespace) -> None:
             self._clock.advance(ahead.total_seconds())
-            namespace.expire_due()  # a test has no later
+            expire_due(namespace)  # a test has no later
 
         self.call(advance)
 

@@ -18,10 +18,10 @@ from sbpair.amqp.performatives import BEGIN, CLOSE, OPEN, perform
 from sbpair.amqp.sections import PropertyField, Section
 from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Ubyte, Uint, Ulong, Ushort
 from sbpair.azure.administration import DataPlaneAdmin
-from sbpair.azure.frames import to_received
 from sbpair.azure.http import MOST_ANSWER_BYTES
 from sbpair.azure.management import ArmAdmin
 from sbpair.azure.messaging import AzureMessaging
+from sbpair.azure.receiver import to_received
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.core.entities import QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import SbpairError, ServiceError

@@ -13,8 +13,8 @@ from sbpair.amqp.types import Int, Long, Symbol, Timestamp, Uint, Ulong
 from sbpair.azure.administration import bare_path, configured_size, entity_status
 from sbpair.azure.atom import seconds_of
 from sbpair.azure.connect import chosen_plane, make_admin, make_messaging
-from sbpair.azure.frames import batch, schedule_entry, to_received
-from sbpair.azure.receiver import Browser
+from sbpair.azure.frames import batch, schedule_entry
+from sbpair.azure.receiver import Browser, to_received
 from sbpair.core.access import AuthMethod, ControlPlane, NamespaceAccess, Secret
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.message import Received, State

@@ -31,7 +31,7 @@ from sbpair.amqp.types import (
     Ushort,
     same,
 )
-from sbpair.azure.frames import to_received
+from sbpair.azure.receiver import to_received
 from sbpair.core.errors import MalformedMessageError, MessageError, ReservedPropertyError
 from sbpair.core.rewrite import LAST_MS, as_usual, for_backlog, for_primary, strip_broker_annotations
 from sbpair.core.transfer.state import Forward

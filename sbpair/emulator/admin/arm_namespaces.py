@@ -21,7 +21,7 @@ from sbpair.emulator.admin.arm_models import (
 from sbpair.emulator.admin.calls import Call, Reply, json_reply, listed, method_not_allowed, only
 from sbpair.emulator.geo_recovery import ALONE, PRIMARY, SECONDARY
 from sbpair.emulator.geo_recovery import wrong_state as _wrong_state
-from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.namespace import Namespace, delete_all
 from sbpair.engine.errors import bad_request, not_found
 from sbpair.service import Tier
 
@@ -124,7 +124,7 @@ class NamespaceResources:
     def _delete(self) -> Reply:
         if self.facts.deleted:
             return Reply(204)
-        self.namespace.clear()
+        delete_all(self.namespace)
         self.namespace.disaster_recovery_configs.clear()
         self.facts.deleted = True
         return Reply(200)

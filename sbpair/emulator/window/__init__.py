@@ -26,7 +26,7 @@ from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.messages import Message, parse
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
-from sbpair.emulator.namespace import Namespace
+from sbpair.emulator.namespace import Namespace, expire_due
 from sbpair.emulator.outgoing import payload
 from sbpair.engine.clock import AdvancingClock
 from sbpair.engine.errors import BrokerError, EmulatorError, EntityError
@@ -202,7 +202,7 @@ class Window:
         seconds = _seconds(asked, "seconds")
         clock.advance(seconds)
         for name in self._emulator.names:
-            self._emulator.namespace(name).expire_due()
+            expire_due(self._emulator.namespace(name))
         return {}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sbpair.amqp import sections
 from sbpair.amqp.types import Long, Symbol, Timestamp
-from sbpair.azure.frames import to_received
+from sbpair.azure.receiver import to_received
 from sbpair.cli.failover.records import InputFormat, to_payload
 from sbpair.cli.inspection.saved import digest_of, read_plans
 from sbpair.core.errors import SbpairError

@@ -261,7 +261,7 @@ async def test_topic_settings(bench):
     topic = bench.namespace.create_topic("t", TopicDescription(enable_partitioning=True, max_size_in_megabytes=2048))
     assert topic.description.max_size_in_megabytes == 32768
     changed = dataclasses.replace(topic.description, requires_duplicate_detection=True)
-    assert refused(bench.namespace.update_topic, "t", changed) == (400, 40000)
+    assert refused(bench.namespace.update, "t", changed) == (400, 40000)
     bench.namespace.create_subscription("t", "s")
     sessions = SubscriptionDescription(requires_session=True)
     assert refused(bench.namespace.update_subscription, "t", "s", sessions) == (400, 40000)
