@@ -188,11 +188,6 @@ def test_lines_from_before_the_chain_are_said_to_be_not_chained_and_are_covered_
             assert faults(changed + behind), place
 
 
-def test_of_lines_without_a_chain_nobody_can_say_that_their_run_has_no_end() -> None:
-    _, told = read(b"".join(entry(number).line(WAY) for number in range(3)))
-    assert not any("the last run has no end" in note for note in told.notes())
-
-
 def test_ledgers_that_were_put_together_are_counted() -> None:
     for lines in SHAPES.values():
         whole = b"".join(lines)
