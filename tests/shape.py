@@ -21,23 +21,23 @@ from typing import Any
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "sbpair"
 
-LINES = 107_500
+LINES = 106_700
 ROOMS = {
     "": 1_680,
-    "amqp": 1_690,
-    "azure": 5_430,
-    "cli": 17_330,
-    "clients": 2_140,
-    "core": 22_330,
-    "emulator": 14_010,
-    "engine": 5_020,
-    "gateway": 3_380,
-    "journal": 610,
-    "operations": 7_230,
-    "pipeline": 9_900,
-    "render": 3_190,
-    "runtime": 10_840,
-    "settings": 1_810,
+    "amqp": 2_220,
+    "azure": 5_220,
+    "cli": 17_270,
+    "clients": 2_150,
+    "core": 22_650,
+    "emulator": 13_870,
+    "engine": 4_570,
+    "gateway": 3_330,
+    "journal": 620,
+    "operations": 7_520,
+    "pipeline": 9_770,
+    "render": 3_210,
+    "runtime": 10_550,
+    "settings": 1_820,
     "sqlfilter": 1_170,
 }
 """Lines of each room, a hundredth more than they had when this was set; "" are the modules that stand in none."""
