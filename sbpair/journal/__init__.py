@@ -3,12 +3,11 @@
 
 import os
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from sbpair.core.errors import JournalError, UsageError
+from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
-from sbpair.ports import Entry, Journal
+from sbpair.ports import Journal
 
 FORMS = "sqlite:FILE or cosmos:https://ACCOUNT.documents.azure.com/DATABASE/CONTAINER"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -54,14 +53,3 @@ def _cosmos_parts(text: str) -> tuple[str, str, str]:
     if not parts.hostname or len(names) != 2 or not safe or parts.query:
         raise no_journal
     return f"{parts.scheme}://{parts.netloc}", names[0], names[1]
-
-
-def checked_entry(journal: str, kind: Any, key: Any, document: Any, version: Any) -> Entry:
-    """An entry as it comes from a store that others write to as well.
-
-    Raises:
-        JournalError: the store holds something else under that key.
-    """
-    if not isinstance(document, dict) or not all(isinstance(text, str) for text in (kind, key, version)):
-        raise JournalError(f"An entry of the journal {journal} is not an sbpair entry: it cannot be read.")
-    return Entry(kind, key, document, version)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from sbpair.core.errors import JournalConflictError, JournalError, JournalUnavailableError
 from sbpair.files import make_private_file
-from sbpair.journal import checked_entry
+from sbpair.journal.entries import checked_entry
 from sbpair.ports import Entry
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from sbpair.render.result import Column, CommandResult, Table
 
 escape_what_stdout_lacks()
 said = {"said": "Gr\\u00fc\\u00dfe \\u4f60\\u597d \\U0001f680"}
-result = CommandResult("x", said, (Table("", (Column("said", "Said"),), [said]),))
+result = CommandResult(said, (Table("", (Column("said", "Said"),), [said]),), command="x")
 for chosen in (Format.JSONL, Format.TSV, Format.MARKDOWN, Format.TABLE, Format.YAML):
     emit(result, chosen)
 """

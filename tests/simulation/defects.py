@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol
 
-from sbpair.amqp import sections
+from sbpair.amqp import performatives, sections
 from sbpair.azure import wire
 from sbpair.azure.receiver import AzureReceiver
 from sbpair.core.errors import JournalConflictError, ServiceError
@@ -210,14 +210,14 @@ def _session_twice_under_way() -> None:
 def _line_before_confirmation() -> None:
     def make(send: Any) -> Any:
         async def early(self: Any, batch: Any) -> None:
-            recorder = self._ledger
+            recorder = self.ledger
             begun = await recorder.begin(self._entries(batch.items, "forwarded"))
             await recorder.confirm(begun, range(len(batch.items)))
-            self._ledger = None
+            self.ledger = None
             try:
                 await send(self, batch)
             finally:
-                self._ledger = recorder
+                self.ledger = recorder
 
         return early
 
@@ -307,7 +307,7 @@ def _settlement_not_awaited() -> None:
     ) -> None:
         from sbpair.azure import receiver
 
-        outcome, expected = receiver._ON_LINK.get(disposition, (receiver.frames.RELEASED, "released"))
+        outcome, expected = receiver._ON_LINK.get(disposition, (performatives.released(), "released"))
         link.settle(delivery, outcome, expected).add_done_callback(lambda done: done.exception())
 
     async def settle_all(self: Any, received: Any, disposition: Disposition) -> Any:
