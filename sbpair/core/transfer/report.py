@@ -18,6 +18,7 @@ from sbpair.core.errors import ServiceError
 from sbpair.core.message import Disposition, value_class
 from sbpair.core.serialization import AS_OBJECT, HIDDEN, INLINED, column, rounded
 from sbpair.core.transfer.state import Item, Settle
+from sbpair.core.words import merge_spellings
 
 
 class Kind(StrEnum):
@@ -103,10 +104,11 @@ def _count(
     return field(default=0, metadata=said)
 
 
-def _by_name(what: str, on: Moment, of: Callable[[Any], Mapping[str, int]], *, row: str) -> Any:
+def _by_name(what: str, on: Moment, of: Callable[[Any], Mapping[str, int]], *, row: str, entities: bool = False) -> Any:
     """A field with numbers by name: the sums of what `of` gives. An empty `row` is said by the command, which knows
-    where the messages went."""
-    return field(default=(), metadata={**AS_OBJECT, "kind": Kind.BY_NAME, "what": what, "on": on, "of": of, "row": row})
+    where the messages went. `entities`: the names are those of entities, which are compared without case."""
+    meant = {"kind": Kind.BY_NAME, "what": what, "on": on, "of": of, "row": row, "entities": entities}
+    return field(default=(), metadata={**AS_OBJECT, **meant})
 
 
 def _payload_bytes(accepted: Accepted) -> int:
@@ -278,7 +280,7 @@ class DrainReport:
         "Locks that ran out while a message was held.", Moment.LOCK_LOST, metric="sbpair_lost_locks"
     )
     per_destination: Named = _by_name(  # noqa: RUF009 - it is a field
-        "Messages by where they were sent.", Moment.ACCEPTED, _destination, row=""
+        "Messages by where they were sent.", Moment.ACCEPTED, _destination, row="", entities=True
     )
     dead_letter_reasons: Named = _by_name(  # noqa: RUF009 - it is a field
         "Messages dead-lettered in this run, by reason.", Moment.SETTLED, _reason, row=DEAD_LETTERED
@@ -349,7 +351,9 @@ class Tally:
 
     def counted(self) -> dict[str, Any]:
         """All that was counted, as fields of a report."""
-        return {**self.numbers, **{name: in_order(names) for name, names in self.names.items()}}
+        by_name = fields_of(Kind.BY_NAME)
+        named = {one.name: in_order(self.names[one.name], entities=one.metadata["entities"]) for one in by_name}
+        return {**self.numbers, **named}
 
 
 _Looks = tuple[tuple[str, Callable[[Any], Any]], ...]
@@ -370,9 +374,9 @@ def reasons(left: Mapping[str, int]) -> tuple[Left, ...]:
     return tuple(Left(reason, count) for reason, count in sorted(left.items()) if count and reason != FILTERED_OUT)
 
 
-def in_order(names: Mapping[str, int]) -> Named:
-    """Numbers by name as a report has them."""
-    return tuple(sorted(names.items()))
+def in_order(names: Mapping[str, int], *, entities: bool = False) -> Named:
+    """Numbers by name as a report has them. `entities`: one spelling of each stands for all."""
+    return tuple(sorted((merge_spellings(names) if entities else names).items()))
 
 
 def together(reports: Iterable[DrainReport], *, seconds: float) -> DrainReport:
@@ -412,5 +416,5 @@ def _sums(runs: Sequence[DrainReport]) -> dict[str, Any]:
         count: Counter[str] = Counter()
         for run in runs:
             count.update(dict(getattr(run, declared.name)))
-        totals[declared.name] = in_order(count)
+        totals[declared.name] = in_order(count, entities=declared.metadata["entities"])
     return totals

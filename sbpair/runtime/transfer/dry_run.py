@@ -161,7 +161,7 @@ class DryRun:
             already_forwarded=self.already_forwarded,
             left=reasons(self.left),
             filtered_out=self.left[FILTERED_OUT],
-            per_destination=in_order({path: number for path, number in going.items() if number}),
+            per_destination=in_order({path: number for path, number in going.items() if number}, entities=True),
             dead_letter_reasons=in_order(self.dead_letters),
             original_faults=in_order(self.faults),
             unchecked=tuple(sorted(one.path for one in seen if one.error is None and not one.asked)),

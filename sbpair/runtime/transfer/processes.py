@@ -304,7 +304,7 @@ class _Worker:
             forwarded=moved,
             forwarded_bytes=self._told_bytes,
             completed=moved,
-            per_destination=in_order(self._told_messages),
+            per_destination=in_order(self._told_messages, entities=True),
             failures=tuple(QueueFailure(path, error) for path in queues),
         )
         self._over.set()

@@ -17,6 +17,7 @@ from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.restored import Restorable, Restored
 from sbpair.core.transfer.state import Limits, LockClock, Verdict, key_of
+from sbpair.core.words import merge_spellings
 from sbpair.ports import Clock, Messaging, Observer
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import closing
@@ -111,7 +112,7 @@ async def restore(
     tally = machine.tally
     left += Counter({INTERRUPTED: len(todo) - tally.numbers["forwarded"] - left.total()})
     return Restored(
-        sent=dict(tally.names["per_destination"]),
+        sent=merge_spellings(tally.names["per_destination"]),
         left=dict(+left),
         already_sent=len(messages) - len(todo),
         sent_again=tally.numbers["sent_again"],

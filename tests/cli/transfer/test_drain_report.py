@@ -62,6 +62,13 @@ def noted() -> Tally:
     return tally
 
 
+def test_a_destination_is_counted_once_in_whatever_spelling() -> None:
+    tally = Tally()
+    for destination in ("orders", "Orders", "orders", "carts"):
+        tally.note(Moment.ACCEPTED, Accepted([item()], destination))
+    assert tally.counted()["per_destination"] == (("carts", 1), ("orders", 3))
+
+
 def full_report() -> DrainReport:
     return DrainReport(
         **noted().counted(),
