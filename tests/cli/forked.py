@@ -175,6 +175,10 @@ class Forked(subprocess.Popen[str]):
         self.pid = int(self._said.splitlines()[0].removeprefix("began "))
         self._child_created = True
 
+    def __del__(self, *_: Any, **__: Any) -> None:
+        """The server reaps it. Nothing of it may stand among the processes that `subprocess` asks again at every start:
+        its socket may be closed by then, and each start would fail."""
+
     def _hear(self) -> None:
         part = self._status.recv(4096).decode()
         if not part:

@@ -146,8 +146,16 @@ class Sbpair:
     @property
     def operations(self) -> list[dict[str, Any]]:
         """Lines of the operations log."""
+        return [json.loads(line) for line in self._log_lines()]
+
+    @property
+    def operations_so_far(self) -> list[dict[str, Any]]:
+        """The same beside a command that writes: what has no end yet is no line."""
+        return [json.loads(line) for line in self._log_lines() if line.endswith("\n")]
+
+    def _log_lines(self) -> list[str]:
         path = self.home / "state" / "sbpair" / "operations.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
 
 
 def listens_to_sigterm(pid: int) -> bool:

@@ -1,7 +1,9 @@
 """The `sbpair` that shells of tests start: forked, with the streams, the exit code and the end of a program."""
 
+import gc
 import os
 import select
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.forked import FORKS, SERVER
+from tests.cli.process import Sbpair
 from tests.waiting import LIMIT_SECONDS, until
 
 pytestmark = pytest.mark.skipif(not FORKS, reason="every process starts the usual way here")
@@ -51,3 +54,15 @@ def test_killed_it_takes_its_process_along(tmp_path: Path) -> None:
         with called:
             while called.recv(4096):
                 pass
+
+
+def test_one_that_is_forgotten_while_it_runs_fails_no_later_start(tmp_path: Path) -> None:
+    forgotten = Sbpair(tmp_path).begin("emulator", "--port", "0", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    pid = forgotten.pid
+    forgotten.itself = forgotten  # type: ignore[attr-defined]  # as the traceback of a failed test holds it
+    del forgotten
+    gc.collect()
+    try:
+        assert subprocess.run(["true"], check=False).returncode == 0
+    finally:
+        os.kill(pid, signal.SIGKILL)

@@ -100,11 +100,13 @@ def test_a_signal_removes_what_was_created(pair: Sbpair, number: int, code: int)
 
 
 def log_has(runner: Sbpair, action: str, count: int) -> Callable[["subprocess.Popen[str]"], None]:
+    def lines() -> int:
+        return sum(one["command"] == "drill" and one["action"] == action for one in runner.operations_so_far)
+
     def wait(process: "subprocess.Popen[str]") -> None:
-        begun = len([one for one in runner.operations if one["command"] == "drill" and one["action"] == action])
+        begun = lines()
         while process.poll() is None:
-            lines = [one for one in runner.operations if one["command"] == "drill" and one["action"] == action]
-            if len(lines) >= begun + count:
+            if lines() >= begun + count:
                 return
         raise AssertionError(process.communicate())
 

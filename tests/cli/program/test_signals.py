@@ -281,7 +281,7 @@ def test_a_provisioning_and_a_cleanup_that_are_stopped_say_what_they_have_done(
     known = len(home.operations)
     fault("local-secondary", "delay:rtt=300ms")
     with started(home, "provision local --queues 40") as process:
-        until(lambda: len(home.operations) > known, process)
+        until(lambda: len(home.operations_so_far) > known, process)
         out, err = end(process, number, code)
     home("emulator", "fault", "clear", "local-secondary")
     assert "created" in out, "what was done is shown"
@@ -294,7 +294,7 @@ def test_a_provisioning_and_a_cleanup_that_are_stopped_say_what_they_have_done(
     known = len(home.operations)
     fault("local-secondary", "delay:rtt=100ms")
     with started(home, "cleanup local --yes --no-input") as process:
-        until(lambda: len(home.operations) > known, process)
+        until(lambda: len(home.operations_so_far) > known, process)
         out, err = end(process, number, code)
     home("emulator", "fault", "clear", "local-secondary")
     assert "deleted" in out, (out, err)
