@@ -124,10 +124,8 @@ def a_count_or_none(value: Any, what: str) -> int | None:
     return None if value is None else a_count(value, what)
 
 
-def a_flag(value: Any, what: str, default: bool = False) -> bool:
-    """True or false; the default for null."""
-    if value is None:
-        return default
+def a_flag(value: Any, what: str) -> bool:
+    """True or false."""
     if not isinstance(value, bool):
         raise _wrong(value, what, "true or false")
     return value

@@ -81,7 +81,6 @@ _LOCKED_UNTIL = Symbol("x-opt-locked-until")
 _PARTITION_KEY = Symbol("x-opt-partition-key")
 _STATE = Symbol("x-opt-message-state")
 _STATES = {1: State.DEFERRED, 2: State.SCHEDULED}
-_SHORT_DESCRIPTOR = b"\x00\x53"
 UNREADABLE = (AmqpError, AttributeError, IndexError, OverflowError, TypeError, ValueError)
 """What reading raises where a section or a field is not of the kind it should be."""
 _PARTS = (Section.HEADER, Section.MESSAGE_ANNOTATIONS, Section.PROPERTIES)
@@ -158,14 +157,14 @@ def _read(payload: bytes) -> dict[int, Any]:
     come first."""
     found: dict[int, Any] = {}
     position = 0
-    while payload[position : position + 2] == _SHORT_DESCRIPTOR and payload[position + 2] <= Section.PROPERTIES:
+    while payload[position : position + 2] == _DESCRIPTOR and payload[position + 2] <= Section.PROPERTIES:
         section = payload[position + 2]
         if section == Section.DELIVERY_ANNOTATIONS:
             position = skip(payload, position + 3)
         else:
             found[section], position = decode(payload, position + 3)
     if position < len(payload):
-        if payload[position : position + 2] != _SHORT_DESCRIPTOR:
+        if payload[position : position + 2] != _DESCRIPTOR:
             return _read_anywhere(payload)
         if any(section not in found for section in _PARTS):
             with suppress(AmqpError):  # what is wrong further on takes nothing from what has been read

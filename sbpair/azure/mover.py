@@ -34,7 +34,7 @@ from sbpair.core.errors import (
     ServiceError,
 )
 from sbpair.core.message import PARTITION_SHIFT, Received
-from sbpair.core.names import DEAD_LETTER_SUFFIX
+from sbpair.core.names import split_source
 from sbpair.core.rewrite import MAX_SEQUENCE_NUMBER, sent_through
 
 _ROLL_BACK_SECONDS = 5.0
@@ -95,7 +95,7 @@ async def _move(
             raise unknown from error
         translated = translate(error, tried, entity)
         translated.uncertain = False
-        top = source.removesuffix(f"/{DEAD_LETTER_SUFFIX}")
+        top = split_source(source)[0]
         if isinstance(translated, EntityNotFoundError) and re.search(
             rf"['/]{re.escape(top)}'", str(error), re.IGNORECASE
         ):

@@ -165,11 +165,16 @@ def _keys(name: str, doors: Doors, seed: Mapping[str, Any], environ: Mapping[str
     try:
         chosen = {ROOT_KEY_NAME: MICROSOFT_KEY} if doors.microsoft else {}
         chosen |= chosen_keys(seed, environ)
-        if environ.get(EMULATOR_KEY):
-            given = {"keys": {ROOT_KEY_NAME: {"key": {"env": EMULATOR_KEY}}}}
-            chosen |= chosen_keys(given, environ)
     except SeedError as error:
         raise SeedFileError(f"The keys of {name}: {error}") from error
+    if environ.get(EMULATOR_KEY):
+        try:
+            chosen |= chosen_keys({"keys": {ROOT_KEY_NAME: {"key": {"env": EMULATOR_KEY}}}}, environ)
+        except SeedError as error:
+            raise ConfigurationError(
+                f"{EMULATOR_KEY}: a text of 1 to 256 printable characters without ; is expected. Nothing was started.",
+                hint=f"Set another one: export {EMULATOR_KEY}=$(openssl rand -base64 32)",
+            ) from error
     known = doors.microsoft and takes_the_known_key(environ)
     weak = [rule for rule, key in chosen.items() if key == MICROSOFT_KEY or len(key) < LEAST_KEY_CHARACTERS]
     weak = [rule for rule in weak if not (known and chosen[rule] == MICROSOFT_KEY)]

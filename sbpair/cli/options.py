@@ -129,7 +129,7 @@ class Options:
     line: tuple[str, ...] = ()
     """The command with its arguments and its options that are not `ONCE`."""
     yes: bool = False
-    """--yes was given: nothing is asked."""
+    """--yes was given: nothing is asked, except by cleanup for each queue with messages."""
     dry_run: bool = False
     """--dry-run or --plan-out was given: nothing is changed."""
 

@@ -34,7 +34,7 @@ MAX_HELD_BYTES_TOGETHER = 384 * 1024 * 1024
 MAX_LINKS_PER_CONNECTION = 5000
 MAX_LINKS_BEFORE_TOKEN = 64
 MAX_TOKENS_PER_CONNECTION = 20_000
-"""Addresses that a connection has tokens for. All of them are gone through whenever one is put."""
+"""Addresses that a connection has tokens for. All of them are gone through when the first of them runs out."""
 MAX_PERFORMATIVE_BYTES = 16 * 1024
 MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN = 8 * 1024
 """Frames have up to 64 KB, but all of that is for messages: an attach with a session filter has some 500 bytes."""

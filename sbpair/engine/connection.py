@@ -238,8 +238,9 @@ class TokenWatch:
     def add(self, claims: Claims) -> None:
         """A token was accepted."""
         self.claims[claims.path] = claims
-        if claims.expires_at < self._watched_until:  # a token costs the same, however many there are
-            self._watch_expiry()
+        # What the others have is not looked at, so that a token costs the same, however many there are.
+        if self.namespace.clock.client_now() < claims.expires_at < self._watched_until:
+            self._watch(claims.expires_at)
 
     def close(self) -> None:
         """The connection is gone."""
@@ -247,16 +248,13 @@ class TokenWatch:
         if self._expiry is not None:
             self._expiry.cancel()
 
-    def _watch_expiry(self) -> None:
+    def _watch(self, until: float) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        clock = self.namespace.clock
-        now = clock.client_now()
-        due = (claims.expires_at for claims in self.claims.values() if claims.expires_at > now)
-        self._watched_until = min(due, default=float("inf"))
-        if self._watched_until < float("inf"):
-            self._expiry = clock.call_at(clock.now() + self._watched_until - now, self._expire)
+        self._watched_until, clock = until, self.namespace.clock
+        if until < float("inf"):
+            self._expiry = clock.call_at(clock.now() + until - clock.client_now(), self._expire)
 
     def _keys_changed(self) -> None:
         """A rule or a key has changed: links that stood on one that is gone go, as at the end of a token."""
@@ -276,7 +274,8 @@ class TokenWatch:
             claims = None if link.is_cbs else claims_for(self, link.address)
             if claims is not None and claims.expires_at <= now and link.state is not LinkState.DETACHING:
                 link.force_off("amqp:unauthorized-access", "ExpiredToken: The token is expired.")
-        self._watch_expiry()
+        due = (claims.expires_at for claims in self.claims.values() if claims.expires_at > now)
+        self._watch(min(due, default=float("inf")))
 
 
 class Connection:

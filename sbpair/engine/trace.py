@@ -61,7 +61,7 @@ class ConnectionTrace:
 
     def went(self, data: bytes) -> None:
         """Whole frames to the client, and perhaps protocol headers between them."""
-        for channel, found in FrameBuffer().feed(data):
+        for channel, found in FrameBuffer(most_bytes=len(data)).feed(data):
             body = bytes(found)
             try:
                 code, fields, start = read_performative(body)

@@ -178,9 +178,11 @@ class PrimaryWire(asyncio.Protocol):
                 return
             if self._header_due:
                 self._on_header(bytes(body))
+            elif not body:
+                continue  # a heartbeat (§2.4.5), on whatever channel
             elif channel >= CLIENT_CHANNELS_FROM and not self._sasl:
                 self._client.from_primary(channel, bytes(body))
-            elif body:
+            else:
                 self._on_own_frame(bytes(body))
 
     def _on_header(self, header: bytes) -> None:

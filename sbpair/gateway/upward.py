@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.amqp.encoding import encode
 from sbpair.amqp.frames import ids_between, transfers
-from sbpair.amqp.performatives import Fields, perform, read_performative
+from sbpair.amqp.performatives import Fields, perform, read_performative, whole
 from sbpair.amqp.types import AmqpDecodeError, Uint
 from sbpair.core.errors import OperationTimeoutError
 from sbpair.engine.connection import MAX_FRAME_SIZE
@@ -38,7 +38,7 @@ class Outstanding:
     sent_at: float
     ticket: int
     parts: list[bytes] | None = field(default_factory=list)
-    """None: too much to be remembered."""
+    """None: it is not remembered, being too much, in a transaction of the primary's, or a request."""
     size: int = 0
     whole: bool = False
     """Its last frame has come."""
@@ -124,10 +124,10 @@ class Upward:
         if not delivery.settled:
             one = self._await_answer(number, passed, delivery)
             one.whole = True
-            if delivery.state is None:
+            if delivery.state is None and not passed.is_request:
                 self._remember(one, delivery.payload)
             else:
-                one.parts = None  # in a transaction of the primary's
+                one.parts = None
         handle, wire, settled = passed.link.handle, self._connection.primary, delivery.settled
         most = (MAX_FRAME_SIZE if wire is None else min(wire.max_frame_bytes, MAX_FRAME_SIZE)) - 8
         numbers, state = (handle, number, delivery.tag, delivery.message_format), encode(delivery.state)
@@ -183,7 +183,7 @@ class Upward:
             yield head, payload
             return
         code, values, _ = read_performative(head)
-        values += [None] * (11 - len(values))
+        values = whole(code, values)
         last_more, room = values[5], most - len(head) - 16
         for at in range(0, len(payload), room):
             values[5] = True if at + room < len(payload) else last_more

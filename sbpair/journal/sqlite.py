@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS versions (last INTEGER NOT NULL);
 INSERT INTO versions
     SELECT coalesce((SELECT max(version) FROM entries), 0) WHERE NOT EXISTS (SELECT * FROM versions);
 """
-_OF_PARENTS: list[sqlite3.Connection | None] = []
+_OF_PARENTS: list[sqlite3.Connection] = []
 """Connections that a child process has from its parent and must not close."""
 
 
@@ -161,7 +161,8 @@ class SqliteJournal:
         SQLite forbids a child to use such a connection, or even to close it.
         """
         if self._process != os.getpid():
-            _OF_PARENTS.append(self._connection)
+            if self._connection is not None:
+                _OF_PARENTS.append(self._connection)
             self._process, self._connection = os.getpid(), None
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sbpair-journal")
         return self._thread

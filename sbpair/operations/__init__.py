@@ -6,11 +6,12 @@
     async with open_sides(pair) as sides:
         result = await drain(sides, DrainRequest(ledger=Path("drain.jsonl")))
 
-Each verb takes what it works on, open: `sides`, those of a pair, or `ends`, the namespace of the request's entity and
-that of its destination. A request says everything about what to do; a dry run is a field of it. Two arguments are
-optional: `observer` gets the events on the way, if there are any; `stop`, once it is set, ends the run early. What only
-reads then ends at once; what moves messages settles or releases those in flight. The result says what was done until
-then. A verb's own docstring tells what is more than that. `sbpair.run` calls a verb from code that is not asynchronous.
+A verb takes what it works on, open: `sides`, those of a pair, or `ends`, the namespace of the request's entity and that
+of its destination; `report` and `estimate_cost` work on files, and `discover` is given an opener. A request
+says everything about what to do; a dry run is a field of it. Two arguments are optional: `observer` gets the events on
+the way, if there are any; `stop`, once it is set, ends the run early. What only reads then raises InterruptedWorkError;
+what moves messages settles or releases those in flight, and the result says what was done until then. A verb's own
+docstring tells what is more than that. `sbpair.run` calls a verb from code that is not asynchronous.
 
 A verb prints nothing, asks nothing and reads no configuration. Names are imported when they are first used.
 """

@@ -85,9 +85,10 @@ async def discover(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The search of one namespace after another."""
+    """What a search goes by, in each of its namespaces."""
 
     pairs: tuple[Pair, ...]
+    """The configured ones."""
     primaries: tuple[str, ...]
     """Names of primaries to look for where a namespace does not list its queues."""
     timeout_seconds: float

@@ -107,36 +107,29 @@ class _Side:
         return Diagnosis("amqp", self.subject, Verdict.OK, f"TLS in {_ms(tried)}, {host}:{port}")
 
     async def _management(self) -> list[Diagnosis]:
-        found: list[NamespaceFacts] = []
-
-        async def read() -> None:
-            found.append(await self.admin.namespace())
-
         before = self.clock.now().timestamp()
-        tried = await self._tried(read(), "Properties of the namespace")
+        tried = await self._tried(self.admin.namespace(), "Properties of the namespace")
         observed_at = (before + self.clock.now().timestamp()) / 2
-        if not found:
-            return self._refused(tried)
-        [facts] = found
+        if tried.error is not None:
+            return self._refused(tried.error)
+        facts: NamespaceFacts = tried.answer
         self.rights[self.role, MANAGE] = True
         tier = f", tier {facts.tier}" if facts.tier else ""
         tier += f", geo-replicated ({facts.geo_replication})" if facts.geo_replication else ""
         detail = f"{self.admin.control_plane} API in {_ms(tried)}{tier}"
         return [Diagnosis("https", self.subject, Verdict.OK, detail), self._skew(facts, observed_at)]
 
-    def _refused(self, tried: "_Tried") -> list[Diagnosis]:
+    def _refused(self, error: ServiceError) -> list[Diagnosis]:
         """No answer, a credential that is not accepted, or one that lacks Manage, which not everybody needs."""
-        clock = self._skipped("clock", "it did not return its time")
-        if tried.error is None:
-            return [clock]
-        if tried.denied:
+        clock, denied = self._skipped("clock", "it did not return its time"), isinstance(error, AccessDeniedError)
+        if denied:
             self.rights[self.role, MANAGE] = False
-        if _lacks(tried.error, MANAGE):
+        if _lacks(error, MANAGE):
             needs = "Reachable; the credential has no Manage right"
-            return [Diagnosis("https", self.subject, Verdict.WARNING, needs, tried.error.hint), clock]
-        harmless = tried.denied and not isinstance(tried.error, AuthenticationFailedError)
+            return [Diagnosis("https", self.subject, Verdict.WARNING, needs, error.hint), clock]
+        harmless = denied and not isinstance(error, AuthenticationFailedError)
         verdict = Verdict.WARNING if harmless else Verdict.ERROR
-        return [Diagnosis.of_error("https", self.subject, tried.error, verdict=verdict), clock]
+        return [Diagnosis.of_error("https", self.subject, error, verdict=verdict), clock]
 
     def _skew(self, facts: NamespaceFacts, observed_at: float) -> Diagnosis:
         if facts.service_time is None:
@@ -190,10 +183,10 @@ class _Side:
     ) -> "_Tried":
         began = self.clock.monotonic()
         try:
-            await abandon_after(timeout_seconds or self.timeout_seconds, trying, what=what)
+            answer = await abandon_after(timeout_seconds or self.timeout_seconds, trying, what=what)
         except ServiceError as error:
             return _Tried(self.clock.monotonic() - began, error)
-        return _Tried(self.clock.monotonic() - began)
+        return _Tried(self.clock.monotonic() - began, answer=answer)
 
     def _skipped(self, check: str, reason: str) -> Diagnosis:
         return Diagnosis(check, self.subject, Verdict.SKIPPED, f"not tried: {reason}")
@@ -206,10 +199,11 @@ def _lacks(error: ServiceError, right: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """What became of one trial. `seconds`: how long it took; `error`: why it failed."""
+    """What became of one trial. `seconds`: how long it took; `error`: why it failed; `answer`: what came of it."""
 
     seconds: float
     error: ServiceError | None = None
+    answer: Any = None
 
     @property
     def denied(self) -> bool:

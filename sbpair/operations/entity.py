@@ -308,7 +308,7 @@ async def delete_entity(
     if holding is not None and not request.with_messages:
         raise UsageError(
             f"The {what} holds {holding}. Nothing was deleted.",
-            hint=f"Keep them first: {keep}; or delete them too with --with-messages.",
+            hint=(f"Keep them first: {keep}; or delete" if keep else "Delete") + " them too with --with-messages.",
         )
     detail = f"{facts.kind.value} with {holding}" if holding is not None else f"{facts.kind.value} without messages"
     if forwarding:
@@ -462,11 +462,12 @@ async def _examined(ends: Ends, request: DeleteEntityRequest) -> tuple[EntityFac
 
 
 def _keeping(ends: Ends, held: Sequence[EntityFacts]) -> str:
-    """The commands that take what is in an entity, or in several of a topic, into files."""
+    """The commands that take what is in an entity, or in several of a topic, into files; none where only messages on
+    their way to another entity are there, which nobody receives."""
     name = shlex.quote(f"{ends.source_access.label}:{held[0].path}") if len(held) == 1 else "ENTITY"
     letters = any(entity.counts.dead_letter for entity in held)
     others = any(entity.counts.active or entity.counts.scheduled for entity in held)
-    commands = ["purge"] * others + ["dlq purge"] * letters or ["purge"]
+    commands = [command for command, there in (("purge", others), ("dlq purge", letters)) if there]
     return ", ".join(f"sbpair {command} {name} --archive DIR" for command in commands)
 
 

@@ -56,7 +56,8 @@ async def list_sessions(
         The sessions by id.
 
     Raises:
-        ServiceError: the entity has no sessions, or cannot be browsed.
+        UsageError: the entity has no sessions.
+        ServiceError: it cannot be browsed.
         InterruptedWorkError: `stop` was set.
     """
     return await run_until(stop or asyncio.Event(), _listed(ends, request))
@@ -139,8 +140,8 @@ async def set_session_state(
         The session with its new state, and what it was before.
 
     Raises:
-        UsageError: another receiver holds the session, so that it cannot be changed.
-        ServiceError: the entity has no sessions, or cannot be reached.
+        UsageError: the entity has no sessions, or another receiver holds this one, so that it cannot be changed.
+        ServiceError: the entity cannot be reached.
         InterruptedWorkError: `stop` was set.
     """
     return await run_until(stop or asyncio.Event(), _changed(ends, request))

@@ -147,7 +147,7 @@ def anything_behind(request: ArchiveRequest, manifest: Manifest, sources: Sequen
     unread: dict[tuple[str, bool, int], int] = {}
     for one in manifest.covered:
         if one.pair == request.pair.name:
-            place = one.queue.lower(), one.dead_letter, one.span.partition
+            place = *one.span.place, one.span.partition
             unread[place] = max(unread.get(place, 0), one.last + 1)
 
     def first_unread(queue: str, dead_letter: bool, found: Received) -> int:
@@ -584,7 +584,7 @@ def within(spark: "SparkSession", frame: "DataFrame", spans: Sequence[Span]) -> 
     """The rows whose numbers are in these stretches."""
     from pyspark.sql import functions as F
 
-    rows = [(one.queue.lower(), one.dead_letter, one.first, one.last) for one in spans]
+    rows = [(*one.place, one.first, one.last) for one in spans]
     stretches = spark.createDataFrame(rows, "t_queue string, t_dead boolean, t_first long, t_last long")
     condition = (
         (F.lower("queue") == F.col("t_queue"))

@@ -142,7 +142,7 @@ def search(
     ids, blind = _at_destinations(pair, destinations, not_looked_at)
     tables.rows("at_destination", (("name", "string"), ("id", "string")), ids)
     tables.rows("unseen", (("name", "string"),), [(one,) for one in blind])
-    taken = [(one.queue.lower(), one.dead_letter, one.first, one.last) for one in merged(_taken(pair, manifests))]
+    taken = [(*one.place, one.first, one.last) for one in merged(_taken(pair, manifests))]
     tables.rows("taken_of", STRETCH_COLUMNS, taken)
     tables.define("open_ones", "select * from told_apart where mine")
     tables.define(

@@ -236,7 +236,7 @@ def _look(
     except ServiceError as error:
         raise not_known(error) from error
     for name, spans in (("asked", asked), ("left_there", left)):
-        rows = [(one.queue.lower(), one.dead_letter, one.first, one.last) for one in merged(spans)]
+        rows = [(*one.place, one.first, one.last) for one in merged(spans)]
         tables.rows(name, STRETCH_COLUMNS, rows)
     tables.define("perhaps", f"select m.* from todo m join asked a on {inside('m', 'a')}")
     tables.define("waiting", waiting("perhaps", "there"), keep=True)

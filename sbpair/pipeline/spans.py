@@ -102,7 +102,7 @@ def overlaps(wanted: Span, covered: Iterable[Span]) -> list[Span]:
 def merged(spans: Iterable[Span]) -> list[Span]:
     """The same numbers in as few spans as possible."""
     result: list[Span] = []
-    for span in sorted(spans, key=lambda one: (one.queue.lower(), one.dead_letter, one.first)):
+    for span in sorted(spans, key=lambda one: (*one.place, one.first)):
         last = result[-1] if result else None
         if last is not None and last.same_place(span) and span.first <= last.last + 1:
             result[-1] = replace(last, last=max(last.last, span.last))
@@ -113,7 +113,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 def overlapping(spans: Sequence[Span]) -> bool:
     """Whether any number is in two of the spans."""
-    ordered = sorted(spans, key=lambda one: (one.queue.lower(), one.dead_letter, one.first))
+    ordered = sorted(spans, key=lambda one: (*one.place, one.first))
     return any(one.same_place(after) and after.first <= one.last for one, after in itertools.pairwise(ordered))
 
 

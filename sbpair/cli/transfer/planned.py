@@ -241,8 +241,11 @@ def _undo(moved: "MoveResult", archive: "Path | None") -> str:
     if moved.to is None:
         kept = shlex.quote(str(archive))
         return "It cannot be undone." if archive is None else f"Undo it with: sbpair restore {kept}"
-    if moved.act.noun == "dead letter":
-        return "It cannot be undone at once: `sbpair message dead-letter` takes back one that nobody has taken by then."
+    if moved.act.command == "dlq resubmit":
+        return (
+            "It cannot be undone at once: `sbpair message dead-letter` makes one that nobody has taken by then a dead "
+            "letter of the queue or subscription in which it is."
+        )
     back = in_words(operations_of(moved.report))
     return f"To undo it, move them back from {moved.to}, if nobody has taken them by then, with {back}."
 

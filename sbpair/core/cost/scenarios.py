@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from sbpair.core.cost.model import Billed, Estimate, SyphonModel, Workload, estimate, without_pairing
+from sbpair.core.entities import capacity_bytes
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
 from sbpair.core.prices import PriceTable
 from sbpair.core.words import counted
 from sbpair.service import MAX_MESSAGE_KILOBYTES, Tier
-
-_MEGABYTE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def problems(workload: Workload) -> tuple[str, ...]:
     too_large = [flow for flow in workload.flows if flow.size_bytes > limit]
     if too_large:
         found.append(f"messages of {too_large[0].size_bytes:,} bytes do not fit tier {workload.secondary.tier}")
-    room = workload.queues * DOCUMENTED_SETTINGS.max_size_in_megabytes * _MEGABYTE
+    room = workload.queues * capacity_bytes(DOCUMENTED_SETTINGS)
     needed = sum(count * flow.size_bytes for count, flow in diverted)
     if needed > room:
         found.append(f"the diverted {needed:,} bytes do not fit {workload.queues} backlog queues ({room:,} bytes)")

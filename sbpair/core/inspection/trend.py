@@ -11,12 +11,13 @@ from itertools import pairwise
 from typing import Any, Final, Literal
 
 from sbpair.core.durations import format_duration
+from sbpair.core.entities import capacity_bytes
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection import audit as checks
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
 from sbpair.core.serialization import AS_TIME, HIDDEN, published, rounded
 
-QUEUE_CAPACITY_BYTES: Final = DOCUMENTED_SETTINGS.max_size_in_megabytes * 1024 * 1024
+QUEUE_CAPACITY_BYTES: Final = capacity_bytes(DOCUMENTED_SETTINGS)
 """Size of a backlog queue ("Paired Namespaces: Implementation Details and Cost")."""
 FLAPPING_CHANGES: Final = 3
 """So often come or gone, and a finding flaps."""

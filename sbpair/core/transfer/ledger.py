@@ -227,11 +227,10 @@ def chained(lines: Sequence[bytes], since: "_Hash") -> tuple[bytes, "_Hash"]:
     done: list[bytes] = []
     since = since.copy()
     for begin in range(0, len(lines), LINES_OF_A_MARK):
-        *first, last = lines[begin : begin + LINES_OF_A_MARK]
-        for covered in (parts := [*first, last[: -len(b"}\n")]]):
-            since.update(covered)
+        body = b"".join(lines[begin : begin + LINES_OF_A_MARK])[: -len(b"}\n")]
+        since.update(body)
         mark = mark_of(since)
-        done += (*parts, _BEFORE_MARK, mark, _AFTER_MARK)
+        done += (body, _BEFORE_MARK, mark, _AFTER_MARK)
         since = sha256(mark)
     return b"".join(done), since
 

@@ -39,7 +39,7 @@ class LedgerSeen:
     sha256: str = field(metadata=column("SHA-256"))
     """Of the file, in hexadecimal."""
     not_chained: int = field(metadata=column("Not chained", counts=True))
-    """Lines that no mark covers: all, of a release before the chain; at the end, of a write that was cut off."""
+    """Lines that no mark covers: all, of a release before the chain; of a write that was cut off, the last ones."""
     parts: int
     """Ledgers that were put together in it, where it is that of a stream. Whether one of them lacks its end, or stands
     there twice, cannot be seen."""
@@ -48,7 +48,7 @@ class LedgerSeen:
     ended: bool
     """The last run wrote that it had ended; otherwise it was killed, or lines were removed at the end."""
     faults: tuple[str, ...]
-    """What was changed, dropped, moved or added since it was written."""
+    """What is not proven to stand as it was written."""
     signature: str | None = None
     """What stands in the file's `.sig`, as `ssh-keygen -Y sign` writes it."""
 
@@ -114,16 +114,16 @@ class Chain:
 
     def seen(self, path: str, *, ended: bool, signature: str | None) -> LedgerSeen:
         """The whole file."""
-        at_end = range(self.lines - self.not_chained + 1, self.lines + 1)
+        unchained = [*self._unchained, *range(self.lines - self.not_chained + 1, self.lines + 1)]
         not_chained = "not chained: their write was cut off, they were added, or they are from before the chain"
         faults = (
             (self._broken, "not as written, or lines were dropped, moved or added there"),
-            ([*self._unchained, *at_end], not_chained),
+            (unchained, not_chained),
             (self._unreadable, "no line of a ledger"),
         )
         said = tuple(f"{path}: {_lines(numbers)} {fault}" for numbers, fault in faults if numbers)
         digest, left_out = self._all.hexdigest(), self.cut_off
-        return LedgerSeen(path, self.lines, digest, self.not_chained, self.parts, left_out, ended, said, signature)
+        return LedgerSeen(path, self.lines, digest, len(unchained), self.parts, left_out, ended, said, signature)
 
 
 def _lines(numbers: list[int]) -> str:
@@ -353,7 +353,7 @@ class IncidentCounter:
             max(self._times, default=None),
             max(self._waits, default=None),
             in_order(self._outcomes),
-            in_order(self._destinations),
+            in_order(self._destinations, entities=True),
             in_order(self._reasons),
             tuple(self._doubles.values()),
             None if left is None else tuple((reason, number or 0) for reason, number in left.items()),

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sbpair.core.errors import AccessDeniedError
 from sbpair.core.message import Received
 from sbpair.core.names import subscription_of
 from sbpair.core.outcome import Exit
@@ -247,7 +248,9 @@ class Triage:
         """The last sentence."""
         more = f" {counted(len(self.not_read), 'entity', 'entities')} could not be read." if self.not_read else ""
         if self.not_read and not self.messages:
-            return f"No dead letter of {self.namespace} was seen.{more} What it needs: sbpair help permissions"
+            denied = any(isinstance(one.error, AccessDeniedError) for one in self.not_read)
+            needed = " What it needs: sbpair help permissions" if denied else ""
+            return f"No dead letter of {self.namespace} was seen.{more}{needed}"
         causes = f" of {counted(len(self.causes), 'cause')}" if self.causes else ""
         since = f", {len(self.shown):,} new or growing" if self.since_last else ""
         return f"{self.namespace} has {counted(self.messages, 'dead letter')}{causes}{since}.{more}"

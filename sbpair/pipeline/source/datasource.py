@@ -20,7 +20,6 @@ from sbpair.pipeline.schemas import source_columns, struct
 from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.source.reader import BacklogReader, FilteringReader
 from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
-from sbpair.pipeline.spark.session import check_release
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +45,8 @@ class BacklogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         with marking_errors():
+            from sbpair.pipeline.spark.session import check_release
+
             # Before it, a source is not told where its query stands: it can see no loss, and keep to no limit.
             check_release((4, 2), "readStream")
             from sbpair.pipeline.streaming.reader import QueueStreamReader
@@ -58,6 +59,8 @@ class BacklogDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamArrowWriter":
         with marking_errors():
+            from sbpair.pipeline.spark.session import check_release
+
             check_release((4, 1), "writeStream")
             from sbpair.pipeline.streaming.writer import ReplayStreamWriter
 

@@ -277,7 +277,7 @@ def _too_many(machine: Settlement) -> str:
     left, (why, number) = machine.custody.left_messages, Counter(machine.custody.left().values()).most_common(1)[0]
     return (
         f"{left:,} messages are left and stay locked, as many as can be ({number:,}: {why}): nothing more is received. "
-        "Stop the syphon, take them out of the backlog with a drain that does not leave them, and start it again."
+        "Stop this run, move or delete them where they lie, and start it again."
     )
 
 

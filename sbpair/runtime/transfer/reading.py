@@ -212,7 +212,7 @@ class Reader:
         stays deferred."""
         rest, machine = list(numbers), self.machine
         while rest and not (stop.is_set() or machine.custody.stopping or machine.total_reached or machine.left_full):
-            granted = self.machine.grant(min(len(rest), RECEIVE_MESSAGES), self.clock.monotonic())
+            granted = machine.grant(min(len(rest), RECEIVE_MESSAGES), self.clock.monotonic())
             if not granted:
                 await self.room.wait()
                 continue
@@ -221,7 +221,7 @@ class Reader:
                 found = await _by_number(source.receiver, some)
                 self._arrived(source, found, [self.classify(message) for message in found])
             finally:
-                self.machine.window.returned(granted)
+                machine.window.returned(granted)
             self.changed()
 
     async def _browse_skipped(self, source: Source, received: Sequence[Received], verdicts: Sequence[Verdict]) -> bool:
