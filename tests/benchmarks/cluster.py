@@ -15,7 +15,6 @@ that as many units leave.
 import argparse
 import asyncio
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from typing import Any
 
 from sbpair.core.message import Received
 from tests.benchmarks.backlogs import make_archive
-from tests.benchmarks.processes import Memory
+from tests.benchmarks.processes import Memory, peak_rss_mb
 from tests.benchmarks.table import Row, print_rows
 from tests.pipeline.cluster import Cluster
 
@@ -166,7 +165,7 @@ def _planned(queues: int) -> dict[str, tuple[float, str, float | None]]:
         "widest unit / median": (widths[-1] / widths[len(widths) // 2], "x", 1.5),
         "browses of a queue": (round(namespace.browses / queues), "", 100),
         **{name: (round(seconds, 2), "s", 5.0) for name, seconds in took.seconds.items()},
-        "memory of the driver": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "MiB", 150),
+        "memory of the driver": (round(peak_rss_mb()), "MiB", 150),
     }
 
 

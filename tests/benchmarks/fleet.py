@@ -5,7 +5,6 @@ Also the workers: an audit's gathering, and a script that gets every queue, each
 
 import asyncio
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from sbpair.core.pairing import Pair
 from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.gather import gather, gather_each
-from tests.benchmarks.processes import ask
+from tests.benchmarks.processes import ask, peak_rss_mb
 
 if TYPE_CHECKING:
     from sbpair.emulator import Emulator
@@ -161,9 +160,8 @@ def _work() -> None:
     began = time.monotonic()
     figures = asyncio.run({"audit": _audit, "every queue": _every_queue}[order["kind"]](order))
     seconds = time.monotonic() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     cpu = time.process_time()  # since the process began, its imports included
-    figures |= {"seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2), "peak_megabytes": round(peak, 1)}
+    figures |= {"seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2), "peak_megabytes": round(peak_rss_mb(), 1)}
     print(json.dumps(figures))
 
 

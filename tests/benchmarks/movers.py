@@ -10,7 +10,6 @@ ours       `sbpair drain`, without a ledger; `ours+ledger` with one, `ours+chain
 import argparse
 import asyncio
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from sbpair.runtime.transfer import ledger as ledgers
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from tests.benchmarks.embedded import BACKLOG, DESTINATION, Embedded
+from tests.benchmarks.processes import peak_rss_mb
 
 RECEIVE = 100
 BARE_BATCH_BYTES = 200 * 1024
@@ -291,15 +291,6 @@ def _profiled(run: Callable[[], None]) -> dict[str, float]:
     return {place: round(seconds / total, 3) for place, seconds in sorted(spent.items(), key=lambda one: -one[1])}
 
 
-def _peak_rss_mb() -> float:
-    """Of this program alone: getrusage would count what the parent held when it started us."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("way", choices=WAYS)
@@ -329,7 +320,7 @@ def main() -> None:
         goal.seconds,
         goal.seconds - goal.first_seconds,
         time.process_time() - started,
-        _peak_rss_mb(),
+        peak_rss_mb(),
         rooms,
     )
     print(json.dumps(asdict(cost)))

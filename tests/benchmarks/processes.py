@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -29,6 +30,15 @@ def answer(process: "subprocess.Popen[str]") -> Any:
     if not line:
         raise RuntimeError(f"{process.args} ended with {process.wait()}")
     return json.loads(line)
+
+
+def peak_rss_mb() -> float:
+    """Of this program alone: getrusage would count what the parent held when it started us."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 class Memory(threading.Thread):

@@ -3,10 +3,7 @@
 import asyncio
 import os
 import select
-import signal
-import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,13 +13,10 @@ from sbpair import ServiceBusClient, ServiceBusSender, aio
 from sbpair.clients.failover import PROCESS
 from sbpair.core.failover.machine import State
 from tests.clients.conftest import FAST, World, own_threads, state_of, wait_until
+from tests.forks import forked
 from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-
-
-CHILD_SECONDS = 120
-"""A child that waits for what it will never get is ended, and has failed."""
 
 
 def messages(name: str, count: int) -> list[str]:
@@ -37,20 +31,6 @@ def in_child(sender: ServiceBusSender, *bodies: str) -> int:
             sender.send_messages(ServiceBusMessage(body), timeout=20)
 
     return forked(send)
-
-
-def forked(work: Callable[[], None]) -> int:
-    """Do this in a forked process; its exit code."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(CHILD_SECONDS)
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - a child must not go on with the parent's tests
-            print(f"in the child: {error!r}", file=sys.stderr)
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def a_client(world: World, verify: str = "off") -> ServiceBusClient:

@@ -9,12 +9,11 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from sbpair.journal import open_journal
 from sbpair.journal.cosmos import CosmosJournal
 from sbpair.journal.sqlite import FORGET_AT_ONCE, FORGET_EVERY_WRITES, SqliteJournal, documents, key_ranges
 from sbpair.ports import Journal
+from tests.forks import begun, ended
 
 KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
 """The well-known key of every Cosmos DB emulator."""
@@ -321,27 +321,13 @@ def test_children_of_a_process_that_has_used_the_journal_use_it_as_well(tmp_path
                     break
 
     asyncio.run(journal.create("session", "a", {"n": 0}, ttl_seconds=HOUR))
-    children = [forked(lambda: asyncio.run(count_up(25))) for _ in range(3)]
-    children.append(forked(lambda: asyncio.run(journal.close())))
+    children = [begun(lambda: asyncio.run(count_up(25))) for _ in range(3)]
+    children.append(begun(lambda: asyncio.run(journal.close())))
     asyncio.run(count_up(25))
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0, 0]
+    assert [ended(child) for child in children] == [0, 0, 0, 0]
     asyncio.run(count_up(1))
     asyncio.run(journal.close())
     assert asyncio.run(_read(f"sqlite:{tmp_path / 'journal.db'}")) == 4 * 25 + 1
-
-
-def forked(work: Callable[[], None]) -> int:
-    """Do this in a forked process, which ends within a bound; its id."""
-    if child := os.fork():
-        return child
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout's is for the parent
-    signal.alarm(60)
-    try:
-        work()
-    except BaseException as error:  # noqa: BLE001 - a child must not go on with the parent's tests
-        print(f"in the child: {error!r}", file=sys.stderr)
-        os._exit(1)
-    os._exit(0)
 
 
 @pytest.mark.node

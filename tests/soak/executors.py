@@ -17,11 +17,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from time import sleep as pause
 
+from tests.benchmarks.processes import answer
 from tests.pipeline.cluster import QUICK, Cluster
 from tests.pipeline.processes import meanwhile
 from tests.pipeline.stage import QUEUES, Stage, backlog, messages, on_stage
+from tests.waiting import until
 
 MESSAGES_PER_QUEUE = 100
 WORKERS = 2
@@ -88,15 +89,12 @@ def run_killed(cluster: Cluster, stage: Stage, driver: "subprocess.Popen[str]", 
     def strike(ledger: str) -> "AbstractContextManager[list[object]]":
         return meanwhile(lambda: bool(with_lines(ledger)), lambda: cluster.kill_an_executor(with_lines(ledger)[0]))
 
-    while cluster.executors() < WORKERS:
-        assert driver.poll() is None
-        pause(0.2)
+    until(lambda: cluster.executors() >= WORKERS, driver)
     taking = meanwhile(lambda: stage.active_in_backlog() < count, cluster.kill_an_executor)
     with taking as taken, strike("ledger") as replaying, strike("written") as writing:
         assert driver.stdin is not None
-        assert driver.stdout is not None
         print(json.dumps([str(folder), rows]), file=driver.stdin, flush=True)
-        told = json.loads(driver.stdout.readline() or "{}")
+        told = answer(driver)
     sent = {f"{time}-q{queue}-{number}" for queue in range(QUEUES) for number in range(MESSAGES_PER_QUEUE)}
     arrived = Counter(str(one.message_id) for one in stage.at_home())
     of_now = {name for name in arrived if name.startswith(f"{time}-")}

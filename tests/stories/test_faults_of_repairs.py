@@ -11,7 +11,7 @@ from sbpair.core.names import backlog_queue_path
 from sbpair.core.rewrite import compose
 from sbpair.ports import Sides
 from tests.stories.world import PRIMARY, SECONDARY, World
-from tests.waiting import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS, until
 
 QUEUE = backlog_queue_path(PRIMARY, 0)
 
@@ -173,11 +173,7 @@ def test_what_was_not_seen_is_not_said_to_be_none(world: World) -> None:
 
 def until_recorded(ledger: Path, process: "subprocess.Popen[str]") -> None:
     """Wait for the first line about a message that was sent."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not (ledger.exists() and b'"forwarded"' in ledger.read_bytes()):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: ledger.exists() and b'"forwarded"' in ledger.read_bytes(), process)
 
 
 def test_a_message_of_a_partitioned_queue_is_rescheduled_without_advice_for_a_ledger(world: World) -> None:

@@ -194,6 +194,34 @@ class _Dies(Ledger):
         await super().confirm(begun, sent, certain=certain)
 
 
+async def moved_without_facts(
+    sides: Sides,
+    source: str,
+    target: str,
+    *,
+    stop: asyncio.Event | None = None,
+    keep: bool = False,
+    scheduled: bool = False,
+    transactions: TransactedMessaging | None = None,
+    ledger: Ledger | None = None,
+) -> DrainReport:
+    here, seen = sides.pair.primary, DestinationSeen(target)
+    return await move(
+        MoveJob(
+            TransferRequest((source,), to=ToQueue(target), leave_missing=True, scheduled=scheduled),
+            Ends(sides.primary, sides.primary, transactions=transactions, source_access=here, target_access=here),
+            Resender(seen, Selection(), same_entity=False, now=time.time),
+            seen=seen,
+            facts={},
+            clock=SystemClock(),
+            observer=RecordingObserver(),
+            ledger=ledger,
+            stop=stop or asyncio.Event(),
+            copy=keep,
+        )
+    )
+
+
 class _KilledError(Exception):
     pass
 
@@ -207,26 +235,10 @@ def test_a_kill_leaves_in_doubt_what_went_outside_of_a_transaction_and_it_is_not
     async def work(sides: Sides) -> None:
         here = sides.pair.primary
         ledger = _Dies(path, way=Way(namespace_name(here), namespace_name(here)))
-        seen = DestinationSeen(parts)
-        job = MoveJob(
-            TransferRequest((queue,), to=ToQueue(parts), leave_missing=True),
-            Ends(
-                sides.primary,
-                sides.primary,
-                transactions=cast(TransactedMessaging, sides.primary),
-                source_access=here,
-                target_access=here,
-            ),
-            Resender(seen, Selection(), same_entity=False, now=time.time),
-            seen=seen,
-            facts={},
-            clock=SystemClock(),
-            observer=RecordingObserver(),
-            ledger=ledger,
-            stop=asyncio.Event(),
-        )
         with pytest.raises(_KilledError):
-            await move(job)
+            await moved_without_facts(
+                sides, queue, parts, transactions=cast(TransactedMessaging, sides.primary), ledger=ledger
+            )
         await ledger.close()
 
     made.do(work)
@@ -247,27 +259,8 @@ def test_what_is_scheduled_no_more_is_left_with_the_reason_and_its_session_goes_
     made.send(queue, *(compose(body=b"", message_id=f"m{n}", session_id="s", scheduled_at=at) for n in range(5)))
 
     async def work(sides: Sides) -> DrainReport:
-        seen = DestinationSeen(other)
         interrupting = cast(TransactedMessaging, _Interrupts(sides.primary, "m2", in_doubt=in_doubt))
-        return await move(
-            MoveJob(
-                TransferRequest((queue,), to=ToQueue(other), leave_missing=True, scheduled=True),
-                Ends(
-                    sides.primary,
-                    sides.primary,
-                    transactions=interrupting,
-                    source_access=sides.pair.primary,
-                    target_access=sides.pair.primary,
-                ),
-                Resender(seen, Selection(), same_entity=False, now=time.time),
-                seen=seen,
-                facts={},
-                clock=SystemClock(),
-                observer=RecordingObserver(),
-                ledger=None,
-                stop=asyncio.Event(),
-            )
-        )
+        return await moved_without_facts(sides, queue, other, scheduled=True, transactions=interrupting)
 
     report = made.do(work)
     why = IN_DOUBT if in_doubt else NOT_SCHEDULED
@@ -322,26 +315,6 @@ def test_sessions_move_in_order_with_their_states_and_what_each_has_deferred(mad
         assert made.state(queue, session) is None
 
 
-async def moved_without_facts(
-    sides: Sides, source: str, target: str, *, stop: asyncio.Event, keep: bool = False
-) -> DrainReport:
-    seen = DestinationSeen(target)
-    return await move(
-        MoveJob(
-            TransferRequest((source,), to=ToQueue(target), leave_missing=True),
-            Ends(sides.primary, sides.primary, source_access=sides.pair.primary, target_access=sides.pair.primary),
-            Resender(seen, Selection(), same_entity=False, now=time.time),
-            seen=seen,
-            facts={},
-            clock=SystemClock(),
-            observer=RecordingObserver(),
-            ledger=None,
-            stop=stop,
-            copy=keep,
-        )
-    )
-
-
 @pytest.mark.parametrize("keep", [False, True])
 def test_what_is_stopped_before_it_begins_says_so(made: Entities, keep: bool) -> None:
     source, target = made.queue(named("stopped")), made.queue(named("target"))
@@ -381,7 +354,7 @@ def test_who_may_not_ask_for_settings_finds_sessions_by_asking_for_them(made: En
         for source in (queue, plain):
             target = f"{source}-moved"
             await sides.primary_admin.create_queue(target, QueueSettings())
-            report = await moved_without_facts(sides, source, target, stop=asyncio.Event())
+            report = await moved_without_facts(sides, source, target)
             moved.append(report.forwarded)
         return moved
 
