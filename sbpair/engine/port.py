@@ -231,25 +231,23 @@ class Port:
         service: AttachService,
         tls: ServerTls,
         make_runner: RunnerFactory,
-        host: str = "127.0.0.1",
-        number: int = 0,
+        address: tuple[str, int] = ("127.0.0.1", 0),
         *,
         names: Iterable[str] = (),
-        patience_seconds: float = PATIENCE_SECONDS,
         memory: Memory | None = None,
         turns: Turns | None = None,
         connection: type[Connection] = Connection,
         in_clear: bool = True,
     ) -> None:
-        """`names`: what HTTP clients may call this port beyond localhost and its addresses. `memory` and `turns` are
-        shared with the other ports of an emulator. `connection` serves AMQP; `in_clear`: without TLS as well."""
+        """`address`: host and number, 0 for any free one. `names`: what HTTP clients may call this port beyond
+        localhost and its addresses. `memory` and `turns` are shared with the other ports of an emulator. `connection`
+        serves AMQP; `in_clear`: without TLS as well."""
         self.memory = Memory() if memory is None else memory
         self.turns = Turns() if turns is None else turns
-        self._requests = FirstRequests(patience_seconds)
-        self._handshakes = Handshakes(patience_seconds)
+        self._requests = FirstRequests(PATIENCE_SECONDS)
+        self._handshakes = Handshakes(PATIENCE_SECONDS)
         self.namespace = namespace
-        self.host = host
-        self.number = number
+        self.host, self.number = address
         self.running = False
         self._service = service
         self._connection = connection
