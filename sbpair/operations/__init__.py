@@ -25,22 +25,18 @@ if TYPE_CHECKING:
     from sbpair.operations.audit import *
     from sbpair.operations.cleanup import *
     from sbpair.operations.cost import *
-    from sbpair.operations.dead_letters import *
     from sbpair.operations.discover import *
     from sbpair.operations.doctor import *
     from sbpair.operations.drain import *
     from sbpair.operations.drill import *
-    from sbpair.operations.edit import *
     from sbpair.operations.entity import *
     from sbpair.operations.evacuate import *
-    from sbpair.operations.explain import *
     from sbpair.operations.in_place import *
     from sbpair.operations.move import *
     from sbpair.operations.peek import *
     from sbpair.operations.ping import *
     from sbpair.operations.promotion import *
     from sbpair.operations.provision import *
-    from sbpair.operations.purge import *
     from sbpair.operations.report import *
     from sbpair.operations.restore import *
     from sbpair.operations.resubmit import *
@@ -49,7 +45,6 @@ if TYPE_CHECKING:
     from sbpair.operations.send import *
     from sbpair.operations.sessions import *
     from sbpair.operations.status import *
-    from sbpair.operations.syphon import *
     from sbpair.ports import Ends as Ends
     from sbpair.ports import Sides as Sides
 
@@ -66,22 +61,10 @@ _MODULES = {
     ),
     "cleanup": ("CleanupRequest", "EmptyRequest", "cleanup", "empty"),
     "cost": ("Compared", "CostRequest", "Estimated", "compare_costs", "estimate_cost"),
-    "dead_letters": (
-        "BrowseRequest",
-        "Cause",
-        "DeadLetterReason",
-        "DeadLetterReasons",
-        "Triage",
-        "TriageRequest",
-        "browse_messages",
-        "list_causes",
-        "list_dead_letters",
-    ),
     "discover": ("DiscoverRequest", "Discovery", "discover"),
     "doctor": ("Diagnoses", "DoctorRequest", "doctor"),
-    "drain": ("DrainRequest", "DrainResult", "ToArchive", "ToPrimary", "ToQueue", "drain"),
+    "drain": ("DrainRequest", "DrainResult", "SyphonRequest", "ToArchive", "ToPrimary", "ToQueue", "drain", "syphon"),
     "drill": ("DrillRequest", "Drilled", "ShadowOutage", "drill"),
-    "edit": ("EditRequest", "EditResult", "edit", "find_message"),
     "entity": (
         "CreateEntityRequest",
         "CreateRuleRequest",
@@ -101,21 +84,40 @@ _MODULES = {
         "show_entity",
     ),
     "evacuate": ("DeadLettersTo", "EvacuateRequest", "EvacuateResult", "EvacuationPlan", "WrittenPlan", "evacuate"),
-    "explain": ("ExplainRequest", "ExplainedMessage", "explain_message"),
     "in_place": (
         "DeadLetterRequest",
+        "EditRequest",
+        "EditResult",
+        "ExplainRequest",
+        "ExplainedMessage",
+        "PurgeRequest",
         "RescheduleRequest",
         "UndeferRequest",
         "dead_letter_message",
+        "edit",
+        "explain_message",
+        "find_message",
+        "purge",
         "reschedule_message",
         "undefer",
     ),
     "move": ("CopyRequest", "MovePlan", "MoveRequest", "MoveResult", "Selection", "copy", "move"),
-    "peek": ("PeekRequest", "peek"),
+    "peek": (
+        "BrowseRequest",
+        "Cause",
+        "DeadLetterReason",
+        "DeadLetterReasons",
+        "PeekRequest",
+        "Triage",
+        "TriageRequest",
+        "browse_messages",
+        "list_causes",
+        "list_dead_letters",
+        "peek",
+    ),
     "ping": ("PingRequest", "Pinged", "ping"),
     "promotion": ("PromotionReport", "PromotionRequest", "report_promotion"),
     "provision": ("AppliedPlan", "ProvisionRequest", "provision"),
-    "purge": ("PurgeRequest", "purge"),
     "report": ("IncidentReport", "ReportRequest", "report"),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
     "resubmit": ("Repair", "ResubmitRequest", "Steps", "resubmit"),
@@ -133,7 +135,6 @@ _MODULES = {
     "send": ("SendRequest", "SentMessages", "send"),
     "sessions": ("ListSessionsRequest", "SessionRequest", "list_sessions", "set_session_state", "show_session"),
     "status": ("StatusReport", "StatusRequest", "status", "watch_status"),
-    "syphon": ("SyphonRequest", "syphon"),
 }
 """Module -> its names, which are those of its `__all__`."""
 __all__ = sorted(name for names in _MODULES.values() for name in names)

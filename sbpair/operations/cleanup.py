@@ -15,7 +15,7 @@ from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.summary import Emptied
 from sbpair.operations.drain import DrainRequest, ToArchive, ToPrimary, drain
 from sbpair.operations.log import OperationsLog, context_of
-from sbpair.operations.plans import apply_plan, read_backlog_queues
+from sbpair.operations.provision import apply_plan, read_backlog_queues
 from sbpair.ports import Observer, Sides
 
 __all__ = ["CleanupRequest", "EmptyRequest", "cleanup", "empty"]

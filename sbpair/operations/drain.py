@@ -1,17 +1,23 @@
-"""One pass over the backlog of a pair, back to the primary, until it is confirmed empty."""
+"""`drain`: one pass over the backlog of a pair, back to the primary, until it is confirmed empty. `syphon`: a drain
+that goes on until it is stopped, as a service: started again after whatever broke it.
+"""
 
 import asyncio
 import pickle
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sbpair.concurrency import run_until
-from sbpair.core.errors import UsageError
+from sbpair.concurrency import end, run_until
+from sbpair.core.access import shown_name
+from sbpair.core.backlog import Backlog
+from sbpair.core.errors import InterruptedWorkError, OperationTimeoutError, UsageError
+from sbpair.core.events import Event, Forwarded, Polled, SyphonBegan
 from sbpair.core.transfer.conclusion import DrainResult
-from sbpair.core.transfer.report import DrainReport
+from sbpair.core.transfer.report import DrainReport, Tally
 from sbpair.core.transfer.resend import Planned
+from sbpair.core.transfer.state import Key
 from sbpair.operations.backlog import (
     BacklogRequest,
     asked_of,
@@ -29,11 +35,12 @@ from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usag
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue, make_classifier
 from sbpair.runtime.transfer.drain import drain as drain_backlog
 from sbpair.runtime.transfer.ledger import Recorder
+from sbpair.runtime.transfer.syphon import POLL_SECONDS, SyphonRun, serve, syphon_until
 
 if TYPE_CHECKING:
     from sbpair.runtime.transfer.processes import Share
 
-__all__ = ["DrainRequest", "DrainResult", "ToArchive", "ToPrimary", "ToQueue", "drain"]
+__all__ = ["DrainRequest", "DrainResult", "SyphonRequest", "ToArchive", "ToPrimary", "ToQueue", "drain", "syphon"]
 
 AFTER_SECONDS = 10.0
 """How long a run that has ended may take to count what is left."""
@@ -187,3 +194,159 @@ class _InProcess:
                 part=True,
             )
             return await drain_backlog(job), usage
+
+
+LEFT_SECONDS = 3.0
+"""A service that is stopped counts what is left only if that is answered at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonRequest(BacklogRequest):
+    """What to drain continuously, where to, and how hard. Durations in seconds. `max_messages`, `patience_seconds` and
+    `dry_run` do not apply."""
+
+    poll_seconds: float = POLL_SECONDS
+    """How long one receive waits for a message; an empty queue costs one receive in this time."""
+
+
+async def syphon(
+    sides: Sides,
+    request: SyphonRequest,
+    *,
+    observer: Observer | None = None,
+    stop: asyncio.Event | None = None,
+    totals: Tally | None = None,
+) -> DrainResult:
+    """Forward what the backlog queues of a pair hold, and what comes into them, until it is stopped.
+
+    Without `queues` in the request, a queue that is made later is served too. What breaks a run is announced as
+    `Restarting`; the next run begins after 1 second, later after up to 2 minutes, with new connections where the sides
+    can be opened again. Several syphons may share the work of one pair.
+
+    Args:
+        request: what to do; `for_seconds` and `idle_seconds` end the service by themselves.
+        stop: ends the service within about 10 seconds once it is set: messages in flight are settled or released.
+        totals: counts on over all runs, for a display while the service works.
+
+    Returns:
+        What all runs did, and what the backlog holds afterwards if that was answered in 3 seconds.
+
+    Raises:
+        SbpairError: no backlog queue exists, or the ledger or archive cannot be written, when the service ends.
+        UsageError: a queue of the request does not exist, or the ledger is that of other namespaces.
+        FilterError: the filter cannot be evaluated for a message, and nothing had moved; otherwise the result says so.
+        OperationTimeoutError: the secondary had not answered when `for_seconds` or `idle_seconds` were over.
+        InterruptedWorkError: `stop` was set before the queues had been found. Nothing was moved.
+    """
+    service = _Service(sides, request, observer or Quiet(), stop or asyncio.Event(), totals)
+    return await service.carry_out()
+
+
+class _Service:
+    """One syphon: its runs one after another, and when they end. It is the observer of its runs."""
+
+    def __init__(
+        self, sides: Sides, request: SyphonRequest, observer: Observer, stop: asyncio.Event, totals: Tally | None
+    ) -> None:
+        self._sides = sides
+        self._request = replace(request, later_queues=not request.queues)
+        self._observer = observer
+        self._stop = stop
+        self._totals = totals
+        self._clock = SystemClock()
+        self._usage = Usage()
+        self._runs = 0
+        self._backlog: Backlog | None = None
+        self._end = asyncio.Event()
+        self._ended_by = "stop"
+        self._came_at = self._clock.monotonic()
+
+    def notify(self, event: Event) -> None:
+        if isinstance(event, Forwarded) or (isinstance(event, Polled) and event.messages):
+            self._came_at = self._clock.monotonic()
+        self._observer.notify(event)
+
+    async def carry_out(self) -> DrainResult:
+        async with self._ending():
+            report = await serve(self._run, stop=self._end, clock=self._clock, observer=self)
+        if not self._stop.is_set() and report.broken_off is None:
+            report = replace(report, ended_by=self._ended_by)
+        asked = asked_of(self._sides.pair, self._request)
+        return DrainResult.of(asked, report, self._backlog, self._usage.forecast())
+
+    async def _run(self, uncompleted: frozenset[Key]) -> SyphonRun:
+        request, pair, again = self._request, self._sides.pair, self._runs > 0
+        self._runs += 1
+        async with AsyncExitStack() as stack:
+            new = request.new_ledger and not again
+            sides = self._sides
+            if again and sides.reopen is not None:
+                sides = await stack.enter_async_context(sides.reopen())
+            secondary = CountedMessaging(sides.secondary, self._usage)
+            admin = CountedAdmin(sides.secondary_admin, self._usage)
+            looking = doubtful_of(request, source=secondary, target=sides.primary, clock=self._clock, stop=self._end)
+            recorded = ledger_run("syphon", pair, request)
+            opening = open_ledger(request.ledger, recorded, self._observer, new=new, verify=looking)
+            ledger = await stack.enter_async_context(opening)
+            try:
+                found = await run_until(self._end, find_queues(pair, messaging=secondary, admin=admin))
+            except InterruptedWorkError as ended:
+                if self._stop.is_set():
+                    raise
+                where = f"{shown_name(pair.secondary)} had not answered when the time was up"
+                raise OperationTimeoutError(f"{where}. Nothing was moved.") from ended
+            await run_until(self._end, refuse_reversed(sides, found, request.patience_seconds))
+            paths, facts = chosen_queues(pair, found, request.queues)
+            self.notify(SyphonBegan(self._clock.now().timestamp(), paths))
+            job = DrainJob(
+                replace(request, queues=paths),
+                secondary=secondary,
+                primary=sides.primary,
+                admin=admin,
+                clock=self._clock,
+                observer=self,
+                ledger=ledger,
+                facts=facts,
+                stop=self._end,
+            )
+            done = await syphon_until(
+                job, poll_seconds=request.poll_seconds, uncompleted=uncompleted, totals=self._totals
+            )
+            if done.broken is None:
+                self._backlog = await what_is_left(
+                    pair, request.queues, messaging=secondary, admin=admin, timeout_seconds=LEFT_SECONDS
+                )
+                await recorded.ended(ledger, done.report, self._backlog)
+            return done
+
+    @asynccontextmanager
+    async def _ending(self) -> AsyncIterator[None]:
+        """`_end` is set when the service is stopped, when its time is up, or when nothing has come for long enough."""
+        tasks = [asyncio.create_task(waiting) for waiting in (self._until_stopped(), self._until_late(), self._idle())]
+        try:
+            yield
+        finally:
+            await end(*tasks)
+
+    async def _until_stopped(self) -> None:
+        await self._stop.wait()
+        self._because("stop")
+
+    async def _until_late(self) -> None:
+        if self._request.for_seconds is not None:
+            await self._clock.sleep(self._request.for_seconds)
+            self._because("time")
+
+    async def _idle(self) -> None:
+        if not self._request.idle_seconds:
+            return
+        left = self._request.idle_seconds
+        while left > 0:
+            await self._clock.sleep(left)
+            left = self._came_at + self._request.idle_seconds - self._clock.monotonic()
+        self._because("idle")
+
+    def _because(self, why: str) -> None:
+        if not self._end.is_set():
+            self._ended_by = why
+            self._end.set()

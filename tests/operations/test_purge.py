@@ -11,7 +11,7 @@ from sbpair.core.message import Disposition
 from sbpair.core.rewrite import compose
 from sbpair.core.transfer.filters import MessageFilter
 from sbpair.core.transfer.resend import Selection
-from sbpair.operations.purge import PurgeRequest, purge
+from sbpair.operations.in_place import PurgeRequest, purge
 from sbpair.ports import Ends
 from tests.operations.conftest import World
 

@@ -29,7 +29,7 @@ from sbpair.core.transfer.report import DrainReport
 from sbpair.emulator import Emulator
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.entities import QueueDescription
-from sbpair.operations.edit import find_message
+from sbpair.operations.in_place import find_message
 from sbpair.operations.report import ReportRequest, report
 from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.source.datasource import BacklogDataSource, ServiceBusDataSource

@@ -115,7 +115,7 @@ def carry_out(
     queues have changed since."""
 
     async def work(stop: Stop) -> "list[AppliedPlan]":
-        from sbpair.operations.plans import refuse_stale
+        from sbpair.operations.provision import refuse_stale
 
         if from_file:
             for pair, plan in plans:

@@ -65,7 +65,7 @@ def browse_number(options: Options, place: EntityRef, number: int, *, dlq: bool)
     """
     from sbpair.core.summary import describe
     from sbpair.core.transfer.peeked import peeked
-    from sbpair.operations.edit import find_received
+    from sbpair.operations.in_place import find_received
 
     patience_seconds = options.timeout_seconds(PATIENCE_SECONDS)
     request = operations.EditRequest(place.path, number, dead_letter=dlq, patience_seconds=patience_seconds)
