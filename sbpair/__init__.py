@@ -93,9 +93,8 @@ if TYPE_CHECKING:
     from sbpair.connect import open_ends, open_pairing, open_sides, run
     from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
     from sbpair.core.errors import SbpairError, ServiceError
-    from sbpair.core.failover.coupling import Condition
     from sbpair.core.failover.machine import DOCUMENTED, SDK, Policy, State
-    from sbpair.core.pairing import Pair, SendAvailabilityOptions, Side, Verify, pair_options
+    from sbpair.core.pairing import Condition, Pair, SendAvailabilityOptions, Side, Verify, pair_options
     from sbpair.core.rewrite import compose, for_backlog, for_primary
     from sbpair.ports import Observer
     from sbpair.runtime.failover.pairing import EntityState, PairedNamespaces, PairingState
@@ -143,8 +142,7 @@ _MODULES = {
     "core.access": ("AuthMethod", "NamespaceAccess", "Secret"),
     "core.errors": ("SbpairError", "ServiceError"),
     "core.failover.machine": ("DOCUMENTED", "SDK", "Policy", "State"),
-    "core.failover.coupling": ("Condition",),
-    "core.pairing": ("Pair", "SendAvailabilityOptions", "Side", "Verify", "pair_options"),
+    "core.pairing": ("Condition", "Pair", "SendAvailabilityOptions", "Side", "Verify", "pair_options"),
     "core.rewrite": ("compose", "for_backlog", "for_primary"),
     "ports": ("Observer",),
     "runtime.failover.pairing": ("EntityState", "PairedNamespaces", "PairingState"),

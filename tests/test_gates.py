@@ -56,7 +56,6 @@ MAY_HANDLE_CREDENTIALS = {
     "azure/client.py": "gives the SDK the judged parts of a connection string; asks the gate before a client is made",
     "azure/messaging.py": "asks the gate before a messaging client is made",
     "azure/administration.py": "makes its client by `LazyClient`, which asks the gate",
-    "azure/topology.py": "the SDK's classes of rules; its client is that of azure/administration.py",
     "azure/management.py": "makes its client by `LazyClient`, which asks the gate",
     "azure/http.py": "the one transport, which goes to the origin that the gate has named",
     "azure/credentials.py": "where tokens come from",

@@ -25,7 +25,7 @@ def make_admin(access: NamespaceAccess) -> NamespaceAdmin:
 def make_topology(access: NamespaceAccess) -> Topology:
     """All entities of a namespace. Always by the data plane, whatever control plane is configured: the resource manager
     gives a namespace's entities to another role, and tells nothing of them that the data plane does not."""
-    from sbpair.azure.topology import DataPlaneTopology
+    from sbpair.azure.administration import DataPlaneTopology
 
     return DataPlaneTopology(access)
 

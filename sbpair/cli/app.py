@@ -42,9 +42,9 @@ GROUPS = {
         "explain": Entry("transfer.message", "explain", "Explain why a message is where it is, and what to do."),
         "session": Entry("app", "session", "List sessions; show, set and clear their states."),
         "message": Entry("app", "message", "Show, dead-letter, delete or reschedule one message."),
-        "edit": Entry("transfer.edit", "edit", "Change messages in an editor and send them in their place."),
+        "edit": Entry("transfer.message", "edit", "Change messages in an editor and send them in their place."),
         "undefer": Entry("transfer.message", "undefer", "Make deferred messages of any queue active again."),
-        "purge": Entry("transfer.purge", "purge", "Delete messages of any entity, archived first."),
+        "purge": Entry("transfer.message", "purge", "Delete messages of any entity, archived first."),
         "evacuate": Entry("transfer.evacuate", "evacuate", "Move all entities and messages to another namespace."),
     },
     "Applications": {
@@ -55,7 +55,7 @@ GROUPS = {
         "replicate": Entry("app", "replicate", "Send to both namespaces; process each message once, in order."),
     },
     "Plan": {
-        "cost": Entry("cost.cost", "cost", "Estimate what a pair costs a month, line by line."),
+        "cost": Entry("cost", "cost", "Estimate what a pair costs a month, line by line."),
         "pipeline": Entry("app", "pipeline", "Archive, analyze and replay large backlogs with Spark."),
     },
     "Try": {
@@ -162,7 +162,7 @@ dlq = _group(
         "list": Entry("transfer.browse", "list_reasons", "Count the dead letters of an entity by reason."),
         "peek": Entry("transfer.browse", "peek_dead_letters", "Show dead letters, oldest first; nothing is taken."),
         "resubmit": Entry("transfer.resubmit", "resubmit", "Send dead letters again, to their entity or another one."),
-        "purge": Entry("transfer.purge", "purge_dead_letters", "Delete dead letters, archived first."),
+        "purge": Entry("transfer.message", "purge_dead_letters", "Delete dead letters, archived first."),
     },
 )
 

@@ -36,11 +36,10 @@ from sbpair.core.events import (
     SideFaulted,
     SideRestored,
 )
-from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import ROUTES, Route, State
 from sbpair.core.failover.sending import Budget, QueueStanding
 from sbpair.core.inspection.diagnosis import Verification
-from sbpair.core.pairing import Pair, Verify
+from sbpair.core.pairing import Condition, Pair, Verify
 from sbpair.ports import Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT

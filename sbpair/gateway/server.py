@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sbpair.azure.connect import make_messaging
-from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import ROUTES, Route
 from sbpair.core.failover.measured import GatewayEntity, GatewayPair
 from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS, Budget
-from sbpair.core.pairing import Pair
+from sbpair.core.pairing import Condition, Pair
 from sbpair.core.retry import SDK_RETRIES
 from sbpair.engine import errors
 from sbpair.engine.auth import LISTEN, SEND, Rights, Signer, rights_for
@@ -30,10 +29,8 @@ from sbpair.engine.origins import is_loopback
 from sbpair.engine.port import Port, ServerTls
 from sbpair.gateway.door import DoorConnection
 from sbpair.gateway.keys import Key, KeyRing
-from sbpair.gateway.passed import PassedLink
-from sbpair.gateway.requests import serve_requests
-from sbpair.gateway.served import Sends, ServedSender, Transactions
-from sbpair.gateway.spans import SendSpans
+from sbpair.gateway.passed import PassedLink, serve_requests
+from sbpair.gateway.served import Sends, SendSpans, ServedSender, Transactions
 from sbpair.gateway.tokens import Proofs, Tokens
 from sbpair.gateway.web import Web
 from sbpair.ports import Observer

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from sbpair.core.cost.model import Workload
-from sbpair.core.cost.request import CostRequest, workload_of
+from sbpair.core.cost.request import Choices, CostRequest, workload_of
 from sbpair.core.cost.result import Compared, Estimated, compared, estimated
-from sbpair.core.cost.scenarios import Choices
 from sbpair.core.cost.usage import Billed
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair

@@ -8,7 +8,7 @@ from sbpair.concurrency import run_until, side_by_side
 from sbpair.core.access import shown_name
 from sbpair.core.errors import ArgumentRefusedError, SessionUnavailableError, UsageError
 from sbpair.core.message import Received
-from sbpair.core.transfer.sessions import SessionFacts, SessionList, SessionState, sessions_of
+from sbpair.core.transfer.peeked import SessionFacts, SessionList, SessionState, sessions_of
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, pages_once
 from sbpair.runtime.links import closing

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from sbpair.azure.topology import DataPlaneTopology
+from sbpair.azure.administration import DataPlaneTopology
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, EntityStatus, RuleFacts
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError
 from sbpair.emulator.server import Emulator

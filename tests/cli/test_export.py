@@ -17,8 +17,7 @@ import yaml
 from sbpair.core import events
 from sbpair.core.events import Event
 from sbpair.core.metrics import series
-from sbpair.render.dashboard import PANELS, dashboard
-from sbpair.render.export import Kind, dns_name, in_action, in_bicep, in_hcl, in_shell, in_yaml
+from sbpair.render.export import PANELS, Kind, dashboard, dns_name, in_action, in_bicep, in_hcl, in_shell, in_yaml
 from sbpair.render.service import ServiceMetrics
 from sbpair.settings import load
 from tests.cli.inspection.test_exporter import exporting

@@ -9,7 +9,7 @@ from azure.core.credentials import AccessToken
 from azure.servicebus import ServiceBusMessage, exceptions
 
 from sbpair.aio import ServiceBusClient, ServiceBusSender
-from sbpair.clients.setup import BorrowedCredential
+from sbpair.clients.shared import BorrowedCredential
 from sbpair.core.failover.machine import State
 from sbpair.engine.faults import parse_text
 from tests.clients.conftest import FAST, World, own_threads, state_of

@@ -12,7 +12,7 @@ import sbpair.aio
 from sbpair import ServiceBusClient, ServiceBusSender, open_pairing
 from sbpair.azure.wire import lacks
 from sbpair.core.errors import IncompatibleSdkError, PairingError
-from sbpair.core.failover.coupling import Condition
+from sbpair.core.pairing import Condition
 from sbpair.emulator import EmulatorThread, NamespaceConfig
 from sbpair.emulator.namespace import new_auth_rule
 from sbpair.events import NotReady, Ready

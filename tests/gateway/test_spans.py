@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Uint
-from sbpair.gateway.spans import BATCH_FORMAT, SendSpans
+from sbpair.gateway.served import BATCH_FORMAT, SendSpans
 from tests.clients.conftest import World
 from tests.gateway.conftest import Running
 from tests.gateway.test_passing import client_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sbpair.cli.cost.inputs import price_table
+from sbpair.cli.cost import price_table
 from sbpair.cli.inspection.saved import read_snapshots
 from sbpair.cli.options import Options, command, duration_option, moment_option
 from sbpair.cli.pipeline.session import (

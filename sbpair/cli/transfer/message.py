@@ -1,27 +1,50 @@
-"""`sbpair message`, `explain` and `undefer`: single messages, and deferred ones, dealt with where they lie."""
+"""`sbpair message`, `explain`, `edit`, `undefer` and `purge`: messages of any entity, dealt with where they lie."""
 
-from dataclasses import replace
+import logging
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sbpair import operations
-from sbpair.cli.options import Options, command
+from sbpair.cli.options import Options, OptionSet, command
 from sbpair.cli.transfer.entity_ref import EntityOptions, EntityRef, call_at
-from sbpair.cli.transfer.options import RESEND_DRY_RUN, AgainToOption, ResendOptions
-from sbpair.cli.transfer.planned import carry_out
-from sbpair.cli.transfer.purge import ArchiveOption, NoArchiveOption, check_archive
+from sbpair.cli.transfer.options import (
+    RESEND_DRY_RUN,
+    AgainToOption,
+    DespiteOption,
+    Filters,
+    LedgerOption,
+    LimitOption,
+    NewLedgerOption,
+    ReasonOption,
+    ResendOptions,
+    check_new_ledger,
+)
+from sbpair.cli.transfer.planned import PlanFiles, carry_out
+from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.retry import PATIENCE_SECONDS
+from sbpair.files import write_private_temporary
 from sbpair.render.result import CommandResult, Table, columns, table_of
 
 if TYPE_CHECKING:
+    from sbpair.core.editing import Edit, Editable, Editables
     from sbpair.core.transfer.peeked import PeekedMessage
 
 NumberArgument = Annotated[
     int, typer.Argument(metavar="NUMBER", min=1, help="Sequence number, as `dlq peek` or `entity peek` shows it.")
 ]
 DlqOption = Annotated[bool, typer.Option(help="A dead letter.")]
+ArchiveOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write the messages to a file in this folder first.")
+]
+NoArchiveOption = Annotated[bool, typer.Option(help="Delete permanently, without an archive.")]
 _DRY_RUN = "Find the message, and say what would be done."
 _STATE = "The message is as it was."
 
@@ -238,3 +261,234 @@ def undefer(options: Options, on: EntityOptions, *, to: AgainToOption = None, ch
         return f"Send {messages} of {source} to {target}"
 
     return carry_out(options, operations.undefer, request, (source, target), doing, state="Nothing was sent.")
+
+
+# `sbpair dlq purge` and `sbpair purge`: messages are deleted, archived first unless told otherwise.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeOptions(OptionSet):
+    """Which messages are deleted, and whether they are kept in a file."""
+
+    filters: Filters
+    limit: LimitOption = None
+    archive: ArchiveOption = None
+    no_archive: NoArchiveOption = False
+    files: PlanFiles
+
+
+_PURGE_DRY_RUN = "Browse, and say what would be deleted."
+
+
+@command(output="core.transfer.summary:MoveResult", asks=True, dry_run=_PURGE_DRY_RUN)
+def purge_dead_letters(
+    options: Options,
+    on: EntityOptions,
+    *,
+    reasons: ReasonOption = None,
+    chosen: PurgeOptions,
+) -> CommandResult:
+    """Delete the dead letters of a queue or subscription that are there now, archived first.
+
+    Asks for the entity's name. --archive DIR or --no-archive has to be given. `sbpair restore` sends archived messages
+    to the queue, or to the topic of a subscription, which gives every subscription a copy. Needs Listen.
+
+    \b
+    Examples:
+      sbpair dlq purge orders --archive purged/ --reason TTLExpiredException
+      sbpair dlq purge orders --no-archive --until 30d --yes
+    """
+    return _purge(options, on, chosen, reasons or (), dead_letter=True)
+
+
+@command(output="core.transfer.summary:MoveResult", asks=True, dry_run=_PURGE_DRY_RUN)
+def purge(
+    options: Options,
+    on: EntityOptions,
+    *,
+    chosen: PurgeOptions,
+) -> CommandResult:
+    """Delete what a queue or subscription holds now, deferred and scheduled messages too, archived first.
+
+    Asks for the entity's name. --archive DIR or --no-archive has to be given. `sbpair restore` sends archived messages
+    to the queue, or to the topic of a subscription, which gives every subscription a copy. Scheduled messages are
+    cancelled; a topic holds no others. An entity that requires sessions is emptied session by session; their states
+    stay, and so do dead letters (`sbpair dlq purge`). Needs Listen, and Send for scheduled messages.
+
+    \b
+    Examples:
+      sbpair purge orders --archive purged/
+      sbpair purge contoso-weu:orders --no-archive --until 30d --dry-run
+    """
+    return _purge(options, on, chosen)
+
+
+def check_archive(archive: Path | None, no_archive: bool, state: str) -> None:
+    """Raises UsageError unless exactly one of --archive and --no-archive was given."""
+    if (archive is None) != no_archive:
+        ways = "--archive DIR, which keeps what is deleted in a file, or --no-archive, which deletes it permanently"
+        raise UsageError(f"Give {ways}{'; not both' if no_archive else ''}. {state}")
+
+
+def _purge(
+    options: Options,
+    on: EntityOptions,
+    chosen: PurgeOptions,
+    reasons: Sequence[str] = (),
+    *,
+    dead_letter: bool = False,
+) -> CommandResult:
+    check_archive(chosen.archive, chosen.no_archive, "Nothing was deleted.")
+    source, archive = on.to_write(options), chosen.archive
+    request = operations.PurgeRequest(
+        source.path,
+        archive,
+        dead_letter=dead_letter,
+        selection=operations.Selection(chosen.filters.wanted(), reasons),
+        max_messages=chosen.limit,
+        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
+    )
+
+    def doing(messages: str) -> str:
+        kept = "permanently" if archive is None else f"after writing them to {archive}"
+        return f"Delete {messages} of {source} {kept}"
+
+    between, state = (source, None), "Nothing was deleted."
+    return carry_out(options, operations.purge, request, between, doing, state=state, deletes=True, files=chosen.files)
+
+
+_log = logging.getLogger("sbpair")
+_UNSENT = "Nothing was sent; the message is as it was."
+
+
+@command(output="core.transfer.summary:EditResult", asks=True, dry_run="Edit, show the difference, and send nothing.")
+def edit(
+    options: Options,
+    on: EntityOptions,
+    number: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="NUMBER",
+            min=1,
+            help="Sequence number, as `dlq peek` or `entity peek` shows it. Without one: up to 50 messages that match "
+            "--where, --reason and the like, in one document.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    reasons: ReasonOption = None,
+    filters: Filters,
+    dlq: Annotated[bool, typer.Option(help="A dead letter; it is sent to its queue again.")] = False,
+    to: AgainToOption = None,
+    from_file: Annotated[Path | None, typer.Option(help="Take the edited JSON from here; no editor runs.")] = None,
+    despite_duplicate_detection: DespiteOption = False,
+    ledger: LedgerOption = None,
+    new_ledger: NewLedgerOption = False,
+) -> CommandResult:
+    """Change messages in an editor, send them, and complete the originals: active, deferred, scheduled, dead letters.
+
+    $VISUAL or $EDITOR gets the message as JSON, without a shell in between; several as one array, in which what you
+    take out stays as it is. What you leave unchanged keeps its bytes.
+    The difference is shown before anything is sent. If the editor fails, or nothing was changed, nothing happens. To
+    reach an active message or a dead letter, the ones before it are locked for a moment and released. The
+    original is completed in the transaction that sends the new form; where there is none (--to another namespace, Basic
+    tier), a crash may leave both forms, and with --ledger it is not sent again. The new form goes to the end of its
+    queue, in a session behind the session's other messages. Needs Listen and Send.
+
+    \b
+    Examples:
+      sbpair edit orders 4711 --dlq
+      sbpair edit orders --dlq --where "country = 'DE'"
+      EDITOR="code --wait" sbpair edit contoso-weu:orders 4711 --dry-run
+      sbpair edit news/Subscriptions/audit 12 --to audit-repair --from-file repaired.json --yes
+    """
+    from sbpair.operations.move import check_destination
+
+    check_new_ledger(ledger, new=new_ledger)
+    if (number is None) is not bool(filters.given or reasons):
+        raise UsageError("Give the NUMBER of one message, or --where or another filter for a few. " + _UNSENT)
+    source, target = on.and_target(options, to)
+    check_destination(target.path)
+    what = "the messages" if number is None else f"message {number}"
+    request = operations.EditRequest(
+        source.path,
+        number,
+        to=target.path,
+        dead_letter=dlq,
+        selection=operations.Selection(filters.wanted(), reasons or ()),
+        despite_duplicate_detection=despite_duplicate_detection,
+        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
+        ledger=ledger,
+        new_ledger=new_ledger,
+    )
+    with unchanged(_UNSENT):
+        found = call_at(options, source, operations.find_message, request)
+    text, kept = (_read(from_file), None) if from_file is not None else _in_editor(found.text)
+    changed = _changed(found, text, kept)
+    if not changed:
+        if kept is not None:
+            kept.unlink(missing_ok=True)
+        raise UsageError(f"Nothing was changed in {what} of {source}. {_UNSENT}")
+    if not options.quiet:
+        for line in (line for _, edit in changed for line in edit.diff):
+            _log.info(line)
+
+    def doing(messages: str) -> str:
+        return f"Send {messages} to {target} and complete {what} of {source}"
+
+    request = replace(request, text=text, found=found)
+    sent = False
+    try:
+        result = carry_out(options, operations.edit, request, (source, target), doing, state=_UNSENT)
+        sent = bool(result.data.moved.report.forwarded) and not options.dry_run
+    finally:
+        if kept is not None and sent:
+            kept.unlink(missing_ok=True)
+        elif kept is not None:
+            _log.info("The edited text is kept. To send it, add --from-file %s", kept)
+    return result
+
+
+def _changed(found: "Editables", text: str, kept: Path | None) -> "tuple[tuple[Editable, Edit], ...]":
+    """The messages that the text says something new of. `kept`: where an editor left the text."""
+    try:
+        return found.changed(text)
+    except UsageError as error:
+        hint = error.hint if kept is None else f"The edited text is kept: mend it, and add --from-file {kept}"
+        raise UsageError(f"{error.message} {_UNSENT}", hint=hint) from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The edited message cannot be read from {path}: {error}. {_UNSENT}") from error
+
+
+def _in_editor(text: str) -> tuple[str, Path]:
+    """The text as the editor left it, and the file of its owner's alone where it stands.
+
+    Raises:
+        UsageError: no editor is named, or it cannot be started or fails.
+    """
+    try:
+        words = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
+    except ValueError as error:
+        raise UsageError(f"VISUAL or EDITOR is no command line: {error}. {_UNSENT}") from error
+    if not words:
+        raise UsageError(f"Neither VISUAL nor EDITOR names an editor. {_UNSENT}", hint="EDITOR=vi, or --from-file FILE")
+    try:
+        path = write_private_temporary("sbpair-edit-", ".json", text.encode())
+    except OSError as error:
+        raise UsageError(f"The message cannot be written for the editor: {error}. {_UNSENT}") from error
+    try:
+        code = subprocess.run([*words, str(path)], check=False).returncode
+        if code == 0:
+            return path.read_bytes().decode(), path
+    except (OSError, UnicodeDecodeError) as error:
+        path.unlink(missing_ok=True)
+        raise UsageError(
+            f"The editor {words[0]} did not work: {getattr(error, 'strerror', None) or error}. {_UNSENT}"
+        ) from error
+    path.unlink(missing_ok=True)
+    raise UsageError(f"The editor {words[0]} ended with exit code {code}. {_UNSENT}")

@@ -16,14 +16,14 @@ from sbpair.core.outcome import Exit
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.transfer.sessions import SessionState
+    from sbpair.core.transfer.peeked import SessionState
 
 SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")]
 _DRY_RUN = "Say what would change."
 _STATE = "The session is as it was."
 
 
-@command(output="core.transfer.sessions:SessionList")
+@command(output="core.transfer.peeked:SessionList")
 def list_all(
     options: Options,
     on: EntityOptions,
@@ -41,7 +41,7 @@ def list_all(
       sbpair session list orders
       sbpair session list contoso-weu:orders --lock -o json
     """
-    from sbpair.core.transfer.sessions import SessionFacts
+    from sbpair.core.transfer.peeked import SessionFacts
 
     place = on.find(options)
     request = operations.ListSessionsRequest(place.path, lock=lock, timeout_seconds=options.timeout_seconds(30.0))
@@ -50,7 +50,7 @@ def list_all(
     return CommandResult(found, (table_of(SessionFacts, found.sessions, show=columns),), summary=found.closing)
 
 
-@command(output="core.transfer.sessions:SessionState")
+@command(output="core.transfer.peeked:SessionState")
 def show(options: Options, on: EntityOptions, session: SessionArgument) -> CommandResult:
     """Show one session of a queue or subscription with its state, as text, or as hex if it is not text.
 
@@ -71,7 +71,7 @@ def show(options: Options, on: EntityOptions, session: SessionArgument) -> Comma
     return _result(found, f"Session {session} of {place} {said}.", Exit.PARTIAL if locked else Exit.OK)
 
 
-@command(output="core.transfer.sessions:SessionState", asks=True, dry_run=_DRY_RUN)
+@command(output="core.transfer.peeked:SessionState", asks=True, dry_run=_DRY_RUN)
 def set_state(
     options: Options,
     on: EntityOptions,
@@ -93,7 +93,7 @@ def set_state(
     return _change(options, on, session, wanted)
 
 
-@command(output="core.transfer.sessions:SessionState", asks=True, dry_run=_DRY_RUN)
+@command(output="core.transfer.peeked:SessionState", asks=True, dry_run=_DRY_RUN)
 def clear(options: Options, on: EntityOptions, session: SessionArgument) -> CommandResult:
     """Clear the state of a session; its messages stay. The session is locked meanwhile. Needs Listen.
 
@@ -129,7 +129,7 @@ def _change(options: Options, on: EntityOptions, session: str, state: bytes | No
 
 
 def _result(found: "SessionState", summary: str, code: Exit) -> CommandResult:
-    from sbpair.core.transfer.sessions import SessionFacts
+    from sbpair.core.transfer.peeked import SessionFacts
 
     table = table_of(SessionFacts, (found.session,))
     return CommandResult(found, (table,), summary=summary, exit=code, closing=True)

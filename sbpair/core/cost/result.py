@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from sbpair.core.cost.model import Estimate, Workload, estimate
-from sbpair.core.cost.scenarios import Choices, cheapest, compare, pairing_costs
+from sbpair.core.cost.request import Choices, cheapest, compare, pairing_costs
 from sbpair.core.cost.usage import Billed
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.prices import UNITS, Meter, PriceTable, retail_query, steps, to_cents, total

@@ -25,12 +25,11 @@ from sbpair.core.errors import (
     UsageError,
 )
 from sbpair.core.events import NotReady, PairingNoticed, Ready, SideEnded, SideFaulted, SideRestored, StepDone
-from sbpair.core.failover.coupling import Condition, Coupling
 from sbpair.core.failover.machine import Policy, State
 from sbpair.core.failover.sending import QueueStanding, Rotation, SessionHolds
 from sbpair.core.inspection.diagnosis import Verification
 from sbpair.core.outcome import Result
-from sbpair.core.pairing import Pair, Side, backlog_settings
+from sbpair.core.pairing import Condition, Coupling, Pair, Side, backlog_settings
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from sbpair.cli.context import EventLog
-from sbpair.cli.waits import Notices, Scheduled, in_words, scheduled, waits_in
+from sbpair.cli.running import Notices, Scheduled, in_words, scheduled, waits_in
 from sbpair.concurrency import Wait, abandon_after, patiently, retried, waiting, waits
 from sbpair.core.errors import ConnectionLostError, ServerBusyError, ServiceError, for_pair
 from sbpair.core.events import Paused, Resumed

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from sbpair.core.cost.model import DOCUMENTED_SYPHON, SDK_SYPHON, Billed, Flow, Workload, of_syphon_hour, polling_syphon
-from sbpair.core.cost.scenarios import (
+from sbpair.core.cost.request import (
     Choices,
     cheapest,
     compare,

@@ -2,8 +2,7 @@
 
 import pytest
 
-from sbpair.core.failover.coupling import Condition, Coupling
-from sbpair.core.pairing import Side
+from sbpair.core.pairing import Condition, Coupling, Side
 
 
 @pytest.mark.parametrize("condition", [Condition.CLOSED, Condition.FAULTED])

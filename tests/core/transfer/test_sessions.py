@@ -2,7 +2,7 @@
 
 from sbpair.core.message import Received, State
 from sbpair.core.serialization import iso_time
-from sbpair.core.transfer.sessions import SessionFacts, sessions_of
+from sbpair.core.transfer.peeked import SessionFacts, sessions_of
 
 
 def one(number: int, session: str | None, state: State, at: float) -> Received:

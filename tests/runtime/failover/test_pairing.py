@@ -19,9 +19,8 @@ from sbpair.core.errors import (
     UnauthorizedError,
 )
 from sbpair.core.events import FailedBack, FailedOver, PairingNoticed, Restarting, SideEnded, StepDone
-from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import DOCUMENTED, SDK, State
-from sbpair.core.pairing import DOCUMENTED_SETTINGS, Side
+from sbpair.core.pairing import DOCUMENTED_SETTINGS, Condition, Side
 from sbpair.runtime.failover.entity import MonitoredEntities
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import Where

@@ -32,9 +32,9 @@ from sbpair.core.events import (
     SideFaulted,
     SideRestored,
 )
-from sbpair.core.failover.coupling import Condition
 from sbpair.core.failover.machine import State
 from sbpair.core.failover.sending import Budget
+from sbpair.core.pairing import Condition
 from sbpair.core.rewrite import compose, for_backlog, for_primary
 from sbpair.runtime.failover.backlog import IDLE_SECONDS
 from sbpair.runtime.failover.sender import Where
