@@ -175,6 +175,11 @@ def test_other_machines_need_a_key_of_the_users_own(sbpair: Sbpair) -> None:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert "Other machines can reach these namespaces at 0.0.0.0." in errors
+    for unfit in ("a;b", "k" * 257):
+        refused = sbpair("emulator", "--port", "0", env={"SBPAIR_EMULATOR_KEY": unfit})
+        assert (refused.code, unfit in refused.stderr) == (2, False), refused
+        assert "SBPAIR_EMULATOR_KEY: a text of 1 to 256 printable characters without ; is expected." in refused.stderr
+        assert "export SBPAIR_EMULATOR_KEY=" in refused.stderr
 
 
 def test_the_page_for_a_browser_is_named_and_serves(sbpair: Sbpair) -> None:

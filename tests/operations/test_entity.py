@@ -81,12 +81,24 @@ async def test_what_holds_messages_or_is_counted_on_is_not_deleted(world: World,
     sender = ends.source.sender(backlog_queue(0))
     await sender.send([b"\x00Su\xa0\x01x"], timeout_seconds=30)
     await sender.close()
-    with pytest.raises(UsageError, match="holds 1 active"):
+    with pytest.raises(UsageError, match="holds 1 active") as refused:
         await delete_entity(ends, DeleteEntityRequest(path=backlog_queue(0)))
+    purge = f"sbpair purge fabrikam:{backlog_queue(0)} --archive DIR"
+    assert refused.value.hint == f"Keep them first: {purge}; or delete them too with --with-messages."
     with pytest.raises(UsageError, match="pair 'embedded' counts on"):
         await delete_entity(ends, DeleteEntityRequest(path=backlog_queue(0), with_messages=True, pairs=(world.pair,)))
     holding = await list_entities(ends, ListEntitiesRequest(with_messages=True))
     assert [entity.path for entity in holding.entities] == [backlog_queue(0)]
     await delete_entity(ends, DeleteEntityRequest(path=backlog_queue(0), with_messages=True))
+    await create_entity(ends, CreateEntityRequest(path="gone", kind=EntityKind.QUEUE))
+    on_the_way = EntitySettings(forward_to="gone")
+    await create_entity(ends, CreateEntityRequest(path="on-the-way", kind=EntityKind.QUEUE, settings=on_the_way))
+    await set_status(ends, SetStatusRequest(path="gone", status=EntityStatus.DISABLED))
+    sender = ends.source.sender("on-the-way")
+    await sender.send([b"\x00Su\xa0\x01x"], timeout_seconds=30)
+    await sender.close()
+    with pytest.raises(UsageError, match="holds 1 transfer dead-letter") as refused:
+        await delete_entity(ends, DeleteEntityRequest(path="on-the-way"))
+    assert refused.value.hint == "Delete them too with --with-messages.", "no command takes them out"
     left = await list_entities(ends, ListEntitiesRequest("contoso/*"))
     assert [entity.path for entity in left.entities] == [backlog_queue(1), backlog_queue(2)]

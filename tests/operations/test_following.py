@@ -15,7 +15,7 @@ from sbpair.core.events import Event, Paused, ReceiveFailed, StepDone
 from sbpair.core.message import Disposition
 from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import as_sent, compose
-from sbpair.operations import Ends, EvacuateRequest, EvacuateResult, evacuate
+from sbpair.operations import CopyRequest, Ends, EvacuateRequest, EvacuateResult, copy, evacuate
 from sbpair.runtime.transfer.ledger import sent_in
 from sbpair.service import EntityStatus
 from tests.fakes import RecordingObserver
@@ -197,15 +197,20 @@ async def test_a_sender_that_does_not_give_up_is_named_and_loses_nothing(
 async def test_the_same_call_goes_on_after_a_stop_and_while_it_was_closed(
     world: World, ends: Ends, request_: EvacuateRequest
 ) -> None:
+    assert ends.topology is not None and ends.target_topology is not None
     await sent(ends, "orders", 4)
+    for topology in (ends.topology, ends.target_topology):
+        await topology.create(EntityKind.QUEUE, "Returns", EntitySettings())
+    await sent(ends, "Returns", 3)
+    await copy(ends, CopyRequest("Returns", "Returns", ledger=request_.ledger, max_messages=2))
     async with Follows(ends, request_):
         await until(world, "orders", 4)
-    assert ends.topology is not None
-    for path in ("orders", "invoices"):  # as a cut-over leaves it that was killed
+        await until(world, "Returns", 3)
+    for path in ("orders", "invoices", "Returns"):  # as a cut-over leaves it that was killed
         await ends.topology.update(path, {"status": EntityStatus.SEND_DISABLED})
     done = await asyncio.wait_for(evacuate(ends, request_), LIMIT_SECONDS)
     assert (done.source_empty, done.closed) == (True, True), "all queues are closed: the cut-over was asked for"
-    assert world.waiting("orders", "fabrikam") == 4
+    assert (world.waiting("orders", "fabrikam"), world.waiting("Returns", "fabrikam")) == (4, 3)
 
 
 async def test_an_outage_of_either_side_is_waited_for(world: World, ends: Ends, request_: EvacuateRequest) -> None:

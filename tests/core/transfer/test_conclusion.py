@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.errors import ConnectionLostError, ServiceError, UnauthorizedError
 from sbpair.core.outcome import Exit
-from sbpair.core.transfer.conclusion import hindered_by
+from sbpair.core.transfer.conclusion import Asked, closing, further, hindered_by
 from sbpair.core.transfer.report import DrainReport, QueueFailure, reasons
 
 AWAY = "destination unavailable: orders (connection-lost)"
@@ -36,3 +37,14 @@ def test_one_reason_for_all_that_is_left_is_told(
     )
     assert hindered_by(report) is exit
     assert hindered_by(replace(report, dead_lettered=1)) is Exit.PARTIAL
+
+
+def test_what_the_run_was_asked_about_is_told_first() -> None:
+    queue = QueueContents("contoso/x-servicebus-transfer/0", active=2, deferred=0, scheduled=0, dead_letter=3)
+    left, waiting = Backlog("orders", 1000.0, (queue,)), "2 messages are waiting"
+    asked = Asked("orders", "contoso", "sbpair drain orders", dead_letter=True)
+    assert "3 dead letters remain" in closing(DrainReport(), left, asked)
+    assert [waiting in one for one in further(DrainReport(), left, asked)] == [True]
+    asked = replace(asked, dead_letter=False)
+    assert waiting in closing(DrainReport(), left, asked)
+    assert ["3 dead letters remain" in one for one in further(DrainReport(), left, asked)] == [True]

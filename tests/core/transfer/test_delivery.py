@@ -450,6 +450,8 @@ def test_the_machine_is_asked_again_when_a_paused_destination_may_be_tried():
     assert bench.waits() == 1.0
     bench.now += 0.4
     assert bench.waits() == pytest.approx(0.6)
+    over = bench.destinations.of("orders").paused_until
+    assert over not in bench.destinations.deadlines(over), "it may be tried now"
     bench.destinations.release_all(bench.now)
     assert list(bench.destinations.deadlines(bench.now)) == [], "nothing waits for it"
 

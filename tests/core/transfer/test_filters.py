@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from sbpair.core.errors import UsageError
-from sbpair.core.message import Origin, Received
+from sbpair.core.message import Origin, Received, State
 from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.filters import EVERYTHING, SYSTEM_PROPERTIES, MessageFilter, parse_where
 from sbpair.core.transfer.peeked import GroupKey, grouped, peeked
@@ -142,3 +142,19 @@ def test_groups_have_one_line_for_a_session_in_all_its_spellings() -> None:
         shown.append(peeked("q", Received(payload, number, "q"), describe(payload), with_body=False))
     groups = grouped(shown, (GroupKey.SESSION,))
     assert [(one.values, one.messages) for one in groups] == [({"session": "Order-7"}, 2), ({"session": "other"}, 1)]
+
+
+def test_messages_are_grouped_by_everything_at_once() -> None:
+    payload = for_backlog(compose(body=b"", message_id="m1", session_id="s", subject="paid"), "orders")
+    received = Received(payload, 1, "q", enqueued_at=AT, state=State.DEFERRED)
+    (group,) = grouped([peeked("q", received, describe(payload), with_body=False)], tuple(GroupKey))
+    assert {name: value for name, value in group.values.items() if value is not None} == {
+        "destination": "orders",
+        "session": "s",
+        "queue": "q",
+        "subject": "paid",
+        "state": "deferred",
+        "day": "2026-09-21",
+        "hour": "2026-09-21T14",
+        "minute": "2026-09-21T14:13",
+    }

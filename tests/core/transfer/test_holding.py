@@ -209,6 +209,40 @@ def test_where_too_many_are_parked_all_goes_back_and_the_head_is_not_passed_agai
     assert (bench.queue().mode, bench.queue().budget_used_up) == (Mode.STANDING_BACK, True)
 
 
+def browsed(*numbers):
+    return [Received(payload=b"", sequence_number=number, source=QUEUE) for number in numbers]
+
+
+def test_where_nobody_elses_is_left_the_queue_is_led_and_a_new_head_is_passed_again():
+    bench = Bench()
+    queue = bench.queue()
+    queue.stand_back(bench.now)
+    queue.budget_used_up = True
+    for _ in range(2):
+        assert not queue.head_sampled(browsed(1, 2), (), bench.now)
+        bench.now += 2 * queue.hold_after_seconds
+    assert (queue.mode, queue.may_try) == (Mode.STANDING_BACK, True)
+    assert queue.head_sampled(browsed(2), (2,), bench.now)
+    assert (queue.mode, queue.head, queue.may_try) == (Mode.READING, None, False)
+    queue.stand_back(bench.now)
+    assert not queue.head_sampled(browsed(3), (), bench.now)
+    bench.now += 2 * queue.hold_after_seconds
+    assert queue.head_sampled(browsed(3), (), bench.now)
+    assert queue.mode is Mode.HOLDING
+
+
+def test_a_lock_is_waited_for_from_when_it_was_met():
+    bench = Bench()
+    queue = bench.queue()
+    queue.stand_back(bench.now)
+    queue.head_sampled(browsed(1), (), bench.now)
+    assert bench.machine.queues.foreign_locks(bench.now) == {}
+    bench.machine.queues.tried(QUEUE, browsed(2), bench.now)
+    assert bench.machine.queues.foreign_locks(bench.now + 4.0) == {QUEUE: queue.lock_seconds - 4.0}
+    bench.machine.queues.tried(QUEUE, browsed(2), bench.now + 4.0)
+    assert bench.machine.queues.foreign_locks(bench.now + 4.0) == {QUEUE: queue.lock_seconds - 4.0}
+
+
 def test_others_that_move_after_all_get_everything_back():
     bench = Bench()
     bench.missing()

@@ -201,7 +201,9 @@ def test_of_ledgers_put_together_the_end_that_was_cut_off_is_said() -> None:
     first = in_writes(plain_lines(), ())[:3]
     _, told = read(b"".join([*first, *LEDGER]), put_together=True)
     assert ["lines 1-3 are not chained" in fault for fault in told.faults] == [True]
-    assert told.ledgers[0].parts == 2
+    assert (told.ledgers[0].parts, told.ledgers[0].not_chained) == (2, 3)
+    _, told = read(b"".join([*first, *LEDGER, *first[:2]]), put_together=True)
+    assert told.ledgers[0].not_chained == 5, "those at the end too"
 
 
 def told_of(lines: Iterable[bytes]) -> IncidentReport:
@@ -243,6 +245,11 @@ def test_the_incident_is_told_over_all_runs() -> None:
     assert figures["First message waited since"] == spoken_time((BEGAN_MS + 1) / 1000)
     assert figures["Last message waited since"] == spoken_time((BEGAN_MS + 5) / 1000)
     assert (figures["First sent"], figures["Last sent"]) == ("2026-11-24 08:00:01 UTC", "2026-11-24 08:00:04 UTC")
+
+
+def test_a_destination_counts_once_in_whatever_spelling() -> None:
+    told = told_of(entry(n, destination=name).line(WAY) for n, name in enumerate(("Orders", "orders", "parcels"), 1))
+    assert [(name.lower(), messages) for name, messages in told.destinations] == [("orders", 2), ("parcels", 1)]
 
 
 def test_ledgers_without_a_message_have_no_times() -> None:

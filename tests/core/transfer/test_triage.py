@@ -9,10 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
+from sbpair.core.errors import ConnectionLostError, ServiceError, UnauthorizedError
 from sbpair.core.message import Received
 from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import compose
 from sbpair.core.summary import describe
+from sbpair.core.transfer.peeked import NotBrowsed
 from sbpair.core.transfer.triage import CauseCounter, Triage, template_of
 
 Said = tuple[str | None, str, dict[str, object]]
@@ -373,4 +375,15 @@ def test_what_is_asked_since_the_last_time_decides_what_is_a_finding() -> None:
     assert Triage("contoso", 0, 3, ()).exit is Exit.OK
     assert Triage("contoso", 100, 3, steady, since_last=True).closing == (
         f"contoso has 100 dead letters of {len(steady)} causes, 0 new or growing."
+    )
+
+
+def test_rights_are_spoken_of_only_where_they_are_missing() -> None:
+    def closing(*errors: ServiceError) -> str:
+        return Triage("contoso", 0, 3, (), tuple(NotBrowsed("orders", error) for error in errors)).closing
+
+    lost, denied = ConnectionLostError("gone"), UnauthorizedError("no")
+    assert closing(lost) == "No dead letter of contoso was seen. 1 entity could not be read."
+    assert closing(lost, denied) == (
+        "No dead letter of contoso was seen. 2 entities could not be read. What it needs: sbpair help permissions"
     )
