@@ -149,7 +149,7 @@ def twisted(random_: random.Random, document: Any) -> bytes:
     return json_bytes(changed)
 
 
-_MESSAGE = build(
+MESSAGE = build(
     properties=["id", None, "to", "subject", None, "7"],
     application_properties={"x-ms-path": "orders", "n": Uint(1), "f": 2.5},
     data=b"body",
@@ -157,7 +157,7 @@ _MESSAGE = build(
 
 
 def message(random_: random.Random) -> None:
-    payload = damaged(random_, _MESSAGE)
+    payload = damaged(random_, MESSAGE)
     try:
         spans = scan(payload)
         for span in spans:
@@ -168,7 +168,7 @@ def message(random_: random.Random) -> None:
 
 def backlog_message(random_: random.Random) -> None:
     """All that a drain does with a message before it sends it, and all that `peek` shows of it."""
-    payload = damaged(random_, random_.choice((_MESSAGE, _DIVERTED)))
+    payload = damaged(random_, random_.choice((MESSAGE, _DIVERTED)))
     summary = describe(payload)
     json_text({name: plain(value) for name, value in summary.application_properties.items()})
     for work in (
@@ -335,12 +335,12 @@ def old_ledger_line(random_: random.Random, path: Path) -> None:
 
 def variables(random_: random.Random) -> None:
     """The environment of a command that processes a message."""
-    payload = damaged(random_, _MESSAGE)
+    payload = damaged(random_, MESSAGE)
     found = environment_of(Delivery(payload, "s\0", "m", "p:1", "primary", 1, 1, 1))
     assert all("\0" not in name + value and "=" not in name for name, value in found.items())
 
 
-class _Nowhere:
+class Nowhere:
     def write(self, data: bytes) -> None:
         """Nobody listens."""
 
@@ -373,7 +373,7 @@ _DIALOGUE = b"AMQP\x00\x01\x00\x00" + b"".join(
 def dialogue(random_: random.Random) -> None:
     from tests.engine.conftest import PlainNamespace, Service
 
-    connection = Connection(PlainNamespace(), Service(), _Nowhere())
+    connection = Connection(PlainNamespace(), Service(), Nowhere())
     data = damaged(random_, _DIALOGUE)
     try:
         cut = random_.randrange(len(data))
@@ -407,9 +407,9 @@ def transactions(random_: random.Random) -> None:
     namespace = Namespace("contoso", clock=ManualClock())
     queue = namespace.create_queue("orders")
     for _ in range(3):
-        queue.send(_MESSAGE)
+        queue.send(MESSAGE)
     memory = Memory()
-    connection = Connection(namespace, Endpoints(namespace), _Nowhere(), memory=memory)
+    connection = Connection(namespace, Endpoints(namespace), Nowhere(), memory=memory)
     try:
         connection.add_claims(Claims("", ALL_RIGHTS, 4e9))
         connection.receive(_OPENED)
@@ -425,7 +425,7 @@ def transactions(random_: random.Random) -> None:
             kind = random_.randrange(4)
             if kind == 0:
                 state = within(None)
-                return perform(TRANSFER, [Uint(1), Uint(number), b"t", Uint(0), False, False, None, state]) + _MESSAGE
+                return perform(TRANSFER, [Uint(1), Uint(number), b"t", Uint(0), False, False, None, state]) + MESSAGE
             if kind == 1:
                 outcome = random_.choice((accepted(), rejected(), released()))
                 first, last = random_.randrange(4), random_.randrange(4)
@@ -466,7 +466,7 @@ def websocket(random_: random.Random) -> None:
     loop = asyncio.get_event_loop()
     queue = WebSocketDataQueue(BaseProtocol(loop), 1 << 20, loop=loop)
     reader = WebSocketReader(queue, 1 << 20, False, False)
-    connection = Connection(PlainNamespace(), Service(), _Nowhere())
+    connection = Connection(PlainNamespace(), Service(), Nowhere())
     amqp = damaged(random_, _DIALOGUE) if random_.random() < 0.5 else _DIALOGUE
     cut = random_.randrange(len(amqp) + 1)
     frames = [_web_frame(2, amqp[:cut], last=random_.random() < 0.7), _web_frame(random_.choice((0, 2)), amqp[cut:])]
@@ -512,14 +512,14 @@ _PRIMARY = (
     perform(FLOW, [Uint(0), Uint(2), Uint(0), Uint(9), Uint(5), Uint(0), Uint(5)]),
     perform(DISPOSITION, [True, Uint(0), Uint(1), True, accepted()]),
     perform(DISPOSITION, [True, Uint(1), None, True, rejected("amqp:internal-error", "x")]),
-    perform(TRANSFER, [Uint(6), Uint(0), b"t", Uint(0), False, False]) + _MESSAGE,
+    perform(TRANSFER, [Uint(6), Uint(0), b"t", Uint(0), False, False]) + MESSAGE,
     perform(DETACH, [Uint(5), True, None]),
     perform(END, []),
 )
 _CLIENT = (
     perform(TRANSFER, [Uint(0), Uint(0), b"t", Uint(0), False, True]) + b"\x00Sw\xa1\x02x",
     perform(TRANSFER, [Uint(0), None, None, None, None, False]) + b"y",
-    perform(TRANSFER, [Uint(0), Uint(1), b"u", Uint(0), False, False]) + _MESSAGE,
+    perform(TRANSFER, [Uint(0), Uint(1), b"u", Uint(0), False, False]) + MESSAGE,
     perform(FLOW, [Uint(1), Uint(9), Uint(0), Uint(9), Uint(1), Uint(0), Uint(5)]),
     perform(DISPOSITION, [True, Uint(1), Uint(9), True, accepted()]),
     perform(DETACH, [Uint(0), True]),
@@ -528,16 +528,16 @@ _CLIENT = (
 
 def gateway(random_: random.Random) -> None:
     """Frames of a client and of the primary, in any order and damaged; nothing is held for the client afterwards."""
-    house, memory = _House(), Memory()
-    connection = DoorConnection(house, house, _Nowhere(), memory=memory)
+    house, memory = House(), Memory()
+    connection = DoorConnection(house, house, Nowhere(), memory=memory)
     wire = PrimaryWire(connection, house.tokens, 65536)  # type: ignore[arg-type]
     wire._sasl = wire._header_due = False
     wire._opened.set_result(None)
-    wire._transport = _Wire()
+    wire._transport = Taking()
     wire.max_frame_bytes = random_.choice((512, 65536))
     try:
         connection.add_claims(Claims("", ALL_RIGHTS, 4e9))
-        connection.receive(_THROUGH)
+        connection.receive(THROUGH)
         connection.primary = wire
         for link in connection.links():
             passed = link.handler = PassedLink(link, None)
@@ -560,7 +560,7 @@ def gateway(random_: random.Random) -> None:
     assert left == (0, 0, 0), left
 
 
-_THROUGH = b"AMQP\x00\x01\x00\x00" + _frames(
+THROUGH = b"AMQP\x00\x01\x00\x00" + _frames(
     perform(OPEN, ["c", "h"]),
     perform(BEGIN, [None, Uint(0), Uint(100), Uint(100)]),
     perform(ATTACH, ["s", Uint(0), False, None, None, None, Described(Ulong(TARGET), ["q"]), None, None, Uint(0)]),
@@ -568,14 +568,14 @@ _THROUGH = b"AMQP\x00\x01\x00\x00" + _frames(
 )
 
 
-class _Wire(_Nowhere):
+class Taking(Nowhere):
     """A transport to a primary that takes everything."""
 
     def is_closing(self) -> bool:
         return False
 
 
-class _House(GatewayView):
+class House(GatewayView):
     """What stands behind a connection: a primary that is there, and a link for every address."""
 
     passes_tokens = False
@@ -588,7 +588,7 @@ class _House(GatewayView):
         access = NamespaceAccess("contoso", "localhost", AuthMethod.CONNECTION_STRING, Secret(text))
         self.tokens = Tokens(access)
 
-    def house_of(self, host: str) -> "_House":
+    def house_of(self, host: str) -> "House":
         return self
 
     def joined(self, connection: DoorConnection) -> None:

@@ -69,7 +69,7 @@ class PassedLink(LinkHandler):
         except ServiceError as error:
             await self._not_attached(error)
             return
-        if link.state is not LinkState.ATTACHING or self._gone or not wire.is_open:
+        if link.state is not LinkState.ATTACHING or not wire.is_open:
             return
         self._session.attach_passed(self)
         wire.write(self._session.channel, perform(ATTACH, self._values))
@@ -125,7 +125,7 @@ class PassedLink(LinkHandler):
 
     def takes(self, begun: bool) -> bool:
         """Whether the primary gets the next transfer. `begun`: it has got the beginning of the message."""
-        if self._gone or self.link.state is not LinkState.OPEN or self._detaching:
+        if self.link.state is not LinkState.OPEN:
             return False
         if begun or self.is_request:
             return begun or not self.is_judged

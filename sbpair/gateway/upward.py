@@ -105,7 +105,7 @@ class Upward:
                     one.parts = None
         else:
             number, one = begun
-        if one is not None and one.parts is not None and number in self.outstanding:  # it may be refused half-way
+        if one is not None and number in self.outstanding:  # it may be refused half-way
             self._remember(one, payload)
         if head.more and not head.aborted:
             self.sending[head.handle] = number, one
@@ -155,7 +155,9 @@ class Upward:
 
     def _remember(self, message: Outstanding, payload: bytes) -> None:
         size = len(payload)
-        if max(message.size, self._connection.remembered_bytes) + size > REMEMBERED_BYTES or message.parts is None:
+        if message.parts is None:
+            return
+        if self._connection.remembered_bytes + size > REMEMBERED_BYTES:
             self._connection.remembered_bytes -= message.size
             message.parts = None
             return

@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import azure.servicebus as sdk
@@ -15,8 +14,9 @@ from sbpair.clients.failover import LOOP_NAME
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.failover.machine import State
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
-from sbpair.emulator import EmulatorThread
+from sbpair.emulator import Emulator, EmulatorThread
 from sbpair.emulator.namespace import new_auth_rule
+from sbpair.emulator.testing import stored_message
 from sbpair.events import Event
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.failover.pairing import PairingState
@@ -58,15 +58,15 @@ class World:
         self.emulator.start("contoso")
 
     def bodies(self, entity: str, name: str = "contoso") -> list[str]:
-        """What waits in an entity, in its order."""
-        client = sdk.ServiceBusClient.from_connection_string(self.connection_string(name))
-        found: list[sdk.ServiceBusReceivedMessage] = []
-        with client, client.get_queue_receiver(entity) as receiver:
-            start = 1
-            while page := receiver.peek_messages(250, sequence_number=start):
-                found += page
-                start = (page[-1].sequence_number or 0) + 1
-        return [str(one) for one in found]
+        """What is in an entity, in its order. Of the namespace itself: the SDK takes a second to close a receiver."""
+
+        def read(_: Emulator) -> list[str]:
+            queue = namespace.get_queue(entity)
+            assert queue is not None
+            return [stored_message(one).text for one in queue.main.log]
+
+        namespace = self.emulator.call(lambda emulator: emulator.namespace(name))
+        return self.emulator.call(read)
 
     def bodies_after_return(self, entity: str) -> list[str]:
         """The same of a primary that was dark."""
@@ -79,13 +79,11 @@ class World:
             return receiver.peek_messages(250)
 
     def backlog(self) -> list[str]:
-        """What waits in the backlog queues."""
+        """What is in the backlog queues."""
         return [body for queue in self.backlog_by_queue() for body in queue]
 
     def backlog_by_queue(self) -> list[list[str]]:
-        """The same of each queue, read side by side: the SDK takes a second to close a receiver."""
-        with ThreadPoolExecutor(QUEUES) as pool:
-            return list(pool.map(lambda index: self.bodies(backlog_queue(index), "fabrikam"), range(QUEUES)))
+        return [self.bodies(backlog_queue(index), "fabrikam") for index in range(QUEUES)]
 
     def drain(self) -> int:
         """Bring the backlog back; the number of messages."""

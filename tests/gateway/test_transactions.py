@@ -2,6 +2,9 @@
 
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import azure.servicebus as sdk
@@ -27,12 +30,14 @@ from sbpair.amqp.performatives import (
     read_performative,
 )
 from sbpair.amqp.sections import build
-from sbpair.amqp.types import Array, Described, Uint, Ulong
+from sbpair.amqp.types import Array, Described, Long, Uint, Ulong
 from sbpair.engine.link import DECLARE_SECONDS
+from sbpair.gateway.door import DoorConnection
+from sbpair.gateway.keys import Key
 from sbpair.gateway.served import MAX_TRANSACTION_MESSAGES
-from tests.clients.conftest import World
+from tests.clients.conftest import World, wait_until
 from tests.gateway.conftest import KEYS, Running
-from tests.gateway.test_hostile import AMQP, SASL, attach, frame, opened, signed_in
+from tests.gateway.test_hostile import AMQP, SASL, attach, frame, opened
 
 
 class Conversation:
@@ -102,15 +107,28 @@ class Conversation:
         return code_of(inner.descriptor)
 
 
+@contextmanager
+def talking(gateway: Running, *entities: str, key: Key = KEYS[0]) -> Iterator[Conversation]:
+    """A client with links that send to these entities: with the handles 0, 2, 4 and so on."""
+    with opened(gateway, "PLAIN", f"\0{key.name}\0{key.primary_key}".encode()) as client:
+        talk = Conversation(client)
+        for place, entity in enumerate(entities):
+            talk.send(attach(entity, handle=2 * place))
+            talk.until(ATTACH)
+        yield talk
+
+
+def fail_over(world: World, gateway: Running, *entities: str) -> None:
+    world.dark()
+    for entity in entities:
+        gateway.call(partial(gateway.gateway.house.pairing.force_failover, entity))
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_commit_sends_and_a_rollback_does_not(world: World, gateway: Running, dark: bool) -> None:
     if dark:
-        world.dark()
-        gateway.call(lambda: gateway.gateway.house.pairing.force_failover("orders"))
-    with signed_in(gateway) as client:
-        talk = Conversation(client)
-        talk.send(attach("orders"))
-        talk.until(ATTACH)
+        fail_over(world, gateway, "orders")
+    with talking(gateway, "orders") as talk:
         kept, dropped = talk.declare(), talk.declare()
         assert talk.within(kept, "a") == ACCEPTED
         assert talk.within(dropped, "x") == ACCEPTED
@@ -122,14 +140,8 @@ def test_a_commit_sends_and_a_rollback_does_not(world: World, gateway: Running, 
 
 def test_what_cannot_be_kept_is_refused(world: World, gateway: Running) -> None:
     """Without the primary a transaction has one target, and no other id than its own."""
-    world.dark()
-    gateway.call(lambda: gateway.gateway.house.pairing.force_failover("orders"))
-    gateway.call(lambda: gateway.gateway.house.pairing.force_failover("invoices"))
-    with signed_in(gateway) as client:
-        talk = Conversation(client)
-        for handle, entity in ((0, "orders"), (2, "invoices")):
-            talk.send(attach(entity, handle=handle))
-            talk.until(ATTACH)
+    fail_over(world, gateway, "orders", "invoices")
+    with talking(gateway, "orders", "invoices") as talk:
         number = talk.declare()
         assert talk.within(number, "a") == ACCEPTED
         assert talk.within(number, "b", handle=2) == REJECTED
@@ -140,12 +152,8 @@ def test_what_cannot_be_kept_is_refused(world: World, gateway: Running) -> None:
 
 
 def test_a_transaction_has_as_many_messages_as_with_the_service(world: World, gateway: Running) -> None:
-    world.dark()
-    gateway.call(lambda: gateway.gateway.house.pairing.force_failover("orders"))
-    with signed_in(gateway) as client:
-        talk = Conversation(client)
-        talk.send(attach("orders"))
-        talk.until(ATTACH)
+    fail_over(world, gateway, "orders")
+    with talking(gateway, "orders") as talk:
         number = talk.declare()
         said = [talk.within(number, str(index)) for index in range(MAX_TRANSACTION_MESSAGES + 1)]
         assert said == [ACCEPTED] * MAX_TRANSACTION_MESSAGES + [REJECTED]
@@ -159,12 +167,8 @@ def test_what_a_transaction_holds_is_counted_for_its_connection(world: World, ga
         (connection,) = gateway.call(lambda: gateway.gateway.port.connections)
         return gateway.call(lambda: connection.budget.held_bytes)
 
-    world.dark()
-    gateway.call(lambda: gateway.gateway.house.pairing.force_failover("orders"))
-    with signed_in(gateway) as client:
-        talk = Conversation(client)
-        talk.send(attach("orders"))
-        talk.until(ATTACH)
+    fail_over(world, gateway, "orders")
+    with talking(gateway, "orders") as talk:
         number, before = talk.declare(), held_bytes()
         assert talk.within(number, "x" * 10_000) == ACCEPTED
         assert held_bytes() - before > 10_000
@@ -176,28 +180,69 @@ def test_what_a_transaction_holds_is_counted_for_its_connection(world: World, ga
         assert held_bytes() - before <= 0
 
 
+def key_of(name: str) -> Key:
+    return next(key for key in KEYS if key.name == name)
+
+
+def request(operation: str, value: dict[str, Any]) -> bytes:
+    properties = ["1", None, None, None, "orders/$management"]
+    return build(properties=properties, application_properties={"operation": f"com.microsoft:{operation}"}, value=value)
+
+
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_request_of_a_client_that_only_listens_stays_in_its_transaction(
     world: World, gateway: Running, fail: bool
 ) -> None:
     """Such a client's requests are read on their way, for its right to each. .NET completes deferred messages so."""
-    listener = next(key for key in KEYS if key.name == "listener")
     primary = sdk.ServiceBusClient.from_connection_string(world.connection_string())
     with primary, primary.get_queue_sender("orders") as sender, primary.get_queue_receiver("orders") as receiver:
         sender.send_messages(sdk.ServiceBusMessage("work"))
         token = receiver.receive_messages(1)[0].lock_token
-        with opened(gateway, "PLAIN", f"\0{listener.name}\0{listener.primary_key}".encode()) as client:
-            talk = Conversation(client)
-            for handle, receives in ((2, True), (3, False)):
-                talk.send(attach("orders/$management", handle=handle, receiver=receives))
-                talk.until(ATTACH)
-            request = build(
-                properties=["1", None, None, None, "orders/$management"],
-                application_properties={"operation": "com.microsoft:update-disposition"},
-                value={"disposition-status": "completed", "lock-tokens": Array(0x98, (token,))},
-            )
+        with talking(gateway, "orders/$management", key=key_of("listener")) as talk:
+            talk.send(attach("orders/$management", handle=3, receiver=True))
+            talk.until(ATTACH)
+            value = {"disposition-status": "completed", "lock-tokens": Array(0x98, (token,))}
             number = talk.declare()
-            talk.transfer(3, request, Described(Ulong(TRANSACTIONAL_STATE), [number]))
+            talk.transfer(0, request("update-disposition", value), Described(Ulong(TRANSACTIONAL_STATE), [number]))
             assert world.bodies("orders") == ["work"]
             assert talk.discharge(number, fail=fail) == ACCEPTED
         assert world.bodies("orders") == (["work"] if fail else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "value"),
+    [
+        ("sender", "schedule-message", {"messages": [{"message": build(data=[b"later"]), "message-id": "1"}]}),
+        ("app", "peek-message", {"from-sequence-number": Long(1), "message-count": Uint(1)}),
+    ],
+)
+def test_a_request_that_the_primary_has_not_answered_when_it_goes_is_in_no_backlog(
+    world: World, gateway: Running, name: str, operation: str, value: dict[str, Any]
+) -> None:
+    """Whether it was read for its right or passed as it came: the client loses the links, and asks again."""
+    with talking(gateway, "orders", "orders/$management", key=key_of(name)) as talk:
+        talk.send(attach("orders/$management", handle=3, receiver=True))
+        talk.until(ATTACH)
+        world.emulator.faults("contoso").add("silent")
+        talk.send(perform(TRANSFER, [Uint(2), Uint(0), b"t", Uint(0), False, False]), request(operation, value))
+        (connection,) = gateway.call(lambda: gateway.gateway.port.connections)
+        assert isinstance(connection, DoorConnection)
+        wait_until(lambda: not gateway.call(lambda: connection.is_settled))
+        world.dark()
+        assert {talk.until(DETACH)[0] for _ in range(3)} == {1, 2, 3}
+        wait_until(lambda: gateway.call(lambda: connection.is_settled))
+    assert world.backlog() == []
+
+
+def test_a_message_in_an_unusual_spelling_is_diverted_when_the_primary_goes(world: World, gateway: Running) -> None:
+    """Its transfer is read as a whole, and it is remembered until the primary has answered."""
+    with talking(gateway, "orders") as talk:
+        world.emulator.faults("contoso").add("silent")
+        transfer = perform(TRANSFER, [Uint(0), Uint(0), b"t", Uint(0), False, False])
+        talk.send(b"\x00\x80" + TRANSFER.to_bytes(8) + transfer[3:], build(data=[b"diverted"]))
+        (connection,) = gateway.call(lambda: gateway.gateway.port.connections)
+        assert isinstance(connection, DoorConnection)
+        wait_until(lambda: not gateway.call(lambda: connection.is_settled))
+        world.dark()
+        assert code_of(Fields(talk.until(DISPOSITION)).get(4).descriptor) == ACCEPTED
+    assert world.backlog() == ["diverted"]
