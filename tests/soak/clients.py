@@ -82,6 +82,7 @@ class Shape:
     workers: int
     pace_seconds: float
     """From one call of a worker to its next."""
+    measured_seconds: float = MEASURED_SECONDS
 
 
 # The application.
@@ -386,7 +387,7 @@ class Driver:
     def _measure(self) -> tuple[int, float]:
         """Connections, the median of several moments, and cores."""
         used, counted, began = self._cpu_seconds(), [], time.monotonic()
-        while time.monotonic() - began < MEASURED_SECONDS:
+        while time.monotonic() - began < self.result.shape.measured_seconds:
             counted.append(self._connections())
             time.sleep(0.5)
         return int(statistics.median(counted)), (self._cpu_seconds() - used) / (time.monotonic() - began)

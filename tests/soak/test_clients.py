@@ -14,7 +14,10 @@ SHORT = {
 @pytest.mark.parametrize("kind", SHORT)
 def test_an_application_comes_back_from_each_outage_as_it_was(kind: str) -> None:
     result = campaign(
-        3, Shape(kind, "sender", 5 if kind == "forks" else 20, 0.5), outages=len(SHORT[kind]), kinds=SHORT[kind]
+        3,
+        Shape(kind, "sender", 5 if kind == "forks" else 20, 0.5, measured_seconds=3.0),
+        outages=len(SHORT[kind]),
+        kinds=SHORT[kind],
     )
     assert not result.lost, report(result)
     assert all(not one.late and one.served for one in result.outages), report(result)

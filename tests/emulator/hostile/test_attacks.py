@@ -88,7 +88,7 @@ def p99(taken: list[float]) -> float:
 
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_a_healthy_client_is_served_during_the_attack(process: Process, name: str) -> None:
-    in_peace = p99(await waits(process))
+    await waits(process, samples=10)  # what is done once is done
     before = process.resident_bytes
     process.turns()
     with attack(process, name):
@@ -96,7 +96,7 @@ async def test_a_healthy_client_is_served_during_the_attack(process: Process, na
         resident = process.resident_bytes
         ninety_nine, longest = process.turns()
     print(
-        f"{name}: p99 {in_peace * 1000:.1f} ms in peace, {p99(attacked) * 1000:.1f} ms attacked, "
+        f"{name}: p99 {p99(attacked) * 1000:.1f} ms, "
         f"worst {attacked[-1] * 1000:.1f} ms; turns: p99 {ninety_nine * 1000:.1f} ms, longest {longest * 1000:.1f} ms; "
         f"{resident / MEGABYTE:.0f} MB, {(resident - before) / MEGABYTE:+.0f} MB"
     )
