@@ -7,6 +7,7 @@ A backlog on its way: source or streaming read it, archive keeps it, analysis, r
     source      `spark.read.format("sbpair-backlog")` and `"servicebus"`; options, reader and writer behind them
     streaming   the same as a stream
     executors   how a Python worker gets at a namespace: the credential by name, never by value
+    pacing      how fast the tasks of a machine may go at a throttled namespace: learnt together
     archive     manifests and files; archiving (units), taking (settling), compacting
     delta       an archive that is a Delta table as well
     analysis    what is in an archive: DuckDB in tasks, partial results merged

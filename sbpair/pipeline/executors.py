@@ -125,8 +125,10 @@ class Connection:
     What is asynchronous runs on a thread beside it, so that the next page comes while this one is looked at.
     """
 
-    def __init__(self, messaging: "Messaging") -> None:
+    def __init__(self, messaging: "Messaging", namespace: str) -> None:
         self.messaging = messaging
+        self.namespace = namespace
+        """What a ledger calls it."""
         self._pace = Pace()
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
@@ -139,13 +141,15 @@ class Connection:
         from sbpair.azure.connect import make_messaging
 
         resolved = pair.resolve()
-        return cls(make_messaging(resolved.primary if side == "primary" else resolved.secondary))
+        access = resolved.primary if side == "primary" else resolved.secondary
+        return cls(make_messaging(access), namespace_name(access))
 
     @classmethod
     def to_namespace(cls, namespace: NamespaceByName) -> Self:
         from sbpair.azure.connect import make_messaging
 
-        return cls(make_messaging(namespace.resolve()))
+        access = namespace.resolve()
+        return cls(make_messaging(access), namespace_name(access))
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

@@ -23,11 +23,11 @@ from sbpair.core.message import Received
 from sbpair.core.pairing import Side
 from sbpair.core.summary import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
-from sbpair.core.transfer.pace import Pace
 from sbpair.files import make_private_file, make_private_folder
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError, marking_errors
 from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.manifest import ArchiveFile
+from sbpair.pipeline.pacing import pace_of
 from sbpair.pipeline.paths import put_in_place
 from sbpair.pipeline.rows import message_row, to_batch
 from sbpair.pipeline.schemas import MESSAGE_COLUMNS, SCHEMA_VERSION, arrow_schema
@@ -38,11 +38,6 @@ ROW_GROUP_ROWS = 50_000
 BUFFERED_BYTES = 32 * 1024 * 1024
 _ENQUEUED = next(place for place, (name, *_) in enumerate(MESSAGE_COLUMNS) if name == "enqueued_at")
 _SEQUENCE = next(place for place, (name, *_) in enumerate(MESSAGE_COLUMNS) if name == "sequence_number")
-
-
-_paces: dict[tuple[str, float | None], Pace] = {}
-"""What this process has learnt of the namespaces that it browses. A worker of Spark does one task after another, and
-every task would else have to be refused first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +64,9 @@ class Archiving:
         attempt = context.attemptNumber() if context is not None else 0
         files = UnitFiles(self.root, self.run, self.pair.name, span)
         with marking_errors(), Connection.to(self.pair, self.side) as connection, files:
-            for page in connection.browse(span, self._pace(connection.messaging.host)):
+            for page in connection.browse(span, pace_of(connection.namespace, self.budget_per_second)):
                 files.add([message_row(self.pair.name, one) for one in page if self._wants(one)])
         return ArchivedUnit(tuple(files.written), attempt)
-
-    def _pace(self, host: str) -> Pace:
-        return _paces.setdefault((host, self.budget_per_second), Pace(self.budget_per_second))
 
     def _wants(self, received: Received) -> bool:
         return not self.wanted.is_set or self.wanted.wants(received, describe(received.payload))

@@ -69,7 +69,7 @@ async def _head(messaging: Messaging, path: str, *, dead_letter: bool, most: int
 
 PAGE_MESSAGES = 250
 """The service gives no more at once."""
-PACED_PAGE_SECONDS = 0.25
+PACED_PAGE_SECONDS = 0.1
 """A page is no more than a pace allows in so long: budgets are counted by the second."""
 PAGE_GROWTH = 16
 """This many times as much the next page of a browse asks for that began with a small one."""

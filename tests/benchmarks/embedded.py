@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,10 +73,11 @@ class Embedded:
         spent anew."""
         self.order("budget", primary=primary, secondary=secondary)
 
-    def spent(self) -> dict[str, dict[str, int]]:
+    def spent(self) -> dict[str, dict[str, Any]]:
         """Per namespace since `budget`: `credits`, those of the `busiest` second, requests `granted` and `refused`,
-        and the `first_second` and `last_second` of the clock in which credits were spent."""
-        spent: dict[str, dict[str, int]] = self.order("spent")
+        the `first_second` and `last_second` of the clock in which credits were spent, and from that one to this
+        `by_second` the credits and the requests refused."""
+        spent: dict[str, dict[str, Any]] = self.order("spent")
         return spent
 
     def watched(self) -> dict[str, dict[str, int]]:
@@ -100,6 +102,30 @@ def embedded(*, durable: bool = False) -> Iterator[Embedded]:
             yield Embedded(process, *sides)
         finally:
             process.stdin.close()
+
+
+class _Counted(Throttling):
+    """Counts by the second: credits, and requests refused."""
+
+    def __init__(self, namespace: str, limits: ThrottlingLimits, clock: SystemClock) -> None:
+        super().__init__(namespace, limits, clock)
+        self.by_second: dict[int, tuple[int, int]] = {}
+
+    def _add(self, credits: int, refused: int) -> None:
+        second = math.floor(SystemClock().now())
+        before = self.by_second.get(second, (0, 0))
+        self.by_second[second] = before[0] + credits, before[1] + refused
+
+    def charge(self, credits: int, size_bytes: int = 0) -> None:
+        before = self.refused
+        try:
+            super().charge(credits, size_bytes)
+        finally:
+            self._add(0, self.refused - before)
+
+    def spend(self, credits: int, size_bytes: int = 0) -> None:
+        super().spend(credits, size_bytes)
+        self._add(credits, 0)
 
 
 class _Server:
@@ -164,20 +190,22 @@ class _Server:
     def _budget(self, **credits_per_second: int | None) -> None:
         for name, credits in credits_per_second.items():
             limits = ThrottlingLimits(credits_per_second=credits)
-            self._emulator.namespace(name).throttling = Throttling(name, limits, SystemClock())
+            self._emulator.namespace(name).throttling = _Counted(name, limits, SystemClock())
 
-    def _spent(self) -> dict[str, dict[str, int]]:
-        spent: dict[str, dict[str, int]] = {}
+    def _spent(self) -> dict[str, dict[str, Any]]:
+        spent: dict[str, dict[str, Any]] = {}
         for name in self._emulator.names:
             budget = self._emulator.namespace(name).throttling
-            assert budget is not None
+            assert isinstance(budget, _Counted)
+            first = budget.first_second or 0
             spent[name] = {
                 "credits": budget.credits_spent,
                 "busiest": budget.busiest_credits,
                 "granted": budget.granted,
                 "refused": budget.refused,
-                "first_second": budget.first_second or 0,
+                "first_second": first,
                 "last_second": budget.last_second,
+                "by_second": [budget.by_second.get(one, (0, 0)) for one in range(first, budget.last_second + 1)],
             }
         return spent
 

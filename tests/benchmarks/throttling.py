@@ -5,8 +5,8 @@ leaves to others.
     python -m tests.benchmarks.throttling [--credits 500] [--seconds 60] [--spark]
 
 The second form takes another budget, where a machine with other work does not reach 1,000 messages a second, and with
---spark measures archiving and replaying, whose tasks learn each for itself, or share what --reserve leaves. There it
-counts from the first second to the last one in which anything was browsed or sent.
+--spark measures archiving and replaying, whose tasks learn together, or have a part each of what --reserve leaves.
+There it counts from the first second to the last one in which anything was browsed or sent, and logs each of them.
 
 The namespaces are a process of their own and have the credits of the Standard tier: both of them where some are left to
 others; the primary alone where its budget has to be learnt, since a secondary with the same budget gives no more than
@@ -50,7 +50,7 @@ def _learnt(on: Embedded, seconds: int, credits: int) -> Iterator[Row]:
     yield from _used(f"drain, {credits:,} credits a second, {seconds} s", spent, seconds * credits)
 
 
-def _used(case: str, spent: dict[str, int], budget: float) -> Iterator[Row]:
+def _used(case: str, spent: dict[str, Any], budget: float) -> Iterator[Row]:
     yield Row("throttling", case, "budget used", _percent(spent["credits"], budget), "%", at_least=95)
     asked = spent["granted"] + spent["refused"]
     yield Row("throttling", case, "requests refused", _percent(spent["refused"], asked), "%", at_most=1)
@@ -69,7 +69,7 @@ def _of_spark(seconds: int, credits: int) -> Iterator[Row]:
     """Archiving from a secondary and replaying to a primary: so many credits are all there are, or all that --reserve
     leaves of a namespace of the Standard tier."""
     with bench() as on:
-        for reserve in (CREDITS - credits, None):
+        for reserve in (None, CREDITS - credits):
             budget = credits if reserve is None else CREDITS
             said = f"{credits} credits a second" if reserve is None else f"--reserve {reserve}"
             on.on.fill(seconds * credits, SIZE_BYTES)
@@ -82,6 +82,8 @@ def _of_spark(seconds: int, credits: int) -> Iterator[Row]:
 
 def _job(on: Bench, name: str, credits: int, cost: Cost, side: str) -> Iterator[Row]:
     spent = on.on.spent()[side]
+    told = " ".join(f"{credits}/{refused}" if refused else str(credits) for credits, refused in spent["by_second"])
+    print(f"{name}, credits/requests refused by the second: {told}", file=sys.stderr, flush=True)
     seconds = spent["last_second"] - spent["first_second"] + 1
     yield from _used(f"{name}, {seconds} of {cost.seconds:.0f} s", spent, seconds * credits)
     yield Row("throttling", name, "credits in the busiest second", spent["busiest"])
@@ -89,7 +91,7 @@ def _job(on: Bench, name: str, credits: int, cost: Cost, side: str) -> Iterator[
 
 def _drained(
     on: Embedded, seconds: int, credits: int, *, secondary: int | None, budget: float | None = None
-) -> dict[str, dict[str, int]]:
+) -> dict[str, dict[str, Any]]:
     on.fill(int(seconds * credits * 1.2), SIZE_BYTES)
     on.budget(credits, secondary)
     asyncio.run(_drain(on, TransferRequest(BACKLOG, for_seconds=seconds, budget_per_second=budget)))

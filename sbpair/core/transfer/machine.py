@@ -33,6 +33,7 @@ from sbpair.core.message import Received
 from sbpair.core.transfer.custody import DEAD_LETTERED, Custody
 from sbpair.core.transfer.delivery import Destinations
 from sbpair.core.transfer.order import PARKED_MESSAGES, WAITS_BEHIND, Gap, Mode, QueueOrder, Queues
+from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import (
     Action,
@@ -212,6 +213,7 @@ class Settlement:
         leave_missing: leave messages whose destination does not exist.
         leave_refused: leave messages that their destination refuses as they are, and what follows in their sessions.
         forwarded: what earlier runs have sent.
+        pace: of sending, as others on this machine know it; None: nobody knows of one.
     """
 
     def __init__(
@@ -224,12 +226,13 @@ class Settlement:
         leave_refused: bool = False,
         forwarded: Collection[Key] = (),
         tally: Tally | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._limits = limits
         self._actions: deque[Action] = deque()
         self.tally = Tally() if tally is None else tally
         self.queues = Queues(limits, self._actions)
-        self.window = Window(limits, self.queues)
+        self.window = Window(limits, self.queues, pace)
         self.custody = Custody(self.queues, self._actions, self.tally, forwarded=forwarded, undeliverable=undeliverable)
         self.destinations = Destinations(
             limits,

@@ -74,8 +74,14 @@ class Pace:
     def accepted(self, messages: int, now: float) -> None:
         """The namespace took that many."""
         self._refusals = 0
-        self._accepted.append((now, messages))
-        while self._accepted[0][0] < now - REMEMBERED_SECONDS:
+        if self._accepted and now - self._accepted[-1][0] < STEP_SECONDS:
+            at, before = self._accepted.pop()
+            self._accepted.append((at, before + messages))
+        else:
+            self._accepted.append((now, messages))
+        in_series = self._start is not None and now - self._start_at < SERIES_SECONDS
+        needed = min(now - SERIES_SECONDS, self._series_since) if in_series else now - SERIES_SECONDS
+        while self._accepted[0][0] < max(needed, now - REMEMBERED_SECONDS):
             self._accepted.popleft()
 
     def refused(self, now: float) -> float:

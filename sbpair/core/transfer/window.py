@@ -46,9 +46,9 @@ class Load:
 
 
 class Window:
-    """See the module. Times are seconds of one monotonic clock."""
+    """See the module. Times are seconds of one monotonic clock. `pace`: one that has learnt something already."""
 
-    def __init__(self, limits: Limits, queues: Queues) -> None:
+    def __init__(self, limits: Limits, queues: Queues, pace: Pace | None = None) -> None:
         self._limits = limits
         self._queues = queues
         self._granted = 0
@@ -56,7 +56,7 @@ class Window:
         rate = limits.rate_per_second
         self._bucket = None if rate is None else TokenBucket(rate, most=max(rate, 1.0), tokens=1.0)
         """A second's worth can be saved up."""
-        self._sending = Pace(limits.budget_per_second)
+        self._sending = pace or Pace(limits.budget_per_second)
         self._receiving = None if limits.budget_per_second is None else Pace(limits.budget_per_second)
         """Of the namespace that gives the messages: what it gives costs as much as what the other namespace takes."""
         self._busy: tuple[float, ServiceError] | None = None

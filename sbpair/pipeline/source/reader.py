@@ -17,9 +17,9 @@ from sbpair.core.durations import as_utc
 from sbpair.core.errors import EntityNotFoundError, ServiceError, UsageError
 from sbpair.core.message import Received
 from sbpair.core.redact import quoted
-from sbpair.core.transfer.pace import Pace
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import Connection, first_from
+from sbpair.pipeline.pacing import pace_of
 from sbpair.pipeline.rows import rows_of, to_batch
 from sbpair.pipeline.schemas import arrow_schema, source_columns
 from sbpair.pipeline.source.options import EARLIEST, LATEST, MESSAGES_PER_PARTITION, Position, ReadOptions
@@ -130,7 +130,7 @@ def batches_of(
     schema = arrow_schema(columns)
     with options.place.connect() as connection:
         rows: list[tuple[Any, ...]] = []
-        for page in connection.browse(span, Pace(options.most_per_second)):
+        for page in connection.browse(span, pace_of(connection.namespace, options.most_per_second)):
             rows += map(row_of, page)
             if len(rows) >= BATCH_ROWS:
                 yield to_batch(rows, schema)

@@ -74,6 +74,7 @@ from sbpair.files import make_private_folder, open_private
 from sbpair.operations.restore import NO_MESSAGE
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError, marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, NamespaceByName, PairByName
+from sbpair.pipeline.pacing import pace_of
 from sbpair.pipeline.paths import put_in_place
 from sbpair.pipeline.rows import STORED_COLUMNS, messages_in
 from sbpair.pipeline.runs import (
@@ -363,7 +364,9 @@ class ReplayWriter(DataSourceArrowWriter):
         rows: "_Rows",
         unsent: "_Unsent",
     ) -> Tally:
-        machine = Settlement(self._limits(), undeliverable=REFUSED_OUTCOME)
+        limits = self._limits()
+        pace = pace_of(connection.namespace, limits.budget_per_second)
+        machine = Settlement(limits, undeliverable=REFUSED_OUTCOME, pace=pace)
         folder, run, place = self.options.ledger, self.options.run, self.options.place
         check = partial(check_run, folder, run) if folder is not None and run and self.options.only_run else None
         stored, stop = _Keeping(unsent), asyncio.Event()

@@ -1,0 +1,107 @@
+"""One pace for all tasks of a machine that work at one namespace.
+
+A namespace that is too busy refuses every task, and each task has a process of its own. If they learn apart, they are
+refused as often as there are tasks, get unequal shares, and the last one goes on with the share that it had beside the
+others. So the pace is in a file, in the folder that Spark makes on each machine for an application and removes with it.
+Tasks on other machines have other files, and share the budget as several drains do.
+"""
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkFiles, TaskContext
+
+from sbpair.core.transfer.pace import Pace
+from sbpair.files import claim, make_private_file, open_private
+
+CLAIM_SECONDS = 0.0002
+
+
+def pace_of(namespace: str, most_per_second: float | None = None) -> Pace:
+    """How fast this task may go. Where `most_per_second` bounds it, nothing has to be shared: it is the task's part."""
+    if TaskContext.get() is None:
+        return Pace(most_per_second)
+    return _pace_in(SparkFiles.getRootDirectory(), namespace, most_per_second)
+
+
+@lru_cache(maxsize=64)
+def _pace_in(folder: str, namespace: str, most_per_second: float | None) -> Pace:
+    """A worker of Spark does one task after another."""
+    if most_per_second is not None:
+        return Pace(most_per_second)
+    with suppress(OSError):
+        return SharedPace(Path(folder) / f"pace-{sha256(namespace.encode()).hexdigest()[:16]}.json")
+    return Pace()
+
+
+class SharedPace(Pace):
+    """A pace whose state is in a file. It needs a clock that all processes of the machine share, as a monotonic one is.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._paused_until = 0.0
+        self._kept = tuple(vars(self))
+        self._path, self._is_held = path, False
+        make_private_file(path)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """With what all have learnt, and nobody else at it. What a full disk does not keep is learnt once more."""
+        if self._is_held:
+            yield
+            return
+        file = open_private(self._path, "r+b")
+        try:
+            while not claim(file):
+                time.sleep(CLAIM_SECONDS)
+            with suppress(ValueError):  # empty, or cut off
+                self._take_over(json.JSONDecoder().raw_decode(file.read().decode())[0])
+            self._is_held = True
+            yield
+            file.seek(0)
+            file.write(json.dumps({name: self._plain(name) for name in self._kept}).encode())
+        finally:
+            self._is_held = False
+            with suppress(OSError):
+                file.close()
+
+    def _plain(self, name: str) -> Any:
+        found = getattr(self, name)
+        return list(found) if isinstance(found, deque) else found
+
+    def _take_over(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, deque(map(tuple, value)) if isinstance(value, list) else value)
+
+    def accepted(self, messages: int, now: float) -> None:
+        with self._held():
+            super().accepted(messages, now)
+
+    def refused(self, now: float) -> float:
+        with self._held():
+            if now >= self._paused_until:  # else what was under way when another task was refused
+                self._paused_until = now + super().refused(now)
+            return self._paused_until - now
+
+    def allowance(self, now: float) -> int | None:
+        with self._held():
+            return 0 if now < self._paused_until else super().allowance(now)
+
+    def take(self, messages: int) -> None:
+        with self._held():
+            super().take(messages)
+
+    def seconds_until_some(self, now: float) -> float:
+        with self._held():
+            return max(self._paused_until - now, super().seconds_until_some(now))

@@ -1,0 +1,75 @@
+"""What a task learns of a namespace's budget, all tasks of its machine know."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from sbpair.core.transfer.pace import Pace
+from sbpair.pipeline.pacing import SharedPace, pace_of
+from sbpair.pipeline.spark.session import Session
+
+
+def test_what_one_learns_the_other_knows(tmp_path: Path) -> None:
+    one, other = (SharedPace(tmp_path / "pace.json") for _ in range(2))
+    assert (one.allowance(0.0), other.allowance(0.0)) == (None, None), "nobody was refused yet"
+    one.accepted(200, 0.1)
+    other.accepted(100, 0.2)
+    pause = one.refused(0.3)
+    assert other.allowance(0.4) == 0, "a pause is one of all"
+    assert other.seconds_until_some(0.4) >= pause - 0.1
+    assert other.refused(0.4) == pause - 0.1, "and what was under way is not refused a second time"
+    alone = Pace()
+    alone.accepted(300, 0.2)
+    alone.refused(0.3)
+    for now in (2.0, 30.0):
+        assert one.per_second(now) == other.per_second(now) == alone.per_second(now), (
+            "both took part in the first second"
+        )
+
+
+def test_what_one_takes_the_other_lacks(tmp_path: Path) -> None:
+    one, other = (SharedPace(tmp_path / "pace.json") for _ in range(2))
+    one.accepted(100, 0.0)
+    one.refused(0.1)
+    some = one.allowance(3.0)
+    assert some
+    one.take(some)
+    assert other.allowance(3.0) == 0
+    assert 0 < other.seconds_until_some(3.0) < 0.2
+
+
+def test_a_kill_in_the_middle_holds_nobody_up_and_what_is_cut_off_is_learnt_anew(tmp_path: Path) -> None:
+    path = tmp_path / "pace.json"
+    holds = (
+        "import pathlib, sys, time\n"
+        "from sbpair.pipeline.pacing import SharedPace\n"
+        "with SharedPace(pathlib.Path(sys.argv[1]))._held():\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", holds, str(path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        process.send_signal(signal.SIGKILL)
+    pace = SharedPace(path)
+    pace.accepted(100, 0.0)
+    pace.refused(0.1)
+    path.write_bytes(path.read_bytes()[:-30])
+    assert SharedPace(path).allowance(2.0) is None
+
+
+def test_tasks_of_a_machine_share_a_pace_and_a_bound_is_a_part_of_its_own(session: Session) -> None:
+    def learn(place: int) -> tuple[float | None, float | None]:
+        pace = pace_of("shop-x", None)
+        if place == 0:
+            pace.accepted(100, 0.0)
+            pace.refused(0.1)
+        return pace.per_second(0.2), pace_of("shop-x", 50.0).per_second(0.2)
+
+    (learnt,) = session.context.parallelize([0], 1).map(learn).collect()
+    assert learnt == (98.0, 50.0)
+    assert set(
+        session.context.parallelize([1, 1], 2).map(lambda _: pace_of("shop-x").seconds_until_some(0.2) > 0).collect()
+    ) == {True}
+    assert type(pace_of("shop-x")) is Pace, "outside of a task nobody shares"
