@@ -27,7 +27,14 @@ from typer.models import ArgumentInfo, OptionInfo
 from sbpair.cli import suggestions
 from sbpair.cli.hooks import COMMON_OPTIONS
 from sbpair.core.durations import parse_duration, parse_moment
-from sbpair.core.errors import EntityNotFoundError, HostNotFoundError, SbpairError, UsageError, for_pair
+from sbpair.core.errors import (
+    EntityNotFoundError,
+    HostNotFoundError,
+    SbpairError,
+    ServerBusyError,
+    UsageError,
+    for_pair,
+)
 from sbpair.render.console import check_format, check_writable, colors_wanted
 from sbpair.render.output import Format
 
@@ -333,6 +340,8 @@ def _wrapped(function: Command, output: "Output", writing: Sequence[inspect.Para
                 error.looking_like(suggestions.known_entities(ctx))
             if isinstance(error, HostNotFoundError) and (near := suggestions.misspelt_namespace(ctx)):
                 error.hint = f"Did you mean {near!r}?"
+            if isinstance(error, ServerBusyError):
+                error.hint = error.hint_for(own_names)
             error.hint = for_pair(error.hint, _pair_in(values))
             return Finished(called, options, error=error)
         except typer.BadParameter as error:
@@ -430,6 +439,9 @@ PairArgument = Annotated[
 PairsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PAIR", help="Names of configured pairs, or PRIMARY:SECONDARY.", autocompletion=suggestions.pairs
+        metavar="PAIR",
+        help="Names of configured pairs, or PRIMARY:SECONDARY.",
+        show_default="all but `local`, which counts alone",
+        autocompletion=suggestions.pairs,
     ),
 ]

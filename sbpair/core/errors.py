@@ -47,7 +47,7 @@ timer), the Service Bus exception documentation.
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Self
@@ -194,7 +194,12 @@ class ServerBusyError(ServiceError):
     code = "server-busy"
     category = Category.BUSY
     retryable = True
-    hint = "The namespace is throttling; lower --rate or --concurrency, or try again later."
+    hint = "The namespace is throttling; try again later."
+    _SLOWER = "The namespace is throttling; lower --rate or --concurrency, or try again later."
+
+    def hint_for(self, options: Collection[str]) -> str:
+        """The hint for a command with these options, by name."""
+        return self._SLOWER if {"rate", "concurrency"} <= set(options) else self.hint
 
 
 class EntityDisabledError(ServiceError):

@@ -323,13 +323,24 @@ class _Started:
             f"was killed. A lock that nobody renews ends by {until:%H:%M:%S} UTC."
         )
 
+    def _uncounted(self, plan: MovePlan, report: DrainReport) -> Iterator[str]:
+        """How many messages are gone that no answer has counted."""
+        if not self.run.in_batches or report.dry_run or report.ended_by != "empty":
+            return
+        gone = plan.judge.meant - report.purged - sum(one.count for one in report.left)
+        if gone > 0:
+            yield (
+                f"{counted(gone, 'more message')} {'is' if gone == 1 else 'are'} gone: deleted by a request whose "
+                "answer was lost, or taken by another receiver."
+            )
+
     def _told(self, plan: MovePlan, report: DrainReport) -> MoveResult:
         run, here, there = self.run, shown_name(self.ends.source_access), shown_name(self.ends.target_access)
         dealt_with = report.forwarded + report.already_forwarded + report.purged + report.dead_lettered
         if run.asked_for is not None and dealt_with >= run.asked_for:
             report = replace(report, left=(), filtered_out=0, ended_by="empty")
         entity = dead_letter_path(run.path) if run.transfer.dead_letter else run.path
-        remarks = (*plan.remarks(run.path), *self._held_by_others(plan, report))
+        remarks = (*plan.remarks(run.path), *self._held_by_others(plan, report), *self._uncounted(plan, report))
         repaired = plan.repaired
         to_namespace = None if run.target is None else there
         if run.target is None or run.act.keep:

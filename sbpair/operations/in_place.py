@@ -125,6 +125,7 @@ async def _found(ends: Ends, request: EditRequest) -> list[Received]:
         request.number,
         clock=SystemClock(),
         patience_seconds=request.patience_seconds,
+        page_seconds=min(request.patience_seconds, DEFAULT_TIMEOUT_SECONDS),
         first_page_messages=PAGE_MESSAGES if request.number is None else 1,
     )
     async with closing(receiver):
@@ -407,7 +408,9 @@ async def explain_message(
         ServiceError: the entity cannot be browsed.
         InterruptedWorkError: `stop` was set.
     """
-    wanted = EditRequest(request.source, request.number, dead_letter=request.dead_letter)
+    wanted = EditRequest(
+        request.source, request.number, dead_letter=request.dead_letter, patience_seconds=request.timeout_seconds
+    )
     (received,) = await find_received(ends, wanted, stop=stop)
     return await run_until(stop or asyncio.Event(), _explained(ends, request, received))
 

@@ -250,7 +250,7 @@ def read_archives(given: Sequence[Path], *, to: str | None = None) -> Iterator[R
     """
     for path in given:
         if not path.exists():
-            raise UsageError(f"There is no {path}.")
+            raise UsageError(f"There is no file or folder {path}.")
         found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if not found:
             raise UsageError(f"{path} holds no *.jsonl file.", hint="`sbpair pipeline replay` reads Parquet archives.")

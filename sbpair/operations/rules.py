@@ -191,6 +191,9 @@ async def create_catch_all(
         raise UsageError(f"{wanted.problem} Nothing was changed.")
     rule = wanted.rule
     change = _change(ends, request, present, rule, wanted.notes)
+    if wanted.nothing_left and present is None:
+        sentence = " ".join((f"The rules of {topic} take every message. Nothing was changed.", *wanted.notes))
+        change = replace(change, changed=False, sentence=sentence)
     return await carry_out(ends, request, change, lambda: _bring_about(ends, path, present, rule), stop)
 
 

@@ -138,6 +138,7 @@ MISTAKES = [
     ("drill right nowhere --yes", 1, ("no queue or topic nowhere", "Nothing was created.")),
     ("send right or~ders --file line", 2, ("'or~ders'",)),
     ("send right orders --file nothing", 2, ("nothing", "No such file")),
+    ("restore nothing --pair right --yes", 2, ("There is no file or folder nothing.",)),
     ("audit --snapshot nothing.json", 2, ("nothing.json", "No such file")),
     ("cost --prices nothing.yaml", 2, ("nothing.yaml", "No such file")),
     ("audit right --outfile line/below", 1, ("line/below", "Not a directory", "Nothing was done.")),

@@ -42,6 +42,18 @@ async def test_what_is_active_is_deleted_in_batches(world: World, ends: Ends) ->
     assert int(done.exit) == 0
 
 
+async def test_what_is_gone_and_no_answer_has_counted_is_named(world: World, ends: Ends) -> None:
+    await fill(ends, "orders", 10)
+    planned = await purge(ends, PurgeRequest("orders", None, dry_run=True))
+    receiver = ends.source.receiver("orders")
+    for one in await receiver.receive(3, wait_seconds=5):
+        await receiver.settle(one, Disposition.COMPLETE)
+    await receiver.close()
+    done = await purge(ends, PurgeRequest("orders", None, plan=planned.plan))
+    (said,) = done.remarks
+    assert (done.report.purged, world.waiting("orders"), said.partition(":")[0]) == (7, 0, "3 more messages are gone")
+
+
 async def test_deferred_and_scheduled_ones_go_as_before(world: World, ends: Ends) -> None:
     await fill(ends, "orders", 10)
     receiver = ends.source.receiver("orders")

@@ -219,11 +219,17 @@ def carry_out(
         chosen = getattr(request, "selection", None)
         advice = () if chosen is None or moved.planned_messages else chosen.advice
         differences = moved.differences if moved.report.dry_run else ()
+        summary, again = moved.closing(options.go_on), list[str]()
+        unrecorded = moved.act.keep and moved.report.forwarded and getattr(request, "ledger", None) is None
+        if unrecorded and summary != moved.closing():
+            summary, again = moved.closing(), ["Without --ledger a second run copies everything again."]
         result = CommandResult(
             done,
             (table_of(OutcomeRow, moved.rows),),
-            notes=tuple(note for note in (*moved.remarks, *advice, *differences, *moved.notes) if note not in said),
-            summary=moved.closing(options.go_on),
+            notes=tuple(
+                note for note in (*moved.remarks, *advice, *differences, *moved.notes, *again) if note not in said
+            ),
+            summary=summary,
             exit=moved.exit,
             closing=True,
         )

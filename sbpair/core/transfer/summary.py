@@ -308,7 +308,7 @@ class Emptied:
 
 def with_unreached(report: DrainReport, planned: DrainReport) -> DrainReport:
     """The report of a run that ended before it had come to all of the planned messages, with how many those are."""
-    if report.ended_by not in ("time", TOO_MANY_LEFT):
+    if report.ended_by not in ("time", "stop", TOO_MANY_LEFT):
         return report
     left = sum(left.count for left in report.left if left.reason not in _NOT_ASKED_FOR)
     dealt_with = report.forwarded + report.already_forwarded + left

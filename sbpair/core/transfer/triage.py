@@ -17,7 +17,7 @@ from typing import Any
 from sbpair.core.errors import AccessDeniedError
 from sbpair.core.message import Received
 from sbpair.core.names import subscription_of
-from sbpair.core.outcome import Exit
+from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.serialization import HIDDEN, OMITTED_IF_NONE, Time, column, iso_time
 from sbpair.core.summary import MessageSummary
 from sbpair.core.transfer.peeked import NotBrowsed, readable_body
@@ -233,7 +233,9 @@ class Triage:
 
     @property
     def exit(self) -> Exit:
-        """Partial if an entity could not be browsed; findings if there are any."""
+        """Partial if an entity could not be browsed, and as they failed if none could; findings if there are any."""
+        if self.not_read and len(self.not_read) == self.entities:
+            return exit_of_failures({one.error.exit_name for one in self.not_read})
         if self.not_read:
             return Exit.PARTIAL
         return Exit.FINDINGS if self.shown else Exit.OK

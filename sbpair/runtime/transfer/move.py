@@ -235,7 +235,8 @@ class BrowsedMove:
             limits = replace(limits, batch_messages=MOST_MOVED_AT_ONCE, in_transactions=True)
             sink = TransactionSink(_MovesBrowsed(stored, mover), self._job.ends.target)
         machine = Settlement(limits, undeliverable=None, leave_missing=True, forwarded=sent_before)
-        feeding = asyncio.create_task(self._feed(source, stored, states, canceller))
+        fed: Counter[str] = Counter()
+        feeding = asyncio.create_task(self._feed(source, stored, states, canceller, fed))
         try:
             left = await send_stored(
                 stored,
@@ -251,7 +252,10 @@ class BrowsedMove:
         except BaseException:
             await end(feeding)
             raise
-        fed = await feeding
+        if self._job.stop.is_set():
+            await end(feeding)  # a run that was told to stop does not count to the end what it leaves
+        if not feeding.cancelled():
+            await feeding
         if not machine.total_reached:
             numbers = machine.tally.numbers
             dealt_with = numbers["forwarded"] + numbers["already_forwarded"] + numbers["purged"] + left.total()
@@ -263,7 +267,7 @@ class BrowsedMove:
             left=left,
             sent_before=sent_before,
             seconds=self._job.clock.monotonic() - began,
-            confirmed_empty=not left and source.failed is None,
+            confirmed_empty=not (left or feeding.cancelled()) and source.failed is None,
             ended_by="stop" if self._job.stop.is_set() else "count" if machine.total_reached else "empty",
             sink=sink,
         )
@@ -272,10 +276,15 @@ class BrowsedMove:
         return report
 
     async def _feed(
-        self, source: Source, stored: "_Browsed", states: frozenset[State], canceller: MessageSender | None
-    ) -> Counter[str]:
-        """Browse, and hand over what may go; the rest by reason. A browse that fails is the source's failure."""
-        left: Counter[str] = Counter()
+        self,
+        source: Source,
+        stored: "_Browsed",
+        states: frozenset[State],
+        canceller: MessageSender | None,
+        left: Counter[str],
+    ) -> None:
+        """Browse, and hand over what may go; the rest is `left` by reason. A browse that fails is the source's
+        failure."""
         may_cancel: bool | None = None if canceller is not None else True
         try:
             browsed = pages(source.receiver, clock=self._job.clock, patience_seconds=self._job.request.patience_seconds)
@@ -301,7 +310,6 @@ class BrowsedMove:
             source.failed = error
         finally:
             await stored.end()
-        return left
 
 
 class _Browsed(StoredMessages):

@@ -110,6 +110,10 @@ def test_the_catch_all_takes_the_rest_and_is_brought_up_to_date(local: Sbpair, t
     assert held(local, "nobody") == NOBODY
     assert local("entity", "create", f"{topic}/Subscriptions/french", "--yes").code == 0
     assert local("rules", "unmatched", topic, "-o", "json").data["filter"] == "1 = 0"
+    needless = local("rules", "unmatched", topic, "--create", "needless", "--yes", "-o", "json")
+    assert (needless.code, needless.data["changed"]) == (0, False)
+    assert f"The rules of {topic} take every message. Nothing was changed." in needless.stderr
+    assert local("entity", "show", f"{topic}/Subscriptions/needless").code == 1
     assert local("entity", "delete", f"{topic}/Subscriptions/french/Rules/$Default", "--yes").code == 0
     assert local(
         "entity", "create", f"{topic}/Subscriptions/french/Rules/fr", "--filter", "country = 'FR'", "--yes"

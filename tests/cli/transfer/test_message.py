@@ -2,11 +2,12 @@
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from sbpair.core.message import Disposition, State
+from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.rewrite import as_sent, compose
 from tests.cli.process import Sbpair
 from tests.cli.transfer.entities import Entities
@@ -189,3 +190,17 @@ def test_a_dry_run_finds_the_message_and_changes_nothing(made: Entities) -> None
     ran = made.runner("message", "reschedule", queue, later, "2h", "--dry-run", "-o", "json")
     assert (ran.code, ran.data["forwarded"]) == (5, 1), ran
     assert made.lying(queue) == before
+
+
+@pytest.mark.parametrize("command", ["explain", "message show", "move"])
+def test_throttled_requests_end_in_time_and_advise_only_options_of_the_command(
+    made: Entities, fault: Callable[[str, str], None], command: str
+) -> None:
+    queue = made.queue(named("busy"))
+    made.send(queue, *letters("a"))
+    to = [made.queue(named("target")), "--yes"] if command == "move" else [number_of(made, queue, "a")]
+    fault("local-primary", f"throttle:entity={queue},operation=management")
+    began = time.monotonic()
+    ran = made.runner(*command.split(), queue, *to, "--timeout", "1s")
+    assert (ran.code, time.monotonic() - began < PATIENCE_SECONDS) == (1, True), ran
+    assert ("--rate" in ran.stderr, "try again later" in ran.stderr) == (command == "move", True), ran

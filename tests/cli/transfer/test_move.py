@@ -5,7 +5,7 @@ import itertools
 import json
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -17,7 +17,7 @@ from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import LocksLostError
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.pairing import Side
-from sbpair.core.retry import UNREACHED_SECONDS
+from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.ledger import Way
@@ -315,18 +315,26 @@ def test_sessions_move_in_order_with_their_states_and_what_each_has_deferred(mad
         assert made.state(queue, session) is None
 
 
+@pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("keep", [False, True])
-def test_what_is_stopped_before_it_begins_says_so(made: Entities, keep: bool) -> None:
+def test_what_is_stopped_before_it_begins_says_so_and_browses_no_further(
+    made: Entities, fault: Callable[[str, str], None], keep: bool, busy: bool
+) -> None:
     source, target = made.queue(named("stopped")), made.queue(named("target"))
     made.send(source, *messages("waits"))
+    if busy:
+        fault("local-primary", f"throttle:entity={source},operation=management")
 
     async def work(sides: Sides) -> tuple[str, int, bool]:
         stop = asyncio.Event()
         stop.set()
-        report = await moved_without_facts(sides, source, target, stop=stop, keep=keep)
+        report = await moved_without_facts(sides, source, target, stop=stop, keep=keep, scheduled=True)
         return report.ended_by, report.forwarded, report.confirmed_empty
 
+    began = time.monotonic()
     assert made.do(work) == ("stop", 0, False)
+    assert time.monotonic() - began < PATIENCE_SECONDS, "it went on to browse what it would leave"
+    assert made.runner("emulator", "fault", "clear", "local-primary").code == 0
     assert made.ids(source) == ["waits"]
 
 
@@ -339,6 +347,10 @@ def test_when_its_time_is_up_it_says_how_much_is_left_and_goes_on(made: Entities
     assert (ran.code, ran.data["ended_by"]) == (3, "time"), ran
     assert sum(ran.data["left"].values()) == 5 - ran.data["forwarded"] > 0
     assert f"{command} {source} {target} --rate 0.1 --ledger" in ran.stderr
+    made.send(apart := made.queue(named("slow")), *messages("a", "b"))
+    other = made.runner(command, apart, made.queue(named("target")), "--yes", "--for", "1s", "--rate", "0.1")
+    assert ("Go on with: " in other.stderr) == (command == "move"), other
+    assert ("Without --ledger a second run copies everything again." in other.stderr) == (command == "copy"), other
     assert made.runner(*words).code == 0
     assert sorted(made.ids(target)) == ["a", "b", "c", "d", "e"]
 

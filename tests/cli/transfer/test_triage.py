@@ -1,7 +1,7 @@
 """`sbpair dlq list` over a whole namespace, and what helps after a wrong name, a pasted key or a refused login."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -132,3 +132,15 @@ def test_yes_asks_nothing_for_the_pair_that_the_environment_names(sbpair: Sbpair
 
 SIDES = (("PRIMARY", 9), ("SECONDARY", 10))
 """Ports of this machine where nobody listens."""
+
+
+@pytest.mark.parametrize(("pattern", "code"), [("*", 4), ("triage-denied-*", 3)])
+def test_entities_without_rights_are_named_and_the_code_says_if_none_was_read(
+    made: Entities, fault: Callable[[str, str], None], pattern: str, code: int
+) -> None:
+    for queue in (made.queue(named("triage-denied")), made.queue(named("triage"))):
+        made.dead(queue, letters("a"), "Timeout")
+    fault("local-primary", f"unauthorized:entity={pattern},operation=management")
+    ran = made.runner("dlq", "list", "--pair", "local", "-o", "json")
+    assert (ran.code, "sbpair help permissions" in ran.stderr) == (code, code == 4), ran
+    assert "triage-denied" in ran.data["not_read"][0]["queue"] or code == 4
