@@ -155,8 +155,10 @@ class LosingSender:
     """Of some sends the answer is lost: the messages are stored, and whoever sent them is told that nobody knows. Of
     some batches the first half is taken, and the rest refused."""
 
-    def __init__(self, inner: MessageSender, loses: Callable[[], bool], takes_half: Callable[[], bool]) -> None:
-        self._inner, self._loses, self._takes_half = inner, loses, takes_half
+    def __init__(
+        self, inner: MessageSender, truth: Truth, loses: Callable[[], bool], takes_half: Callable[[], bool]
+    ) -> None:
+        self._inner, self._truth, self._loses, self._takes_half = inner, truth, loses, takes_half
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -164,20 +166,35 @@ class LosingSender:
     async def send(self, payloads: Sequence[bytes], *, timeout_seconds: float) -> None:
         half = len(payloads) // 2
         if half and self._takes_half():
-            await self._inner.send(payloads[:half], timeout_seconds=timeout_seconds)
+            await self._send(payloads[:half], timeout_seconds)
             raise SendIncompleteError("The rest was refused.", accepted=tuple(range(half))) from ServiceError(
                 "simulated"
             )
-        await self._inner.send(payloads, timeout_seconds=timeout_seconds)
+        await self._send(payloads, timeout_seconds)
         if self._loses():
             raise ConnectionLostError("The answer was lost.")
+
+    async def _send(self, payloads: Sequence[bytes], timeout_seconds: float) -> None:
+        """One attempt of a client, which makes the next one before it says what it knows."""
+        try:
+            await self._inner.send(payloads, timeout_seconds=timeout_seconds)
+        except (asyncio.CancelledError, ServiceError) as error:
+            if not isinstance(error, ServiceError) or error.uncertain:
+                self._truth.doubt("an attempt without an answer")
+            raise
 
 
 class LosingMessaging:
     """A messaging of whose senders some answers are lost."""
 
-    def __init__(self, inner: AzureMessaging, loses: Callable[[], bool], takes_half: Callable[[], bool]) -> None:
-        self._inner, self._answers = inner, (loses, takes_half)
+    def __init__(
+        self,
+        inner: AzureMessaging,
+        truth: Truth,
+        loses: Callable[[], bool] = lambda: False,
+        takes_half: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._inner, self._answers = inner, (truth, loses, takes_half)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -660,8 +677,10 @@ class World:
         pairing = await PairedNamespaces.open(
             pair,
             PairingContext(
-                primary=cast(Messaging, LosingMessaging(self.messaging(side), self._loses_answer, self._takes_half)),
-                secondary=self.messaging(SECONDARY),
+                primary=cast(
+                    Messaging, LosingMessaging(self.messaging(side), self.truth, self._loses_answer, self._takes_half)
+                ),
+                secondary=cast(Messaging, LosingMessaging(self.messaging(SECONDARY), self.truth)),
                 clock=self.clock,
                 observer=Quiet(),
                 draw=self.loop.dice.random,
