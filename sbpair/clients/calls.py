@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusMessage, exceptions
 
 from sbpair.azure.wire import knows_limits, translate_sdk_error
 from sbpair.clients.failover import Line, SenderFailover, budget_of, sdk_error
-from sbpair.core.errors import MessageError, SbpairError, ServiceError
+from sbpair.core.errors import SbpairError, ServiceError
 from sbpair.core.failover.machine import Route
 from sbpair.core.failover.sending import (
     MIN_ATTEMPT_SECONDS,
@@ -109,9 +109,7 @@ def _ask(line: Line, request: Ask, failure: ServiceError | None = None, error: E
     except SbpairError as refusal:
         if error is not None and refusal is failure:
             raise error from error.__cause__
-        if isinstance(refusal, ServiceError | MessageError):
-            raise sdk_error(refusal, error or line.primarys_error) from refusal
-        raise ValueError(refusal.message) from refusal
+        raise sdk_error(refusal, error or line.primarys_error) from refusal
     return answer
 
 

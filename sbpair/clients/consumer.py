@@ -221,14 +221,13 @@ class Consumer:
         for work in list(self._given):
             if work.waits:
                 work._conclude(RetryLater("the consumer ended"))
-        running = self._running
         try:
-            if running is not None and not running.done():
-                self.report = await asyncio.shield(running)
-        except asyncio.CancelledError:
-            if running is not None:
-                running.cancel()
-            raise
+            if (running := self._running) is not None and not running.done():
+                try:
+                    self.report = await asyncio.shield(running)
+                except asyncio.CancelledError:
+                    running.cancel()
+                    raise
         finally:
             await self._stack.aclose()
 

@@ -22,7 +22,7 @@ from sbpair.core.errors import (
     AuthenticationFailedError,
     Category,
     IncompatibleSdkError,
-    MessageError,
+    InterruptedWorkError,
     SbpairError,
     ServiceError,
 )
@@ -537,10 +537,11 @@ def budget_of(timeout: float | None, started: float | None = None) -> Budget:
     return Budget.of(timeout, partitioned=False, now=time.monotonic() if started is None else started)
 
 
-def sdk_error(error: ServiceError | MessageError, primarys: Exception | None) -> Exception:
+def sdk_error(error: SbpairError, primarys: Exception | None) -> Exception:
     """What the application is to see: `primarys`, the primary's own error as the SDK raised it, with a note on the
-    backlog; or, for what is wrong with the message itself, the SDK's class for that."""
-    if primarys is None or isinstance(error, MessageError) or error.category in MESSAGE_AT_FAULT:
+    backlog; or, for what is wrong with the message itself or its name, and for a client that was closed meanwhile, the
+    SDK's class for that."""
+    if primarys is None or not isinstance(error, ServiceError) or error.category in MESSAGE_AT_FAULT:
         return _in_sdk_words(error)
     raised = _again(primarys)
     raised.add_note(error.message)
@@ -555,10 +556,12 @@ def _again(error: Exception) -> Exception:
     return raised
 
 
-def _in_sdk_words(error: ServiceError | MessageError) -> Exception:
+def _in_sdk_words(error: SbpairError) -> Exception:
     from azure.servicebus import exceptions
 
-    if isinstance(error, MessageError):
+    if isinstance(error, InterruptedWorkError):
+        return exceptions.ServiceBusError(message=error.message)
+    if not isinstance(error, ServiceError):
         return ValueError(error.message)
     classes: Mapping[Category, Callable[..., exceptions.ServiceBusError]] = {
         Category.TIMEOUT: exceptions.OperationTimeoutError,

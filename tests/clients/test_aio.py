@@ -1,6 +1,7 @@
 """The asynchronous drop-in client, over real sockets."""
 
 import asyncio
+import datetime
 from collections.abc import Awaitable, Callable
 
 import azure.servicebus.aio as sdk_aio
@@ -82,6 +83,26 @@ async def test_a_cancelled_send_leaves_the_sender_usable(world: World) -> None:
             await sending
         await sender.send_messages(ServiceBusMessage("sent"))
     assert "sent" in await asyncio.to_thread(world.backlog)
+
+
+async def test_a_sender_that_was_closed_asks_nobody(world: World) -> None:
+    async with a_client(world) as client:
+        sender = client.get_queue_sender("orders")
+        await sender.close()
+        await off_loop(world.dark)
+        with pytest.raises(ValueError, match="shutdown"):
+            await sender.__aenter__()
+        assert client.state().entities == ()
+
+
+async def test_a_message_that_was_scheduled_in_an_outage_cannot_be_cancelled(world: World) -> None:
+    async with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        client.force_failover("orders")
+        later = datetime.datetime(2035, 1, 1, tzinfo=datetime.UTC)
+        numbers = await sender.schedule_messages([ServiceBusMessage("a"), ServiceBusMessage("b")], later)
+        assert numbers == [0, 0]
+        with pytest.raises(exceptions.MessageNotFoundError, match="has no sequence number yet"):
+            await sender.cancel_scheduled_messages(numbers)
 
 
 async def test_both_sides_dark_raise_the_primarys_error_with_a_note(world: World) -> None:
@@ -192,11 +213,19 @@ async def test_whoever_waits_for_another_call_is_diverted_as_soon_as_the_entity_
     assert "second" in await asyncio.to_thread(world.backlog)
 
 
-async def test_a_broken_link_fails_one_call_and_counts_as_a_lost_connection(world: World) -> None:
+class GoneSession:
+    """What is left of one whose socket is gone."""
+
+    def __getattr__(self, name: str) -> object:
+        raise OSError(f"{name} of a socket that is gone")
+
+
+@pytest.mark.parametrize("kind", [object, GoneSession])
+async def test_a_broken_link_fails_one_call_and_counts_as_a_lost_connection(world: World, kind: type) -> None:
     pair = world.pair(interval=60.0)
     async with a_client(world, pair=pair) as client, client.get_queue_sender("orders") as sender:
         await sender.send_messages(ServiceBusMessage("before"))
-        sender._handler._link, sender._handler._session = None, object()
+        sender._handler._link, sender._handler._session = None, kind()
         with pytest.raises(exceptions.ServiceBusConnectionError):
             await sender.send_messages(ServiceBusMessage("on no link"))
         assert state_of(client.state()) is State.SUSPECT

@@ -12,12 +12,14 @@ import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 
 from sbpair.aio import Consumer, ReplicatedMessage, RetryLater, consume
+from sbpair.amqp.sections import build
 from sbpair.core.errors import JournalError, JournalUnavailableError, LockLostError, UsageError
 from sbpair.core.events import MessageHandled
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Terms
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Entry
+from sbpair.runtime.replication.handlers import Delivery
 from tests.clients.test_processes import forked
 from tests.runtime.replication.stage import BRISK, QUEUE, Stage, access_to, stage
 from tests.waiting import LIMIT_SECONDS
@@ -56,6 +58,7 @@ async def test_a_loop_gets_every_message_once_and_in_order(both: Stage) -> None:
     assert messages.report is not None
     assert (messages.report.total("completed"), messages.report.ended_by) == (9, "idle")
     assert both.left(Side.PRIMARY) == both.left(Side.SECONDARY) == (0, 0)
+    assert messages._given == set(), "what has ended is kept"
 
 
 async def test_an_exception_is_a_failed_attempt_and_the_loop_goes_on(
@@ -169,6 +172,87 @@ async def test_leaving_the_loop_releases_what_was_not_begun(both: Stage) -> None
         await second.__aenter__()
     report = await consume(QUEUE, lambda work: None, pair=pair(both), journal=both.journal, **LONG_ENOUGH)
     assert report.total("completed") == 3
+
+
+def delivery() -> Delivery:
+    return Delivery(build(data=[b"x"]), "s", "m", "primary:1", Side.PRIMARY, 1, 1, 1)
+
+
+async def begun(work: ReplicatedMessage, *, cancelled: bool = False) -> asyncio.Task[None]:
+    """An application in the block of a message. `cancelled`: it is so itself, while the block ends."""
+    within = asyncio.Event()
+
+    async def application() -> None:
+        async with work:
+            within.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                if cancelled and (own := asyncio.current_task()) is not None:
+                    own.cancel()
+
+    running = asyncio.create_task(application())
+    await within.wait()
+    return running
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_takeover_cancels_the_block_alone_and_an_applications_own_cancellation_goes_on(cancelled: bool) -> None:
+    work = ReplicatedMessage(delivery())
+    concluded = asyncio.create_task(work._concluded())
+    running = await begun(work, cancelled=cancelled)
+    concluded.cancel()
+    await asyncio.wait({running, concluded})
+    assert concluded.cancelled()
+    assert running.cancelled() is cancelled
+    assert running.cancelling() == int(cancelled)
+
+
+async def test_what_is_taken_over_before_it_was_begun_cannot_be_begun() -> None:
+    work = ReplicatedMessage(delivery())
+    concluded = asyncio.create_task(work._concluded())
+    await asyncio.sleep(0)
+    concluded.cancel()
+    await asyncio.wait({concluded})
+    assert (concluded.cancelled(), work.waits) == (True, False)
+    assert isinstance(work._outcome.exception(), RetryLater)
+    with pytest.raises(LockLostError):
+        await work.__aenter__()
+
+
+async def test_what_is_taken_over_in_the_queue_is_not_handed_out(both: Stage) -> None:
+    messages = consumer(both)
+    messages._running = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]
+    first, second = [asyncio.create_task(messages._offer(delivery())) for _ in range(2)]
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait({first})
+    (left,) = messages._given
+    assert await asyncio.wait_for(anext(messages), 10) is left
+    async with left:
+        pass
+    await second
+    assert messages._given == set()
+    messages._running.cancel()
+
+
+async def test_what_ends_in_the_moment_of_a_takeover_has_been_done() -> None:
+    work = ReplicatedMessage(delivery())
+    concluded = asyncio.create_task(work._concluded())
+    await asyncio.sleep(0)
+    async with work:
+        concluded.cancel()
+    await asyncio.wait({concluded})
+    assert not concluded.cancelled()
+    concluded.result()
+
+
+async def test_a_stopped_consumer_takes_no_message(both: Stage) -> None:
+    stopped = consumer(both)
+    await stopped.stop()
+    with pytest.raises(RetryLater):
+        await asyncio.wait_for(stopped._offer(delivery()), 10)
+    assert stopped._queue.empty()
 
 
 async def test_what_another_consumer_took_over_is_cancelled_and_the_loop_goes_on(both: Stage) -> None:
@@ -294,6 +378,29 @@ async def test_cancelling_ends_it_in_good_order(both: Stage) -> None:
     assert first[:1] == ["m1"], "what was being processed has ended, not been cut off"
     report = await consume(QUEUE, lambda one: None, pair=pair(both), journal=both.journal, **LONG_ENOUGH)
     assert report.total("completed") == 2 - len(first)
+
+
+async def test_a_second_cancellation_waits_no_longer(both: Stage) -> None:
+    await both.send(("s", "m"))
+    begun, cut = asyncio.Event(), asyncio.Event()
+
+    async def work(_: ReplicatedMessage) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut.set()
+
+    messages = consumer(both)
+    running = asyncio.create_task(messages.run(work))
+    await asyncio.wait_for(begun.wait(), 90)
+    running.cancel()
+    await asyncio.wait_for(messages._stop.wait(), 10)
+    assert not cut.is_set()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await asyncio.wait_for(cut.wait(), 30)
 
 
 async def test_what_is_configured_wrongly_is_said_when_it_opens(both: Stage, tmp_path: Path) -> None:

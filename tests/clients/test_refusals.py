@@ -4,6 +4,7 @@ again by itself."""
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import azure.servicebus as sdk
@@ -11,6 +12,15 @@ import pytest
 from azure.servicebus import ServiceBusMessage, exceptions
 
 from sbpair import ServiceBusClient
+from sbpair.clients.failover import sdk_error
+from sbpair.core.errors import (
+    AuthenticationFailedError,
+    Category,
+    InterruptedWorkError,
+    InvalidNameError,
+    MalformedMessageError,
+    ServiceError,
+)
 from sbpair.core.failover.machine import State
 from sbpair.core.pairing import expected_backlog_paths
 from sbpair.emulator import EmulatorThread
@@ -85,6 +95,62 @@ def test_a_revoked_key_of_the_secondary_is_told_at_once_with_the_primarys_error(
         assert len(of_side(world, SideFaulted, "secondary")) == len(of_side(world, SideRestored, "secondary")) == 1
         sender.send_messages(ServiceBusMessage("diverted again"))
     assert sorted(world.backlog()) == ["diverted", "diverted again"]
+
+
+RAISED = {
+    Category.TIMEOUT: exceptions.OperationTimeoutError,
+    Category.CONNECTION: exceptions.ServiceBusConnectionError,
+    Category.DETACHED: exceptions.ServiceBusConnectionError,
+    Category.BUSY: exceptions.ServiceBusServerBusyError,
+    Category.DISABLED: exceptions.MessagingEntityDisabledError,
+    Category.QUOTA: exceptions.ServiceBusQuotaExceededError,
+    Category.UNAUTHORIZED: exceptions.ServiceBusAuthorizationError,
+    Category.NOT_FOUND: exceptions.MessagingEntityNotFoundError,
+    Category.TOO_LARGE: exceptions.MessageSizeExceededError,
+}
+
+
+@pytest.mark.parametrize("category", Category)
+def test_a_refusal_of_the_backlog_is_raised_as_the_sdk_raises_such_a_one(category: Category) -> None:
+    """Where the primary said nothing, as after `force_failover`. What it said comes first, but for a message that no
+    namespace would take."""
+    refusal = ServiceError("refused")
+    refusal.category = category  # type: ignore[misc]
+    assert type(sdk_error(refusal, None)) is RAISED.get(category, exceptions.ServiceBusError)
+    primarys = exceptions.OperationTimeoutError(message="of the primary")
+    raised = sdk_error(refusal, primarys)
+    if category in (Category.TOO_LARGE, Category.ARGUMENT):
+        assert str(raised) == "refused"
+    else:
+        assert (type(raised), raised.__notes__) == (exceptions.OperationTimeoutError, ["refused"])
+        assert not hasattr(primarys, "__notes__")
+
+
+def test_what_is_no_answer_of_a_namespace_is_raised_as_what_it_is() -> None:
+    """A message's own fault is a ValueError; a client that was closed meanwhile is not."""
+    primarys = exceptions.OperationTimeoutError(message="of the primary")
+    for error, kind in (
+        (MalformedMessageError("x"), ValueError),
+        (InvalidNameError("x"), ValueError),
+        (InterruptedWorkError("x"), exceptions.ServiceBusError),
+        (AuthenticationFailedError("x"), exceptions.ServiceBusAuthenticationError),
+    ):
+        assert type(sdk_error(error, None)) is kind
+        assert type(sdk_error(error, primarys)) is (type(primarys) if isinstance(error, ServiceError) else kind)
+
+
+def test_a_send_that_closing_the_client_ends_is_no_fault_of_its_message(world: World) -> None:
+    with a_client(world) as client, client.get_queue_sender("orders") as sender, ThreadPoolExecutor(1) as pool:
+        client.force_failover("orders")
+        sender.send_messages(ServiceBusMessage("diverted"))
+        world.emulator.faults("fabrikam").add("silent")
+        sending = pool.submit(sender.send_messages, ServiceBusMessage("under way"), timeout=60)
+        pairing = client._failover._pairing
+        assert pairing is not None
+        wait_until(lambda: len(pairing._in_flight) == 1)
+        client._failover.call(pairing._in_flight.interrupt())  # as `close` does after ten seconds
+        with pytest.raises(exceptions.ServiceBusError, match="may have been stored or not"):
+            sending.result()
 
 
 DELETED = """

@@ -1,13 +1,17 @@
 """What the clients of one process know together: an application may open a client for every message."""
 
 import asyncio
+import threading
 import time
+from dataclasses import replace
 
 import pytest
 from azure.servicebus import ServiceBusMessage, exceptions
 
 from sbpair import ServiceBusClient
 from sbpair.aio import ServiceBusClient as AsyncServiceBusClient
+from sbpair.clients.background import Background
+from sbpair.clients.failover import PROCESS
 from sbpair.core.failover.machine import State
 from sbpair.events import Diverted, FailedBack, FailedOver, SendFailed
 from tests.clients.conftest import World, own_threads, state_of, wait_until
@@ -105,6 +109,87 @@ def test_the_failover_interval_runs_on_between_clients(world: World) -> None:
     assert failures >= 1
     assert time.monotonic() - started >= 3.0
     assert world.backlog() == ["diverted at last"]
+
+
+def test_whoever_comes_after_the_interval_does_not_try_the_primary_again(world: World) -> None:
+    """It takes part before it offers anything, and the timer that ran on between the clients has run out."""
+    world.dark()
+    pair = world.pair(interval=0.5)
+    with pytest.raises(exceptions.ServiceBusError):
+        send(world, "refused", pair=pair, on_event=world.events.append)
+    (failed,) = world.of(SendFailed)
+    wait_until(lambda: time.time() > failed.at + 0.5)
+    send(world, "diverted", pair=pair, on_event=world.events.append)
+    assert len(world.of(SendFailed)) == 1
+    assert world.backlog() == ["diverted"]
+
+
+def test_an_outage_is_remembered_for_a_time_and_nothing_else_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(PROCESS._remembered)
+    with a_client(world) as client:
+        client.verify()
+    assert set(PROCESS._remembered) == before
+    world.dark()
+    send(world, "met it")
+    (known,) = set(PROCESS._remembered) - before
+    with a_client(world, pair=world.pair(interval=7.0)):
+        assert known in PROCESS._remembered
+    monkeypatch.setattr("sbpair.runtime.failover.entity.REMEMBERED_SECONDS", -1.0)
+    with a_client(world, pair=world.pair(interval=8.0)):
+        assert known not in PROCESS._remembered
+
+
+def test_names_are_the_same_in_whatever_case(world: World) -> None:
+    """Of entities, and of namespaces."""
+    pair = world.pair()
+
+    def known(primary: str, secondary: str) -> object:
+        sides = {"primary": replace(pair.primary, host=primary), "secondary": replace(pair.secondary, host=secondary)}
+        return PROCESS.entities(replace(pair, **sides), "key")
+
+    first = known("contoso.example", "fabrikam.example")
+    assert known("Contoso.example", "fabrikam.Example") is first
+    assert known("contoso.example", "other.example") is not first
+    with a_client(world) as client, client.get_queue_sender("Orders") as sender:
+        client.force_failover("orders")
+        sender.send_messages(ServiceBusMessage("diverted"))
+        assert state_of(client.state()) is State.FORCED
+        (one,) = client.state().entities
+        assert one.diverted_messages == 1
+    assert world.backlog() == ["diverted"]
+
+
+def test_the_loop_does_not_end_while_something_is_asked_of_it() -> None:
+    background, over = Background("asked", lambda: True), threading.Event()
+
+    async def work() -> str:
+        await asyncio.to_thread(over.wait)
+        return "done"
+
+    asked = background.begin(work())
+    background.rest()
+    over.set()
+    assert asked.result(10) == "done"
+    background.join()
+
+
+def test_what_is_left_on_the_loop_is_cancelled_when_it_ends() -> None:
+    background, ended, left = Background("left", lambda: True), threading.Event(), []
+
+    async def stay() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def work() -> None:
+        left.append(asyncio.create_task(stay()))
+        await asyncio.sleep(0)
+
+    background.begin(work()).result()
+    assert ended.wait(10)
+    wait_until(lambda: "left" not in [thread.name for thread in threading.enumerate()])
+    assert left[0].cancelled()
 
 
 def test_another_key_another_secondary_or_other_options_know_nothing_of_it(world: World) -> None:

@@ -51,6 +51,28 @@ def test_threads_that_wait_too_long_say_so_and_nothing_about_the_primary(world: 
     assert world.bodies("orders") == ["before", "after"]
 
 
+def test_a_cancellation_in_a_thread_spends_its_time_once(world: World) -> None:
+    client = ServiceBusClient.from_connection_string(world.connection_string(), **arguments(world))  # type: ignore[arg-type]
+    with client, client.get_queue_sender("orders") as sender, ThreadPoolExecutor(1) as pool:
+        sender.send_messages(ServiceBusMessage("before"))
+        silence(world)
+        holds = threading.Event()
+
+        def hold() -> None:
+            with sender._turn:
+                holds.set()
+                time.sleep(0.75 * HANGS_SECONDS)
+
+        holding = pool.submit(hold)
+        holds.wait()
+        started = time.monotonic()
+        with pytest.raises(exceptions.ServiceBusError):
+            sender.cancel_scheduled_messages(7, timeout=HANGS_SECONDS)
+        assert time.monotonic() - started < 1.5 * HANGS_SECONDS, "it waited for its turn, and then as long again"
+        holding.result()
+        world.emulator.faults("contoso").clear()
+
+
 async def test_coroutines_that_wait_too_long_say_so_and_nothing_about_the_primary(world: World) -> None:
     client = sbpair.aio.ServiceBusClient.from_connection_string(
         world.connection_string(),
