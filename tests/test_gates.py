@@ -29,7 +29,7 @@ MAY_WRITE_TO_THE_TERMINAL = {
     "cli/main.py": "stands in for closed streams, before anything else is imported",
     "cli/app.py": "the version",
     "cli/asking.py": "questions, made printable",
-    "cli/inspection/cleanup.py": "a question, made printable",
+    "cli/inspection/plans.py": "a question, made printable",
     "cli/context.py": "log records as JSON, which escapes what must not stand there",
     "cli/emulator.py": "connection strings of the embedded namespaces",
     "cli/failover/gateway.py": "connection strings with the gateway's own keys",

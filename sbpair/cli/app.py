@@ -18,12 +18,12 @@ GROUPS = {
         "audit": Entry("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
         "peek": Entry("transfer.browse", "peek", "Show waiting messages, oldest first; change nothing."),
         "drain": Entry("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),
-        "syphon": Entry("transfer.syphon", "syphon", "Send waiting messages as they arrive, as a service."),
+        "syphon": Entry("transfer.drain", "syphon", "Send waiting messages as they arrive, as a service."),
         "incident": Entry("transfer.incident", "incident", "Guide you through a recovery, one command after another."),
         "report": Entry("transfer.ledger_report", "report", "Report an incident from its ledgers, and verify them."),
         "promotion": Entry("app", "promotion", "List messages that a region's promotion lost or duplicated."),
         "restore": Entry("transfer.restore", "restore", "Send archived messages to their destinations."),
-        "cleanup": Entry("inspection.cleanup", "cleanup", "List and delete backlog queues that no pair needs."),
+        "cleanup": Entry("inspection.plans", "cleanup", "List and delete backlog queues that no pair needs."),
     },
     "Set up": {
         "config": Entry("config", "app", "Show and check the configuration."),
@@ -66,7 +66,7 @@ GROUPS = {
         "help": Entry("help", "help_on", "Explain terms, exit codes, rights or a command."),
         "cheat": Entry("help", "cheat", "Show the commands for common tasks."),
         "schema": Entry("schema", "schema", "Print the JSON Schema of a command's -o json."),
-        "completion": Entry("completion", "completion", "Print the completion script of a shell."),
+        "completion": Entry("help", "completion", "Print the completion script of a shell."),
     },
 }
 """Heading in the help -> name -> file in this package, function or typer app in it, and its line in the help."""

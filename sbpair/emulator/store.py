@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from sbpair.amqp.decoding import decode_all
 from sbpair.amqp.encoding import encode
 from sbpair.amqp.types import AmqpError
-from sbpair.emulator.broker.duplicates import Identity
 from sbpair.emulator.broker.entity import Entity, MessageEntity
 from sbpair.emulator.broker.forwarding import PLACE as TRANSFER
+from sbpair.emulator.broker.intake import Identity
 from sbpair.emulator.broker.messages import Message, State, revive
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.sessions import Session

@@ -38,10 +38,10 @@ from sbpair.engine.budgets import (
     Memory,
     Turns,
 )
-from sbpair.engine.cbs import CbsNode
 from sbpair.engine.clock import Timer
 from sbpair.engine.errors import error
 from sbpair.engine.link import AttachService, Link, LinkState, NamespaceView
+from sbpair.engine.replies import CbsNode
 from sbpair.engine.session import Session, SessionError
 
 if TYPE_CHECKING:

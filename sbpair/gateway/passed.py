@@ -307,7 +307,7 @@ def _words(error: ServiceError) -> tuple[str, str]:
 
 # `$management` while the primary is away: messages are scheduled in the backlog, all else has to be tried again.
 #
-# A request and its answer: `sbpair.emulator.requests.messages` has their form.
+# A request and its answer: `sbpair.emulator.requests.operations` has their form.
 
 
 SCHEDULE: Final = "com.microsoft:schedule-message"

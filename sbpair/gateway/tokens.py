@@ -24,8 +24,7 @@ from sbpair.engine.auth import (
     resource_path,
     service_bus_audiences,
 )
-from sbpair.engine.cbs import CbsNode
-from sbpair.engine.replies import NodeRequest
+from sbpair.engine.replies import CbsNode, NodeRequest
 
 if TYPE_CHECKING:
     from sbpair.gateway.door import DoorConnection

@@ -337,7 +337,7 @@ def test_the_laws_are_listed(sbpair: Sbpair) -> None:
     assert [row["law"] for row in sbpair("emulator", "--laws", "-o", "json").data] == [law.name for law in BOOK]
     (law,) = sbpair("emulator", "--law", "max-batch-delete-messages", "-o", "json").data
     assert law["forms"] == {"strict": "500 (Basic), 500 (Standard), 4000 (Premium)", "lax": "2147483647"}
-    assert law["asked_in"] == "requests/messages.py delete_messages"
+    assert law["asked_in"] == "requests/operations.py delete_messages"
     assert "docs pull request 127665" in sbpair("emulator", "--law", "max-batch-delete-messages").stdout
     unknown = sbpair("emulator", "--law", "no-such-law")
     assert unknown.code == 2

@@ -26,7 +26,7 @@ from sbpair.emulator.store import Store
 from sbpair.files import AppendedFile
 from sbpair.runtime.browse import Found
 from sbpair.runtime.failover import backlog, sender
-from sbpair.runtime.replication import lease, session, store
+from sbpair.runtime.replication import session, store
 from sbpair.runtime.transfer import drain, ledger, move_sessions, pump, sinks
 
 
@@ -604,7 +604,7 @@ def _handler_outlives_its_lease() -> None:
 
         return endless
 
-    replace(lease.LeaseHeldRun, "__init__", make)
+    replace(session.LeaseHeldRun, "__init__", make)
 
 
 @defect("what is finished is known nowhere")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sbpair.emulator.broker.duplicates import Identity
+from sbpair.emulator.broker.intake import Identity
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.sessions import Session
 

@@ -180,17 +180,17 @@ class PartitionLaws:
     settle_one_partition = rule(
         "One request settles messages of one partition only.",
         reported("google/go-cloud issue 2362, Azure/azure-service-bus-dotnet issue 386"),
-        "requests/messages.py update_disposition",
+        "requests/operations.py update_disposition",
     )
     deferred_one_partition = rule(
         "One request receives deferred messages of one partition only.",
         reported("Azure/azure-service-bus issue 287"),
-        "requests/messages.py receive_by_sequence_number",
+        "requests/operations.py receive_by_sequence_number",
     )
     batch_delete_partitioned = rule(
         "Batch delete is refused on partitioned entities.",
         documented("Batch delete messages in Azure Service Bus"),
-        "requests/messages.py delete_messages",
+        "requests/operations.py delete_messages",
     )
     partition_key_is_session_id = rule(
         "A message with a session id and a partition key has the same in both.",

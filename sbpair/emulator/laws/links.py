@@ -22,7 +22,7 @@ class LinkRules:
     single_cbs_sender = fixed(
         "A connection has one link at most that sends to $cbs.",
         tested("azure-sdk-for-go, TestAMQPLinksCBSLinkStillOpen"),
-        "../engine/cbs.py CbsNode.attach",
+        "../engine/replies.py CbsNode.attach",
     )
     non_exclusive_sessions = Law[bool](
         "Premium namespaces lend sessions that are not exclusive: the token of the lock takes the session over.",

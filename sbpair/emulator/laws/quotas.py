@@ -62,7 +62,7 @@ class SizeLaws:
     max_session_state_bytes = limit(
         "The state of a session is as large as a message may be at most: 256 KB, in the Premium tier 100 MB.",
         documented("Message sessions"),
-        "requests/messages.py set_session_state",
+        "requests/operations.py set_session_state",
         ByTier(256 * 1024, 256 * 1024, _PREMIUM_BYTES),
         _PREMIUM_BYTES,
     )
@@ -126,14 +126,14 @@ class QuotaLaws:
     max_batch_delete_messages = limit(
         "A request deletes 500 messages at most, in the Premium tier 4,000.",
         documented("Batch delete messages in Azure Service Bus; MicrosoftDocs/azure-docs pull request 127665"),
-        "requests/messages.py delete_messages",
+        "requests/operations.py delete_messages",
         ByTier(500, 500, 4000),
         ANY_NUMBER,
     )
     max_peek_messages = Law[int](
         "A request browses at most 250 messages.",
         documented("Message browsing"),
-        "requests/messages.py peek_message",
+        "requests/operations.py peek_message",
         strict=250,
         other=32,
     )

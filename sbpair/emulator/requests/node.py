@@ -18,7 +18,7 @@ from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transaction
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.requests import messages, rules
+from sbpair.emulator.requests import operations
 from sbpair.emulator.requests.call import Answering, Call, Operation, Reply, WithinTransaction
 from sbpair.engine import errors
 from sbpair.engine.auth import LISTEN, SEND, rights_for
@@ -37,20 +37,20 @@ AT_COMMIT, REFUSED = WithinTransaction.AT_COMMIT, WithinTransaction.REFUSED
 # All management operations by name.
 
 OPERATIONS = {
-    "com.microsoft:peek-message": Operation(messages.peek_message, LISTEN),
-    "com.microsoft:renew-lock": Operation(messages.renew_lock, LISTEN),
-    "com.microsoft:schedule-message": Operation(messages.schedule_message, SEND, AT_COMMIT),
-    "com.microsoft:cancel-scheduled-message": Operation(messages.cancel_scheduled_message, SEND, AT_COMMIT),
-    "com.microsoft:receive-by-sequence-number": Operation(messages.receive_by_sequence_number, LISTEN),
-    "com.microsoft:update-disposition": Operation(messages.update_disposition, LISTEN, AT_COMMIT),
-    "com.microsoft:renew-session-lock": Operation(messages.renew_session_lock, LISTEN),
-    "com.microsoft:get-session-state": Operation(messages.get_session_state, LISTEN),
-    "com.microsoft:set-session-state": Operation(messages.set_session_state, LISTEN, AT_COMMIT),
-    "com.microsoft:get-message-sessions": Operation(messages.get_message_sessions, LISTEN),
-    "com.microsoft:add-rule": Operation(rules.add_rule, LISTEN, REFUSED),
-    "com.microsoft:remove-rule": Operation(rules.remove_rule, LISTEN, REFUSED),
-    "com.microsoft:enumerate-rules": Operation(rules.enumerate_rules, LISTEN),
-    "com.microsoft:batch-delete-messages": Operation(messages.delete_messages, LISTEN, REFUSED),
+    "com.microsoft:peek-message": Operation(operations.peek_message, LISTEN),
+    "com.microsoft:renew-lock": Operation(operations.renew_lock, LISTEN),
+    "com.microsoft:schedule-message": Operation(operations.schedule_message, SEND, AT_COMMIT),
+    "com.microsoft:cancel-scheduled-message": Operation(operations.cancel_scheduled_message, SEND, AT_COMMIT),
+    "com.microsoft:receive-by-sequence-number": Operation(operations.receive_by_sequence_number, LISTEN),
+    "com.microsoft:update-disposition": Operation(operations.update_disposition, LISTEN, AT_COMMIT),
+    "com.microsoft:renew-session-lock": Operation(operations.renew_session_lock, LISTEN),
+    "com.microsoft:get-session-state": Operation(operations.get_session_state, LISTEN),
+    "com.microsoft:set-session-state": Operation(operations.set_session_state, LISTEN, AT_COMMIT),
+    "com.microsoft:get-message-sessions": Operation(operations.get_message_sessions, LISTEN),
+    "com.microsoft:add-rule": Operation(operations.add_rule, LISTEN, REFUSED),
+    "com.microsoft:remove-rule": Operation(operations.remove_rule, LISTEN, REFUSED),
+    "com.microsoft:enumerate-rules": Operation(operations.enumerate_rules, LISTEN),
+    "com.microsoft:batch-delete-messages": Operation(operations.delete_messages, LISTEN, REFUSED),
 }
 
 

@@ -37,8 +37,7 @@ from sbpair.ports import Clock, Journal, MessageReceiver, Messaging, Observer
 from sbpair.runtime.browse import pages_once
 from sbpair.runtime.links import close_quietly, closing
 from sbpair.runtime.replication.handlers import Handler
-from sbpair.runtime.replication.lease import JOURNAL_DOWN
-from sbpair.runtime.replication.session import RETRY, SessionWorker, Setup
+from sbpair.runtime.replication.session import JOURNAL_DOWN, RETRY, SessionWorker, Setup
 from sbpair.runtime.replication.store import SessionStore
 from sbpair.service import session_key
 

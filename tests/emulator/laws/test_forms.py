@@ -11,7 +11,7 @@ from sbpair.emulator.broker.transactions import TIMED_OUT, TransactionGroup
 from sbpair.emulator.entities import QueueDescription, RuleDescription, SqlFilter, SubscriptionDescription
 from sbpair.emulator.laws import Laws
 from sbpair.emulator.receivers import waiting_seconds
-from sbpair.emulator.requests.messages import peek_message, set_session_state
+from sbpair.emulator.requests.operations import peek_message, set_session_state
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.errors import SESSION_LOCK_LOST, BrokerError, EntityError

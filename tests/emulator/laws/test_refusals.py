@@ -13,7 +13,7 @@ from sbpair.emulator.entities import (
 )
 from sbpair.emulator.namespace import new_auth_rule
 from sbpair.emulator.requests.call import Call
-from sbpair.emulator.requests.messages import (
+from sbpair.emulator.requests.operations import (
     delete_messages,
     receive_by_sequence_number,
     set_session_state,
