@@ -9,7 +9,7 @@ from sbpair.connect import open_sides
 from sbpair.core.inspection.diagnosis import Verdict
 from sbpair.core.outcome import Exit
 from sbpair.operations import DoctorRequest, doctor
-from tests.operations.conftest import World
+from tests.operations.conftest import World, backlog_queue
 
 
 def test_every_right_is_there_and_nothing_is_sent(world: World) -> None:
@@ -36,6 +36,13 @@ def test_for_an_application_a_backlog_that_is_not_there_is_an_error(world: World
     assert found.exit is Exit.FAILED
     (row,) = found.checks
     assert "sbpair provision" in row.next_step
+
+
+def test_for_an_application_part_of_a_backlog_is_a_warning(world: World) -> None:
+    world.emulator.namespace("fabrikam").delete_queue(backlog_queue(1))
+    found = sbpair.run(doctor, world.pair, DoctorRequest(for_application=True))
+    assert [row.result for row in found.checks] == [Verdict.OK, Verdict.WARNING]
+    assert (found.checks[1].detail.split(" on ")[0], found.exit) == (f"The backlog queue {backlog_queue(1)}", Exit.OK)
 
 
 @pytest.mark.parametrize(("fault", "exit"), [("refuse", Exit.UNREACHABLE)])

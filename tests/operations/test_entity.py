@@ -100,5 +100,12 @@ async def test_what_holds_messages_or_is_counted_on_is_not_deleted(world: World,
     with pytest.raises(UsageError, match="holds 1 transfer dead-letter") as refused:
         await delete_entity(ends, DeleteEntityRequest(path="on-the-way"))
     assert refused.value.hint == "Delete them too with --with-messages.", "no command takes them out"
+    await create_entity(ends, CreateEntityRequest(path="News", kind=EntityKind.TOPIC))
+    await create_entity(ends, CreateEntityRequest(path="News/Subscriptions/audit", kind=EntityKind.SUBSCRIPTION))
+    sender = ends.source.sender("News")
+    await sender.send([b"\x00Su\xa0\x01x"], timeout_seconds=30)
+    await sender.close()
+    with pytest.raises(UsageError, match="holds 1 active in News/Subscriptions/audit"):
+        await delete_entity(ends, DeleteEntityRequest(path="News"))
     left = await list_entities(ends, ListEntitiesRequest("contoso/*"))
     assert [entity.path for entity in left.entities] == [backlog_queue(1), backlog_queue(2)]

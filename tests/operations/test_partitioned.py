@@ -63,7 +63,8 @@ async def test_dead_letters_go_back_to_their_partitioned_queue_in_transactions(w
 
 async def test_what_has_no_key_goes_to_a_partitioned_queue_without_a_transaction(world: World, ends: Ends) -> None:
     sender = ends.source.sender("orders")
-    await sender.send([compose(body="x", message_id=f"m{number}") for number in range(MESSAGES)], timeout_seconds=SECONDS)
+    payloads = [compose(body="x", message_id=f"m{number}") for number in range(MESSAGES)]
+    await sender.send(payloads, timeout_seconds=SECONDS)
     await sender.close()
     done = await move(ends, MoveRequest("orders", "parts"))
     assert (done.report.forwarded, done.report.in_transactions, done.report.locks_lost) == (MESSAGES, 0, 0)

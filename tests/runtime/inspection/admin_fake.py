@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
-from sbpair.core.entities import Counts, QueueFacts, QueueSettings
+from sbpair.core.entities import Counts, QueueFacts, QueueSettings, TopicFacts
 from tests.fakes import FakeAdmin, FakeNamespace
 
 
@@ -50,6 +50,11 @@ class LyingAdmin(FakeAdmin):
                     yield self._told(facts)
         for ghost in self.lies.ghosts:
             yield ghost
+
+    async def list_topics(self) -> AsyncIterator[TopicFacts]:
+        async for facts in super().list_topics():
+            if facts.path.lower() not in self.lies.unlisted:
+                yield facts
 
     async def get_queue(self, path: str) -> QueueFacts | None:
         self.calls["get"] += 1

@@ -138,6 +138,24 @@ def test_what_is_counted_before_and_after_a_browse_that_does_not_show_it_is_wait
 
 
 @virtual_time
+async def test_where_the_second_count_fails_the_queue_is_unread() -> None:
+    namespace, lies = world(0, 1, 2), Lies(counted_more={PATH.format(1): [4, 4]})
+    namespace.fail("admin", ConnectionLostError("gone"), entity=PATH.format(1), skip=1)
+    [_, queue, _] = (await read(namespace, lies=lies)).queues
+    assert (queue.active, queue.error_code, queue.detail) == (4, "connection-lost", "gone")
+
+
+@virtual_time
+async def test_the_oldest_message_is_the_first_one_of_all_that_are_browsed() -> None:
+    namespace = world(0)
+    namespace.put(PATH.format(0), MESSAGE)
+    began = namespace.clock.now().timestamp()
+    await namespace.clock.sleep(60.0)
+    namespace.put(PATH.format(0), MESSAGE)
+    assert (await read(namespace, manage=False)).queues[0].oldest_enqueued_at == began
+
+
+@virtual_time
 async def test_an_extra_queue_keeps_the_backlog_from_being_called_empty() -> None:
     namespace = world(0, 1, 2, 3)
     namespace.put(PATH.format(3), MESSAGE)

@@ -41,7 +41,7 @@ class World:
     async def gather(self, **options: object) -> Snapshot:
         return await gather(
             self.pair,
-            primary=LyingAdmin(self.primary),
+            primary=LyingAdmin(self.primary, Lies(unlisted=self.lies.unlisted)),
             secondary=LyingAdmin(self.secondary, self.lies),
             clock=self.clock,
             **options,  # type: ignore[arg-type]
@@ -122,6 +122,27 @@ async def test_backlog_queues_on_the_primary_and_entities_are_confirmed() -> Non
     assert {one.code for one in run(snapshot, here.pair).findings} == {"SBP005", "SBP018", "SBP020"}
     assert snapshot.primary.absent == ("gone",)
     assert snapshot.primary.calls.gets == 4
+
+
+@virtual_time
+async def test_unlisted_entities_are_asked_for_first_as_queues_and_those_that_are_none_as_topics() -> None:
+    here = world(entities=("orders", "news"))
+    here.primary.add_queue("news", topic=True)
+    here.lies.unlisted = {"orders", "news"}
+    snapshot = await here.gather()
+    assert (run(snapshot, here.pair).findings, snapshot.primary.absent) == ((), ())
+    assert snapshot.primary.calls.gets == 3
+
+
+@virtual_time
+async def test_what_a_browse_shows_is_told_of_the_queue_in_whatever_spelling() -> None:
+    here = world()
+    del here.secondary.entities[path(1)]
+    here.secondary.add_queue(path(1, "Contoso"), DOCUMENTED_SETTINGS)
+    here.secondary.put(path(1, "Contoso"), MESSAGE)
+    snapshot = await here.gather(peek=peeking(here.secondary.messaging()))
+    peeked = [queue.peeked for queue in snapshot.secondary.queues or ()]
+    assert [one.messages for one in peeked if one is not None] == [0, 1, 0]
 
 
 @virtual_time
