@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from tests.reached import FOLDER
 from tests.survivors import guard_run
 
-# How long an example takes is the machine's affair: six workers share two cores with whatever else there is.
+# How long an example takes is the machine's affair: eight workers share two cores with whatever else there is.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", _PATIENT, derandomize=True)
 settings.register_profile("random", _PATIENT, derandomize=False, print_blob=True)
@@ -38,55 +38,80 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 LONGEST = (
+    "tests/pipeline/test_replay.py",
     "tests/test_readme.py",
+    "tests/soak/test_clients.py",
     "tests/runtime/replication/test_replicate.py",
     "tests/stories/test_recovery.py",
-    "tests/pipeline/test_kills.py",
-    "tests/soak/test_kills.py",
-    "tests/soak/test_clients.py",
-    "tests/stories/test_workers.py",
-    "tests/gateway/test_campaign.py",
-    "tests/simulation/test_laws.py",
-    "tests/pipeline/test_command_line.py",
     "tests/cli/program/test_signals.py",
+    "tests/cli/transfer/test_move.py",
+    "tests/cli/transfer/test_evacuate.py",
+    "tests/stories/test_processes.py",
     "tests/cli/test_exit_codes.py",
-    "tests/pipeline/test_replay.py",
+    "tests/operations/test_drill.py",
     "tests/cli/hostile/test_secrets.py",
+    "tests/gateway/test_diverting.py",
     "tests/cli/replication/test_replicate.py",
-    "tests/pipeline/test_faults.py",
-    "tests/clients/test_sync.py",
     "tests/cli/test_terminals.py",
-    "tests/cli/inspection/test_provision_cleanup.py",
-    "tests/simulation/test_simulation.py",
+    "tests/stories/test_workers.py",
+    "tests/clients/test_sync.py",
+    "tests/pipeline/test_command_line.py",
+    "tests/cli/failover/test_drill.py",
+    "tests/clients/test_consumer.py",
+    "tests/runtime/transfer/test_drain_emulator.py",
+    "tests/emulator/hostile/test_attacks.py",
     "tests/engine/test_official_clients.py",
     "tests/interop/test_python_sdk.py",
-    "tests/soak/test_recover.py",
-    "tests/interop/test_judges.py",
-    "tests/pipeline/analysis/test_analyze.py",
-    "tests/runtime/transfer/test_drain_emulator.py",
-    "tests/clients/test_consumer.py",
+    "tests/cli/inspection/test_provision_cleanup.py",
     "tests/emulator/broker/test_official_client.py",
-    "tests/runtime/transfer/test_drain_order.py",
     "tests/cli/test_schema.py",
-    "tests/cli/failover/test_send.py",
+    "tests/stories/test_applications.py",
+    "tests/interop/test_judges.py",
+    "tests/soak/test_recover.py",
+    "tests/runtime/transfer/test_drain_order.py",
     "tests/clients/test_refusals.py",
-    "tests/test_readme_recipes.py",
-    "tests/stories/test_filters.py",
+    "tests/operations/test_following.py",
+    "tests/cli/failover/test_send.py",
+    "tests/stories/test_faults_of_repairs.py",
+    "tests/stories/test_restore.py",
     "tests/clients/test_shared.py",
-    "tests/core/replication/test_ownership_model.py",
-    "tests/cli/transfer/test_syphon.py",
-    "tests/emulator/hostile/test_attacks.py",
-    "tests/cli/test_mistakes.py",
-    "tests/cli/transfer/test_move.py",
-    "tests/pipeline/test_every_order.py",
+    "tests/cli/test_demo.py",
+    "tests/test_readme_recipes.py",
     "tests/cli/test_emulator.py",
-    "tests/cli/program/test_waits.py",
-    "tests/pipeline/test_reconcile.py",
-    "tests/soak/test_drain.py",
+    "tests/gateway/test_server.py",
+    "tests/cli/test_mistakes.py",
+    "tests/clients/test_aio.py",
+    "tests/test_package.py",
+    "tests/simulation/test_simulation.py",
+    "tests/cli/inspection/test_rules.py",
+    "tests/cli/program/test_timeout.py",
+    "tests/gateway/test_hostile.py",
+    "tests/gateway/test_passing.py",
+    "tests/cli/transfer/test_syphon.py",
+    "tests/core/replication/test_ownership_model.py",
+    "tests/operations/test_promotion.py",
+    "tests/runtime/transfer/test_syphon_drain.py",
+    "tests/soak/test_kills.py",
+    "tests/cli/program/test_startup.py",
+    "tests/stories/test_destinations.py",
+    "tests/test_mutants.py",
 )
-"""Files of about half a minute and more, the longest first, as the suite's own list of durations has them."""
+"""Files of about half a minute and more, the longest first, as the suite's own list of durations has them. The first
+one stands for all that share Spark: seven minutes on one worker."""
 
-APART = ("tests/test_readme.py", "tests/stories/test_recovery.py", "tests/soak/test_clients.py")
+APART = (
+    "tests/test_readme.py",
+    "tests/soak/test_clients.py",
+    "tests/runtime/replication/test_replicate.py",
+    "tests/stories/test_recovery.py",
+    "tests/cli/transfer/test_evacuate.py",
+    "tests/stories/test_processes.py",
+    "tests/operations/test_drill.py",
+    "tests/gateway/test_diverting.py",
+    "tests/stories/test_workers.py",
+    "tests/clients/test_consumer.py",
+    "tests/soak/test_recover.py",
+)
 """Those of them whose tests share nothing: any worker takes the next one."""
 
 
@@ -94,6 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist belongs to the run that has started it
         guard_run()
     assert not (gone := [name for name in LONGEST if not (ROOT / name).exists()]), gone
+    gc.disable()  # until all is collected: nothing of that is garbage
     # pytest-xdist deals files out by their number of tests, and the longest ones have the fewest.
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
@@ -115,6 +141,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     # Thousands of tests live as long as the worker; every full collection would look at all of them again.
     gc.freeze()
+    gc.enable()
 
 
 _SPARK_SESSION = re.compile(r'\b(session: "?Session|spark: "?SparkSession)\b')
