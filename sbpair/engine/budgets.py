@@ -272,15 +272,13 @@ class Background:
 
     def read_on(self) -> bool:
         self._spent_seconds = 0.0
-        failed = True
         try:
             self._go_on(self._time() + SLICE_SECONDS)
-            failed = False
         finally:
             self._in_line = bool(self._waiting)
-            if failed and self._in_line:
-                self._turns.add(self)
-        return self._in_line
+            if self._in_line:
+                self._turns.add(self)  # here, as an error gives no answer
+        return False
 
     def close(self) -> None:
         """Do nothing more."""

@@ -137,8 +137,7 @@ class AdvancingClock:
         while self._timers and not self._timers[0][2].waiting:
             heapq.heappop(self._timers)
         if self._timers:
-            delay = max(0.0, self._timers[0][0] - self.now())
-            self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
+            self._alarm = asyncio.get_running_loop().call_later(self._timers[0][0] - self.now(), self._ring)
 
     def _ring(self) -> None:
         self._alarm = None

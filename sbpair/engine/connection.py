@@ -159,7 +159,7 @@ class Input:
     def _read_slice(self, buffer: bytes) -> bool:
         """Read for one slice of time; whether there is more that could be read at once."""
         connection = self._connection
-        was_due = connection.gather_answers()
+        connection.gather_answers()
         try:
             return self._read(buffer, self._loop.time() + connection.budget.slice_seconds)
         except FramingError as failure:
@@ -170,7 +170,7 @@ class Input:
             connection.abort()
             raise
         finally:
-            connection.write_answers(was_due)
+            connection.write_answers()
         return False
 
     def _read(self, buffer: bytes, until: float) -> bool:
@@ -390,19 +390,18 @@ class Connection:
     def has_session(self, channel: int) -> bool:
         return channel in self._sessions
 
-    def gather_answers(self) -> bool:
-        """What is answered from now on is written by `write_answers`, which is given what this returns."""
-        was_due, self._flush_due = self._flush_due, True
-        return was_due
+    def gather_answers(self) -> None:
+        """What is answered from now on is written by `write_answers`."""
+        self._flush_due = True
 
-    def write_answers(self, was_due: bool) -> None:
-        self._flush_due = was_due
+    def write_answers(self) -> None:
+        self._flush_due = False
         self._flush()
 
     def schedule_flush(self) -> None:
         if not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self._flush_later)
+            self._loop.call_soon(self.write_answers)
         if self.outbox.size_bytes > FLUSH_BYTES:
             self._flush()
 
@@ -596,10 +595,6 @@ class Connection:
         return action.fails or action.cuts
 
     # -- writing and time
-
-    def _flush_later(self) -> None:
-        self._flush_due = False
-        self._flush()
 
     def _flush(self) -> None:
         data = self.outbox.take()

@@ -529,7 +529,7 @@ def parse_text(text: str) -> FaultRule:
     """`kind[:key=value,...]` -> rule. A comma inside a value is written `\\,`."""
     kind, _, rest = text.strip().partition(":")
     fields: dict[str, object] = {"kind": kind}
-    for part in filter(None, (piece.strip() for piece in re.split(r"(?<!\\),", rest))):
+    for part in filter(None, re.split(r"(?<!\\),", rest)):
         key, equals, value = part.partition("=")
         key = _ALIASES.get(key.strip(), key.strip())
         if not equals:

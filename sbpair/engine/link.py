@@ -342,16 +342,16 @@ class Link:
     # -- for the session
 
     def client_flow(self, delivery_count: int | None, credit: int | None, drain: bool) -> bool:
-        """Take over what a receiving client says about its credit (§2.6.7). Whether anything changed."""
+        """Take over what a receiving client says about its credit (§2.6.7). Whether there is anything to do."""
         # The client's credit counts from the last delivery it has seen. What is on its way to it is used up already:
         # credit = its delivery-count + its credit - ours. A client that has seen none gives no count.
         base = 0 if delivery_count is None else delivery_count
-        before = (self._credit, self.drain)
+        before = self._credit
         if credit is not None:
             # The client's count is a serial number, its credit is not: 2^31 or more of it is a great deal, not a debt.
             self._credit = _serial_difference(base, self.sent) + credit
         self.drain = drain
-        return drain or before != (self._credit, self.drain)
+        return drain or before != self._credit
 
     def open_credit(self) -> int:
         """The credit as it stands between the two ends, whatever the transport can take."""

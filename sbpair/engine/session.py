@@ -291,8 +291,7 @@ class Session:
         if link is not None:
             count = link.received if link.client_sends else link.sent
             credit = link.granted if link.client_sends else link.open_credit()
-            drain = link.drain and not link.client_sends
-            fields += [Uint(link.handle), Uint(count), Uint(credit), None, drain or None]
+            fields += [Uint(link.handle), Uint(count), Uint(credit), None, link.drain or None]
         self._write(perform(FLOW, fields))
 
     def write_disposition(self, receiver: bool, delivery_id: int, state: Described, *, settled: bool = True) -> None:

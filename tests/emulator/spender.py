@@ -20,3 +20,14 @@ class Spender:
 
     def abort(self) -> None:
         self.ended_with = "cut"
+
+
+class Slow:
+    """A clock of work that moves on by a millisecond each time it is asked, so that a slice has two steps."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        self._now += 0.001
+        return self._now

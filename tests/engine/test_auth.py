@@ -1,5 +1,7 @@
 """Tokens: signatures, bearer tokens, `$cbs`, and links whose token runs out."""
 
+import base64
+import json
 from typing import Any
 
 import pytest
@@ -93,6 +95,14 @@ def test_bearer_tokens_are_believed_until_they_expire(namespace: Any) -> None:
         authenticate((), bearer(exp=NOW - 1), ORDERS, NOW)
     with pytest.raises(AuthError, match="not accepted"):
         authenticate((), bearer(exp=NOW + 5), ORDERS, NOW, allow_entra=False)
+
+
+@pytest.mark.parametrize("algorithm", ["none", "None", None])
+def test_a_token_that_says_that_it_is_not_signed_is_refused(algorithm: str | None) -> None:
+    header = json.dumps({} if algorithm is None else {"alg": algorithm}).encode()
+    token = f"{base64.urlsafe_b64encode(header).decode()}.{bearer().partition('.')[2]}"
+    with pytest.raises(AuthError, match="MalformedToken"):
+        authenticate((), token, ORDERS, NOW)
 
 
 def test_configured_principals_have_their_rights_and_others_none() -> None:

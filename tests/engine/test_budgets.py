@@ -1,6 +1,9 @@
-"""What a few bytes may cost: dispositions over thousands of deliveries, tokens for thousands of addresses."""
+"""What a few bytes may cost: dispositions over thousands of deliveries, tokens for thousands of addresses; and the work
+that no connection waits for."""
 
+import asyncio
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,9 +11,11 @@ import pytest
 from sbpair.amqp.performatives import CLOSE, DISPOSITION, FLOW, TRANSFER, accepted
 from sbpair.amqp.types import Uint
 from sbpair.engine.auth import Claims
-from sbpair.engine.budgets import MAX_TOKENS_PER_CONNECTION
+from sbpair.engine.budgets import MAX_TOKENS_PER_CONNECTION, Background
 from sbpair.engine.port import Port
+from tests.emulator.spender import Slow
 from tests.engine.dialects import AZURE_SERVICEBUS, DOTNET, PROTON, Dialect
+from tests.engine.wire_client import seen
 
 DELIVERIES = 10_000
 FRAMES = 1_500
@@ -68,3 +73,48 @@ async def test_tokens_for_ever_more_addresses_end_the_connection(connect: Any, p
     assert connection.is_closing
     assert "one-more" not in connection.claims
     assert str((await client.until(CLOSE)).field(0).value[0]) == "amqp:resource-limit-exceeded"
+
+
+async def test_the_background_keeps_order_goes_on_after_an_error_and_takes_work_from_work() -> None:
+    background = Background(Slow())
+    done: list[str] = []
+
+    def work(name: str, steps: int) -> Iterator[None]:
+        for _ in range(steps):
+            yield
+        done.append(name)
+        if name == "second":
+            background.do(work("from work", 1))
+        if name == "failing":
+            raise LookupError(name)
+
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context["exception"]))
+    background.do(work("long", 50))
+    background.do(work("failing", 1))
+    background.do(work("second", 1))
+    assert done == []
+    await seen(lambda: len(done) == 4)
+    assert done == ["long", "failing", "second", "from work"]
+    assert [str(problem) for problem in problems] == ["failing"]
+    background.do(work("long", 50))
+    background.do(work("failing", 1))
+    await seen(lambda: len(problems) == 2)
+    background.do(work("after all", 0))
+    assert done[-1] == "after all", "an error at the end leaves nothing behind"
+
+
+async def test_short_work_is_done_at_once_but_not_any_amount_of_it_in_one_turn() -> None:
+    background = Background(Slow())
+    done: list[int] = []
+
+    def work(number: int) -> Iterator[None]:
+        done.append(number)
+        return
+        yield
+
+    for number in range(20):
+        background.do(work(number))
+    assert 0 < len(done) < 20
+    await seen(lambda: len(done) == 20)
+    assert done == list(range(20))

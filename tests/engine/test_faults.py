@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sbpair.amqp.performatives import ATTACH, DETACH, DISPOSITION, FLOW, REJECTED
+from sbpair.amqp.types import Uint
 from sbpair.engine.clock import ManualClock
 from sbpair.engine.faults import (
     FaultError,
@@ -22,6 +23,7 @@ from sbpair.engine.faults import (
     rule_to_json,
     rule_to_text,
 )
+from sbpair.engine.trace import Trace
 from tests.engine.wire_client import seen
 
 
@@ -112,6 +114,37 @@ def test_which_sends_are_hit(faults: Faults, text: str, expected: list[int]) -> 
     assert hits(faults, 6) == expected
 
 
+PLAIN = {"send", "settle", "management"}
+AMQP = PLAIN | {"attach", "receive"}
+
+
+@pytest.mark.parametrize(
+    ("text", "operations", "status"),
+    [
+        ("throttle", PLAIN, 429),
+        ("fail", PLAIN, 500),
+        ("quota", {"send"}, 403),
+        ("unauthorized", {"attach", "send", "management"}, 401),
+        ("disabled", {"attach", "send", "management"}, 403),
+        ("http-status", {"http"}, 503),
+        ("list-gap", {"http"}, None),
+        ("zero-counts", {"http"}, None),
+        ("refuse", {"connect"}, None),
+        ("lose-settlement-reply", {"settle"}, None),
+        ("settle-delay:rtt=1", {"settle"}, None),
+        ("expire-locks", {"receive"}, None),
+        ("drop:count=9", AMQP, None),
+        ("detach:count=9", AMQP, None),
+    ],
+)
+def test_what_a_kind_hits_where_no_operation_is_named_and_its_http_status(
+    faults: Faults, text: str, operations: set[str], status: int | None
+) -> None:
+    faults.add(text)
+    assert {one for one in Operation if faults.check(one, "orders") is not None} == operations
+    assert status in (None, *(action.status for one in operations if (action := faults.check(one, "orders"))))
+
+
 def test_the_seed_decides_what_chance_hits(clock: ManualClock) -> None:
     def run(seed: int) -> list[int]:
         faults = Faults(clock, seed)
@@ -187,16 +220,22 @@ async def test_detach_at_once_hits_the_links_of_the_entity(connect: Any, namespa
     assert [handler.detached for handler in service.handlers] == [[(True, False)], []]
 
 
-async def test_the_third_send_cuts_the_connection(connect: Any, namespace: Any) -> None:
-    namespace.faults.add("drop:op=send,nth=3")
+async def test_the_fourth_send_cuts_the_connection(connect: Any, namespace: Any) -> None:
+    namespace.faults.add("drop:op=send,nth=4")
+    trace = namespace.trace = Trace()
     client = await connect()
     await client.session()
     await client.sender("q")
     for number in range(2):
         client.transfer(number, b"m")
         await client.until(DISPOSITION)
-    client.transfer(2, b"m")
+    trace.frames.clear()
+    with client.at_once():
+        client.transfer(2, b"m", settled=True)
+        client.send(FLOW, [Uint(1), Uint(10), Uint(3), Uint(2048), None, None, None, None, None, True])
+        client.transfer(3, b"m")
     assert await client.closed() == b""
+    assert [frame.came for frame in trace.frames] == [True] * 3, "what it would have got is not traced as sent"
 
 
 async def test_dark_cuts_and_refuses_until_it_is_over(connect: Any, namespace: Any, service: Any) -> None:

@@ -216,6 +216,26 @@ async def test_drain_uses_up_the_credit_and_says_so(connect: Any, service: Any) 
     assert (await client.until(TRANSFER)).payload == b"only"
     flow = await client.until(FLOW)
     assert (flow.field(5), flow.field(6), flow.field(8)) == (10, 0, True)
+    for _ in range(2):
+        client.credit(0, count=10, drain=True)
+        assert (await client.until(FLOW)).field(8) is True, "each is answered, also where nothing has changed"
+    service.stock["q"].append(b"after")
+    client.credit(1, count=10)
+    assert (await client.until(TRANSFER)).payload == b"after"
+    client.send(FLOW, [Uint(1), Uint(100), Uint(0), Uint(2048), Uint(1), Uint(11), Uint(0), None, False, True])
+    assert (await client.until(FLOW)).field(8) is None, "the drain is over"
+
+
+async def test_a_drain_before_the_link_is_open_is_answered_once_it_is(connect: Any, service: Any) -> None:
+    """Also one that gives no credit, for which nothing else is to be done."""
+    service.special["q"] = lambda link: None
+    client = await connect()
+    await client.session()
+    client.attach(1, "q", sends=False)
+    client.credit(0, drain=True)
+    await seen(lambda: service.handlers and service.handlers[0].link.drain)
+    service.handlers[0].link.open()
+    assert (await client.until(FLOW)).field(8) is True
 
 
 async def test_a_large_message_is_cut_to_the_clients_frame_size(connect: Any, service: Any) -> None:

@@ -9,8 +9,9 @@ import aiohttp
 import pytest
 
 from sbpair.amqp.performatives import CLOSE, DISPOSITION, OPEN
-from sbpair.engine.clock import ManualClock
+from sbpair.engine.clock import AdvancingClock, ManualClock, Timer
 from tests.engine.wire_client import seen
+from tests.waiting import LIMIT_SECONDS
 
 
 async def test_amqp_over_tls_is_told_apart(connect: Any) -> None:
@@ -110,15 +111,74 @@ async def test_a_full_client_gets_no_more_until_it_reads(connect: Any, service: 
     assert not service.handlers[0].stock
 
 
-def test_a_manual_clock_calls_in_order_also_what_is_arranged_meanwhile() -> None:
-    clock, seen = ManualClock(0.0), []
+async def test_a_manual_clock_calls_in_order_also_what_is_arranged_meanwhile() -> None:
+    clock = ManualClock(0.0)
+    seen: list[tuple[str, float]] = []
     clock.call_at(2.0, lambda: seen.append(("b", clock.now())))
     cancelled = clock.call_at(1.5, lambda: seen.append(("never", 0.0)))
     clock.call_at(1.0, lambda: clock.call_at(3.0, lambda: seen.append(("c", clock.now()))))
+    clock.call_at(4.0, lambda: clock.call_at(0.5, lambda: seen.append(("late", clock.now()))))
     cancelled.cancel()
     clock.advance(5.0)
-    assert seen == [("b", 2.0), ("c", 3.0)]
+    assert seen == [("b", 2.0), ("c", 3.0), ("late", 4.0)]
     assert clock.now() == 5.0
+    clock.call_at(6.0, lambda: clock.advance(10.0))
+    clock.advance(2.0)
+    assert clock.now() == 16.0, "time is not turned back"
+    with pytest.raises(ValueError, match="turned back"):
+        clock.advance(-1.0)
+    assert clock.now() == 16.0
+
+
+async def test_a_clock_that_is_moved_on_calls_in_order_at_each_ones_instant() -> None:
+    clock = AdvancingClock()
+    began = clock.now()
+    made: list[tuple[str, float]] = []
+
+    def call(name: str, after_seconds: float) -> Timer:
+        return clock.call_at(began + after_seconds, lambda: made.append((name, clock.now())))
+
+    call("c", 300.0)
+    call("b", 200.0)
+    clock.call_at(began + 250.0, lambda: call("late", 100.0))
+    call("never", 100.0).cancel()
+    call("at once", -10.0)
+    clock.advance(400.0)
+    clock.advance(0.0)
+    assert [name for name, _ in made] == ["at once", "b", "late", "c"]
+    at_once, *instants = (instant for _, instant in made)
+    assert began <= at_once < began + 200.0, "nothing is made before it was arranged"
+    assert instants == [began + 200.0, began + 250.0, began + 300.0]
+    assert clock.now() >= began + 400.0 > clock.client_now()
+    with pytest.raises(ValueError, match="turned back"):
+        clock.advance(-1.0)
+    clock.close()
+
+
+async def test_a_clock_that_can_be_moved_on_goes_on_by_itself() -> None:
+    """Also where the next call is one that was arranged later, or before one that was given up."""
+    clock, rung = AdvancingClock(), asyncio.Event()
+    clock.call_at(clock.now() + 3600.05, lambda: rung.set())
+    clock.call_at(clock.now() + 0.02, rung.set)
+    clock.call_at(clock.now() + 0.01, lambda: None).cancel()
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await rung.wait()
+        rung.clear()
+        clock.advance(3600.0)
+        await rung.wait()
+    clock.call_at(clock.now() + 0.01, rung.clear)
+    clock.close()
+    await asyncio.sleep(0.05)
+    assert rung.is_set(), "nothing is called any more"
+
+
+async def test_a_port_that_stops_waits_for_no_client_that_has_said_nothing(port: Any) -> None:
+    port.patience_seconds = 10 * LIMIT_SECONDS
+    with socket.create_connection(("127.0.0.1", port.number)) as client:
+        await seen(lambda: len(port._tasks) > 1)
+        async with asyncio.timeout(60):
+            await port.stop()
+        assert client.recv(1) == b""
 
 
 async def test_the_door_may_close_on_whoever_is_about_to_enter(port: Any) -> None:

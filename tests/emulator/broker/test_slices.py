@@ -1,7 +1,6 @@
 """What takes long is done in steps: nothing of it is seen before its end, and nothing is lost when it is broken off."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,21 +12,10 @@ from sbpair.emulator.filters import MAX_FILTER_STEPS_PER_RULE, FilterEvaluationE
 from sbpair.emulator.laws import Laws
 from sbpair.engine.budgets import Background
 from sbpair.engine.errors import RESOURCE_DELETED, BrokerError
-from tests.emulator.spender import Spender
+from tests.emulator.spender import Slow, Spender
 from tests.engine.wire_client import seen
 
 RULES = 40
-
-
-class Slow:
-    """A clock of work that moves on by a millisecond each time it is asked, so that a slice has two steps."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-
-    def __call__(self) -> float:
-        self._now += 0.001
-        return self._now
 
 
 @pytest.fixture
@@ -163,44 +151,6 @@ async def test_forwarding_that_is_switched_on_moves_what_waits_in_slices(slow, t
     await seen(lambda: target.counts().active == 99)
     assert [message.state for message, _ in held.got] == [State.ACTIVE]
     assert [text(message) for message in bench.peek(target)] == [str(number) for number in range(1, 100)]
-
-
-async def test_the_background_keeps_order_goes_on_after_an_error_and_takes_work_from_work():
-    background, done = Background(Slow()), []
-
-    def work(name: str, steps: int) -> Iterator[None]:
-        for _ in range(steps):
-            yield
-        done.append(name)
-        if name == "second":
-            background.do(work("from work", 1))
-        if name == "failing":
-            raise LookupError(name)
-
-    problems = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context["exception"]))
-    background.do(work("long", 50))
-    background.do(work("failing", 1))
-    background.do(work("second", 1))
-    assert done == []
-    await seen(lambda: len(done) == 4)
-    assert done == ["long", "failing", "second", "from work"]
-    assert [str(problem) for problem in problems] == ["failing"]
-
-
-async def test_short_work_is_done_at_once_but_not_any_amount_of_it_in_one_turn():
-    background, done = Background(Slow()), []
-
-    def work(number: int) -> Iterator[None]:
-        done.append(number)
-        return
-        yield
-
-    for number in range(20):
-        background.do(work(number))
-    assert 0 < len(done) < 20
-    await seen(lambda: len(done) == 20)
-    assert done == list(range(20))
 
 
 @pytest.mark.law("filters-at-any-cost")
