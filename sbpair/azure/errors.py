@@ -6,7 +6,6 @@ A message says what was tried and what came back, and never contains a key, a si
 
 import re
 import socket
-import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -354,16 +353,4 @@ _HINTS: tuple[tuple[type[ServiceError], re.Pattern[str], str], ...] = (
 def _hint(error: BaseException, kind: type[ServiceError], detail: str) -> str | None:
     if issubclass(kind, errors.ConnectionLostError) and _LOCAL_CALL_FAILED.search(str(error)):
         return _IS_IT_RUNNING  # AMQP names the address nowhere else
-    if kind is errors.ConnectionLostError and _caused_by(error, ssl.SSLCertVerificationError):
-        return _HINTS[0][2]
     return next((hint for wanted, words, hint in _HINTS if issubclass(kind, wanted) and words.search(detail)), None)
-
-
-def _caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
-    for _ in range(8):
-        if error is None:
-            return False
-        if isinstance(error, kind):
-            return True
-        error = error.__cause__ or error.__context__ or getattr(error, "inner_exception", None)
-    return False

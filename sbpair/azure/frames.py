@@ -160,7 +160,7 @@ def _read(payload: bytes) -> dict[int, Any]:
     while payload[position : position + 2] == _DESCRIPTOR and payload[position + 2] <= Section.PROPERTIES:
         section = payload[position + 2]
         if section == Section.DELIVERY_ANNOTATIONS:
-            position = skip(payload, position + 3)
+            position = skip(payload, position)
         else:
             found[section], position = decode(payload, position + 3)
     if position < len(payload):

@@ -1,5 +1,6 @@
 """What the tests of the adapters share."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -9,7 +10,9 @@ from sbpair.amqp import sections
 from sbpair.amqp.sections import PropertyField, Section
 from sbpair.azure.credentials import NamedCredential
 from sbpair.core.access import AuthMethod
+from sbpair.emulator.server import Emulator
 from sbpair.engine.auth import SERVICE_BUS_AUDIENCE, make_bearer_token
+from sbpair.engine.connection import Connection
 
 
 class FixedTokens:
@@ -17,6 +20,7 @@ class FixedTokens:
 
     def __init__(self, lifetime_seconds: float = 3600.0) -> None:
         self.asked = 0
+        self.closed = False
         self._lifetime_seconds = lifetime_seconds
 
     async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
@@ -26,14 +30,55 @@ class FixedTokens:
         return AccessToken(make_bearer_token(expires_at, audience=audience), int(expires_at))
 
     async def close(self) -> None:
-        pass
+        self.closed = True
 
 
 class FixedCredential(NamedCredential):
     """A NamedCredential over `FixedTokens`."""
 
     def __init__(self) -> None:
-        super().__init__(AuthMethod.AZURE_CLI, FixedTokens())
+        self.tokens = FixedTokens()
+        super().__init__(AuthMethod.AZURE_CLI, self.tokens)
+
+
+class Relay:
+    """Passes bytes on to the emulator and counts the connections, and the directions that have ended; stalls both ways
+    while not `flowing`."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._pumps: set[asyncio.Task[None]] = set()
+        self.connections = self.ended = 0
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+        for pump in self._pumps:
+            pump.cancel()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._pumps.add(asyncio.create_task(self._pump(source, sink)))
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            await self.flowing.wait()
+            sink.write(data)
+        sink.close()
+        self.ended += source is not None
+
+
+def connections_of(emulator: Emulator) -> list[Connection]:
+    """The AMQP connections that its namespace has."""
+    return emulator._ports_of(emulator.namespace("primary"))[0].connections
 
 
 def message(message_id: str, *, body: bytes = b"hello", session_id: str | None = None) -> bytes:

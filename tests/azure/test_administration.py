@@ -216,11 +216,25 @@ async def test_update_leaves_the_message_size_alone_when_nothing_is_said(arm: Ar
     assert after.settings.max_message_size_in_kilobytes == before.settings.max_message_size_in_kilobytes
 
 
+async def test_closing_ends_the_connections_and_the_credential(emulator: Emulator) -> None:
+    credential = FixedCredential()
+    admin = ArmAdmin(arm_access_to(emulator), credential=credential)
+    await admin.get_queue("orders")
+    session = admin._client._transport.session
+    assert (session.closed, credential.tokens.closed) == (False, False)
+    for _ in range(2):
+        await admin.close()
+    assert (session.closed, credential.tokens.closed) == (True, True)
+
+
 async def test_the_resource_group_is_found_by_looking(emulator: Emulator) -> None:
     access = replace(arm_access_to(emulator), resource_group=None)
     admin = ArmAdmin(access, credential=FixedCredential())
     assert await admin.get_queue("orders") is not None
     await admin.close()
+    capital = ArmAdmin(replace(access, label="Primary"), credential=FixedCredential())
+    assert await capital.get_queue("orders") is not None
+    await capital.close()
     stranger = ArmAdmin(replace(access, label="unknown"), credential=FixedCredential())
     with pytest.raises(errors.EntityNotFoundError, match="unknown"):
         await stranger.namespace()

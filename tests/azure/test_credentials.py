@@ -1,5 +1,8 @@
 """Credentials by name."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from sbpair.azure.credentials import NamedCredential, _said, token_credential
@@ -59,6 +62,30 @@ async def test_credentials_are_made_by_name(method: AuthMethod) -> None:
     credential = token_credential(NamespaceAccess("contoso", "host", auth=method))
     assert credential.method is method
     await credential.close()
+
+
+@pytest.mark.parametrize("method", [one for one in AuthMethod if one is not AuthMethod.CONNECTION_STRING])
+async def test_a_namespace_of_another_cloud_is_signed_in_to_there(
+    method: AuthMethod, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`az` has a cloud of its own, and a host's identity is of the host's cloud: neither takes an authority."""
+    monkeypatch.delenv("AZURE_AUTHORITY_HOST", raising=False)
+    for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(tmp_path / "token"))
+    credential = token_credential(NamespaceAccess("contoso", "contoso.servicebus.chinacloudapi.cn", auth=method))
+    takes_one = method not in (AuthMethod.AZURE_CLI, AuthMethod.MANAGED_IDENTITY)
+    assert ("https://login.chinacloudapi.cn" in texts_in(credential, "_authority")) == takes_one
+    await credential.close()
+
+
+def texts_in(part: object, name: str, depth: int = 5) -> Iterator[str]:
+    """The attributes of this name of an object and of its parts."""
+    for attribute, value in vars(part).items() if depth and hasattr(part, "__dict__") else ():
+        if attribute == name and isinstance(value, str):
+            yield value
+        for one in value if isinstance(value, list | tuple) else [value]:
+            yield from texts_in(one, name, depth - 1)
 
 
 async def test_a_credential_that_cannot_be_made_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,46 +24,14 @@ from sbpair.emulator.entities import (
 )
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.service import Tier
-from tests.azure.support import FixedCredential, message, senders_part
+from tests.azure.support import FixedCredential, Relay, connections_of, message, senders_part
 from tests.contract.conftest import access_to
+from tests.engine.wire_client import seen
 from tests.hostile import within
 from tests.waiting import LIMIT_SECONDS
 
 SECONDS = 60.0
 """For what is answered at once, however busy the machine."""
-
-
-class Relay:
-    """Passes bytes on to the emulator and counts the connections; stalls both ways while not `flowing`."""
-
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = host, int(port)
-        self._pumps: set[asyncio.Task[None]] = set()
-        self.connections = 0
-        self.flowing = asyncio.Event()
-        self.flowing.set()
-
-    async def __aenter__(self) -> str:
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
-        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._server.close()
-        for pump in self._pumps:
-            pump.cancel()
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        far_reader, far_writer = await asyncio.open_connection(*self._target)
-        for source, sink in ((reader, far_writer), (far_reader, writer)):
-            self._pumps.add(asyncio.create_task(self._pump(source, sink)))
-
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while data := await source.read(65536):
-            await self.flowing.wait()
-            sink.write(data)
-        sink.close()
 
 
 async def test_a_receiver_of_the_next_session_does_not_go_on_with_another_one(
@@ -265,16 +233,27 @@ async def test_a_lost_connection_is_replaced_for_the_next_call(emulator: Emulato
 
 
 async def test_a_namespace_gone_silent_times_out_and_a_new_connection_is_tried(
-    emulator: Emulator, messaging: AzureMessaging
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender = messaging.sender("orders")
-    await sender.send([message("a")], timeout_seconds=SECONDS)
-    emulator.faults("primary").add("silent")
-    with pytest.raises(errors.OperationTimeoutError) as caught:
-        await sender.send([message("b")], timeout_seconds=2.5)
-    assert caught.value.uncertain
-    emulator.faults("primary").clear()
-    await sender.send([message("c")], timeout_seconds=SECONDS)
+    """One that was heard lately is kept."""
+    access = access_to(emulator)
+    relay = Relay(access.host)
+    async with relay as host:
+        assert access.connection_string is not None
+        text = access.connection_string.reveal().replace(access.host, host)
+        adapter = AzureMessaging(replace(access, host=host, connection_string=Secret(text)))
+        sender = adapter.sender("orders")
+        await sender.send([message("a")], timeout_seconds=SECONDS)
+        for silent_seconds, connections in ((LIMIT_SECONDS, 1), (0.1, 2)):
+            monkeypatch.setattr("sbpair.azure.sender._SILENT_SECONDS", silent_seconds)
+            relay.flowing.clear()
+            with pytest.raises(errors.OperationTimeoutError) as caught:
+                await sender.send([message("b")], timeout_seconds=0.5)
+            assert caught.value.uncertain
+            relay.flowing.set()
+            await sender.send([message("c")], timeout_seconds=SECONDS)
+            assert relay.connections == connections
+        await adapter.close()
 
 
 @pytest.mark.parametrize(("condition", "uncertain"), [("com.microsoft:timeout", True), ("amqp:internal-error", False)])
@@ -394,10 +373,13 @@ async def test_a_detached_link_is_told_and_replaced(emulator: Emulator, messagin
     sender = messaging.sender("orders")
     await sender.send([message("a")], timeout_seconds=SECONDS)
     emulator.faults("primary").add("detach:operation=send,count=1")
+    [connection] = connections_of(emulator)
     with pytest.raises(errors.LinkDetachedError) as caught:
         await sender.send([message("b")], timeout_seconds=SECONDS)
     assert caught.value.uncertain
+    assert connections_of(emulator) == [connection]
     await sender.send([message("c")], timeout_seconds=SECONDS)
+    await seen(lambda: connection not in connections_of(emulator))
 
 
 async def test_a_cancelled_send_leaves_the_link_whole(emulator: Emulator, messaging: AzureMessaging) -> None:
@@ -448,14 +430,41 @@ async def test_a_partitioned_queue_is_browsed_to_its_end(emulator: Emulator, mes
     for n in range(200):
         await sender.send([message(str(n))], timeout_seconds=SECONDS)
     receiver = messaging.receiver("parts")
-    seen: list[int] = []
+    found: list[int] = []
     start = 0
     while page := await receiver.peek(7, from_sequence_number=start):
-        seen += [one.sequence_number for one in page]
-        start = seen[-1] + 1
-    assert seen == sorted(set(seen))
-    assert len(seen) == 200
-    assert len({number >> 48 for number in seen}) > 4
+        found += [one.sequence_number for one in page]
+        start = found[-1] + 1
+    assert found == sorted(set(found))
+    assert len(found) == 200
+    assert len({number >> 48 for number in found}) > 4
+
+
+async def test_all_sessions_are_listed_however_many(emulator: Emulator, messaging: AzureMessaging) -> None:
+    """The service tells 100 at a time."""
+    queue = emulator.namespace("primary").create_queue("sessions", QueueDescription(requires_session=True))
+    names = [f"s{number:03}" for number in range(250)]
+    for name in names:
+        queue.send(message("m", session_id=name))
+    async with asyncio.timeout(SECONDS):
+        assert await messaging.receiver("sessions").session_ids() == names
+
+
+async def test_credit_is_taken_back_where_nothing_came_and_left_for_what_is_under_way(
+    emulator: Emulator, messaging: AzureMessaging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbpair.azure.receiver._IDLE_SECONDS", 10 * LIMIT_SECONDS)
+    queue = emulator.namespace("primary").find("orders")
+    receiver = messaging.receiver("orders")
+    for messages, credit in ((0, 0), (1, 9)):
+        for number in range(messages):
+            queue.send(message(str(number)))
+        got = await receiver.receive(10, wait_seconds=SECONDS if messages else 0.1)
+        for _ in range(2):
+            await receiver.peek(1)  # requests on the same connection come behind it
+        assert len(got) == messages
+        links = [link for connection in connections_of(emulator) for link in connection.links()]
+        assert [link.credit for link in links if link.address == "orders"] == [credit]
 
 
 async def test_late_messages_are_given_back_when_nobody_asks_again(messaging: AzureMessaging) -> None:

@@ -5,8 +5,10 @@ import time
 from dataclasses import replace
 
 import pytest
+from azure.servicebus._pyamqp.aio._session_async import Session
 
 from sbpair.amqp.sections import Section
+from sbpair.azure import wire
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.azure.mover import AzureMover
 from sbpair.azure.receiver import Receipt
@@ -16,6 +18,7 @@ from sbpair.core.errors import (
     ConnectionLostError,
     EntityDisabledError,
     EntityNotFoundError,
+    LinkDetachedError,
     LocksLostError,
     MessageTooLargeError,
 )
@@ -25,7 +28,7 @@ from sbpair.emulator.entities import EntityStatus, QueueDescription, RuleDescrip
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.engine.trace import Trace
 from sbpair.service import Tier
-from tests.azure.support import message
+from tests.azure.support import connections_of, message
 from tests.contract.conftest import access_to
 from tests.engine.wire_client import seen
 
@@ -141,6 +144,31 @@ async def test_a_refused_destination_leaves_everything_as_it_was(emulator: Emula
     assert lie(emulator, "orders", "closed", "open") == [0, 0, 2]
 
 
+async def test_a_destination_whose_link_ends_meanwhile_is_told_at_once_and_gets_another_link(
+    emulator: Emulator, messaging: AzureMessaging, target: str
+) -> None:
+    mover = messaging.mover("orders")
+    received = await held(messaging, mover, 2)
+    emulator.faults("primary").add(f"detach:operation=send,entity={target},count=1")
+    with pytest.raises(LinkDetachedError):
+        await move(mover, received, target)
+    assert lie(emulator, "orders", target) == [2, 0]
+    await move(mover, received, target)
+    assert lie(emulator, "orders", target) == [0, 2]
+
+
+async def test_an_sdk_without_the_parts_for_transactions_is_named(
+    messaging: AzureMessaging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.lacks.cache_clear()
+    monkeypatch.delattr(Session, "_outgoing_transfer")
+    refused = await messaging.mover("orders").why_not()
+    wire.lacks.cache_clear()
+    assert refused is not None
+    assert "With azure-servicebus" in refused.message
+    assert "_outgoing_transfer" in refused.message
+
+
 async def test_a_partitioned_destination_refuses_what_has_no_key(emulator: Emulator, messaging: AzureMessaging) -> None:
     emulator.namespace("primary").create_queue("parts", QueueDescription(enable_partitioning=True))
     mover = messaging.mover("orders")
@@ -241,8 +269,12 @@ async def test_the_basic_tier_says_that_it_has_no_transactions() -> None:
     assert "Basic tier has no transactions" in refused.message
 
 
-async def test_a_commit_whose_answer_is_lost_is_in_doubt(emulator: Emulator, messaging: AzureMessaging) -> None:
-    """It was done here, its rules take long enough to cut the way back meanwhile. Nobody may rely on the receipts."""
+@pytest.mark.parametrize("how", ["connection lost", "time is up"])
+async def test_a_commit_whose_answer_is_lost_is_in_doubt(
+    emulator: Emulator, messaging: AzureMessaging, how: str
+) -> None:
+    """It was done here, its rules take long enough to cut the way back meanwhile. Nobody may rely on the receipts: the
+    connection is given up, also one that is there still."""
     namespace = emulator.namespace("primary")
     namespace.create_topic("events")
     subscription = namespace.create_subscription("events", "all")
@@ -250,16 +282,20 @@ async def test_a_commit_whose_answer_is_lost_is_in_doubt(emulator: Emulator, mes
         namespace.create_rule("events", "all", f"r{number}", RuleDescription(filter=SqlFilter(expression="a = 1")))
     mover = messaging.mover("orders")
     received = await held(messaging, mover, 20)
-    moving = asyncio.create_task(move(mover, received, "events"))
+    assert len(connections_of(emulator)) == 2, "the sender's and the mover's"
+    payloads, seconds = [one.payload for one in received], 10.0 if how == "time is up" else CALL_SECONDS
+    moving = asyncio.create_task(mover.move(received, payloads, "events", timeout_seconds=seconds))
     await seen(lambda: len(namespace.transactions))
     await seen(lambda: not len(namespace.transactions))
     silent = emulator.faults("primary").add("silent")
     await seen(lambda: subscription.counts().active)
-    emulator.faults("primary").add("drop")
+    if how == "connection lost":
+        emulator.faults("primary").add("drop")
     with pytest.raises(LocksLostError) as caught:
         await moving
     assert (caught.value.uncertain, caught.value.lost) == (True, tuple(range(20)))
     emulator.faults("primary").remove(silent)
+    await seen(lambda: len(connections_of(emulator)) < 2)
     assert (lie(emulator, "orders"), subscription.counts().active) == ([0], 20)
     assert await mover.receive(1, wait_seconds=0.2) == []
 

@@ -115,8 +115,8 @@ class Entity:
 
     @property
     def top_path(self) -> str:
-        """The queue's or topic's path in lower case, also of a subscription: what transactions know as an entity."""
-        return self.path.lower()
+        """The queue's or topic's path, also of a subscription: what transactions know as an entity."""
+        return self.path
 
     def touch(self) -> None:
         """The entity has been used; auto-delete on idle counts from here."""

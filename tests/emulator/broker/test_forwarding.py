@@ -47,7 +47,10 @@ async def test_four_hops_and_no_more(bench):
     bench.send(queues[0], "five hops")
     assert bench.receive(queues[5]).texts == ["four hops"]
     [dead] = bench.peek(queues[4].dead_letters)
-    assert reason(dead) == "MaxTransferHopCountExceeded"
+    assert dead.section(Section.APPLICATION_PROPERTIES) == {
+        "DeadLetterReason": "MaxTransferHopCountExceeded",
+        "DeadLetterErrorDescription": "The message has been forwarded 4 times; the limit is 4.",
+    }
 
 
 async def test_a_circle_ends(bench):
@@ -70,7 +73,8 @@ async def test_a_destination_that_is_gone(bench, how):
         bench.namespace.update_queue("end", QueueDescription(status=EntityStatus.SEND_DISABLED))
     bench.send(start, "a")
     assert bench.receive(start.transfer_dead_letters).texts == ["a"]
-    assert (start.counts().transfer_dead_letter, start.counts().dead_letter) == (1, 0)
+    counts = start.counts()
+    assert (counts.transfer_dead_letter, counts.dead_letter, counts.transfer) == (1, 0, 0)
 
 
 async def test_a_full_destination_is_tried_again(bench):
