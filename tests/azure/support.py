@@ -42,14 +42,13 @@ class FixedCredential(NamedCredential):
 
 
 class Relay:
-    """Passes bytes on to the emulator and counts the connections, and the directions that have ended; stalls both ways
-    while not `flowing`."""
+    """Passes bytes on to the emulator and counts the connections; stalls both ways while not `flowing`."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
         self._target = host, int(port)
         self._pumps: set[asyncio.Task[None]] = set()
-        self.connections = self.ended = 0
+        self.connections = 0
         self.flowing = asyncio.Event()
         self.flowing.set()
 
@@ -73,7 +72,6 @@ class Relay:
             await self.flowing.wait()
             sink.write(data)
         sink.close()
-        self.ended += source is not None
 
 
 def connections_of(emulator: Emulator) -> list[Connection]:
