@@ -9,9 +9,10 @@ forgotten. The seed decides which.
 
 Once for each test file it is recorded which lines the room's tests and the quick part (`tests.quick`) run
 (`tests.reached`; the records stay in the user's cache, and hold until the file or what is planted in changes). A defect
-is then shown to the tests that run its line, first the files that take least, until one fails; what none notices to
-histories of the simulation, where they load the file; then to the room's tests that start processes, and with
-`--commands` to those below `tests/cli`. What survives is listed with the edit, and the command ends with 1.
+is then shown to the tests that run its line (or its file, where none does), first the files that take least, until one
+fails; what none notices to histories of the simulation, where they load the file; then to the room's tests that start
+processes, and with `--commands` to those below `tests/cli`. What survives is listed with the edit, and the command ends
+with 1.
 
 The tree itself is never changed. A test that fails without the defect as well counts for nothing; a defect that makes
 the tests take several times as long as without it is found.
@@ -502,7 +503,7 @@ class Judge:
             found = self._by_tests("tests", reaching, edit, source)
             if found is None and self.histories and str(self.copy.folder / edit.path) in self.simulated:
                 found = self._by_histories()
-            return found or self._by_tests("processes", others, edit, source) or (SURVIVED, f"{len(reaching)} reach it")
+            return found or self._by_tests("processes", others, edit, source) or (SURVIVED, f"{len(reaching)} asked")
         finally:
             self.copy.write(edit.path, source)
 

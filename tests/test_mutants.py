@@ -217,8 +217,8 @@ def test_it_tells_what_is_found_by_what_from_what_survives_and_leaves_the_tree_a
     assert all("found by tests" in outcome[name] for name in ("checked", "in_thread"))
     assert "test_bounds.py::test_threads" in outcome["in_thread"]
     assert "found by processes" in outcome["in_process"]
-    assert SURVIVED in outcome["unchecked"] and "1 reach it" in outcome["unchecked"]
-    assert SURVIVED in outcome["unreached"] and "0 reach it" in outcome["unreached"]
+    assert SURVIVED in outcome["unchecked"] and "1 asked" in outcome["unchecked"]
+    assert SURVIVED in outcome["unreached"] and "2 asked" in outcome["unreached"]
     assert any("+    return n <= 4" in line for line in said)
     assert (tree / path).read_bytes() == (copy.folder / path).read_bytes() == before
 

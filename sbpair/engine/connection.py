@@ -391,7 +391,7 @@ class Connection:
         return channel in self._sessions
 
     def gather_answers(self) -> None:
-        """What is answered from now on is written by `write_answers`."""
+        """What is answered from now on waits for `write_answers`, which follows in the same turn of the loop."""
         self._flush_due = True
 
     def write_answers(self) -> None:

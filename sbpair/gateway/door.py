@@ -226,14 +226,6 @@ class DoorConnection(Connection):
         for session in self.door_sessions:
             session.primary_lost(error)
 
-    def hold_output(self) -> None:
-        """Write nothing to the client for now: `give_output` follows in the same turn of the loop."""
-        self._flush_due = True
-
-    def give_output(self) -> None:
-        """Write what has been gathered."""
-        self._flush_later()
-
     def forget_channel(self, channel: int | None) -> None:
         if channel is not None:
             self._channels.pop(channel, None)

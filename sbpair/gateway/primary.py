@@ -149,13 +149,13 @@ class PrimaryWire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
-        self._client.hold_output()
+        self._client.gather_answers()
         try:
             self._read(data)
         except (FramingError, AmqpError) as error:
             self._fail(WireError("amqp:connection:framing-error", str(error)))
         finally:
-            self._client.give_output()
+            self._client.write_answers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc or ConnectionResetError("the primary closed the connection"))

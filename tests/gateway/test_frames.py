@@ -128,7 +128,7 @@ class Between:
 
     def took(self) -> tuple[Frames, Frames]:
         """What the client and the primary have got since."""
-        self.connection.give_output()
+        self.connection.write_answers()
         self.wire.give_output()
         return self.client.take(), self.primary.take()
 
