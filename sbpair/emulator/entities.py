@@ -75,13 +75,21 @@ class SubscriptionDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SqlFilter:
+class _Sql:
     """`parameters` are the values behind `@name` in the expression; `compatibility_level` is always 20."""
 
     expression: str
     parameters: Mapping[str, object] = field(default_factory=dict)
     compatibility_level: int = 20
     requires_preprocessing: bool = False
+
+
+class SqlFilter(_Sql):
+    """A condition that a message meets."""
+
+
+class SqlAction(_Sql):
+    """Statements (`SET x = …; REMOVE y`) applied to the copy a rule makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +119,6 @@ class CorrelationFilter:
     reply_to_session_id: str | None = None
     content_type: str | None = None
     properties: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SqlAction:
-    """Statements (`SET x = …; REMOVE y`) applied to the copy a rule makes."""
-
-    expression: str
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    compatibility_level: int = 20
-    requires_preprocessing: bool = False
 
 
 RuleFilter = SqlFilter | TrueFilter | FalseFilter | CorrelationFilter

@@ -37,8 +37,6 @@ class StoredKeys:
         self._secret = _secret(folder)
 
     def of(self, namespace: str) -> KeySource:
-        """The keys of one namespace."""
-
         def keys(rule: str) -> tuple[str, str]:
             return self._derived(namespace, rule, "primary"), self._derived(namespace, rule, "secondary")
 

@@ -155,10 +155,6 @@ class Namespace:
         """Of a partitioned entity. All entities of a Premium namespace with partitions are."""
         return self.premium_partitions if self.tier is Tier.PREMIUM else self.laws.partition_count
 
-    def closed_partitions(self, path: str) -> frozenset[int]:
-        """The partitions of an entity that a fault has taken away."""
-        return self.faults.closed_partitions(path)
-
     def _faults_changed(self, begun: ActiveFault | None) -> None:
         """Partitions may have come back."""
         for box in mailboxes(self) if begun is None else ():
@@ -173,7 +169,6 @@ class Namespace:
         return self.access.rules
 
     def set_auth_rule(self, rule: AuthorizationRule) -> AuthorizationRule:
-        """Create or replace a shared access rule of the whole namespace."""
         return self.access.put(rule)
 
     def signers(self, path: str) -> Sequence[Signer]:
@@ -209,11 +204,9 @@ class Namespace:
     def create_queue(
         self, path: str, description: QueueDescription | None = None, *, named: Collection[str] = ()
     ) -> Queue:
-        """Make a queue; see `create`."""
         return cast(Queue, self.create(path, description or QueueDescription(), named=named))
 
     def update_queue(self, path: str, description: QueueDescription, *, named: Collection[str] = ()) -> Queue:
-        """See `update`."""
         return cast(Queue, self.update(path, description, named=named))
 
     def delete_queue(self, path: str) -> None:
@@ -223,7 +216,6 @@ class Namespace:
     def create_topic(
         self, path: str, description: TopicDescription | None = None, *, named: Collection[str] = ()
     ) -> Topic:
-        """Make a topic; see `create`."""
         return cast(Topic, self.create(path, description or TopicDescription(), named=named))
 
     def delete_topic(self, path: str) -> None:
@@ -427,7 +419,6 @@ class Namespace:
 
 
 def delete_all(namespace: Namespace) -> None:
-    """Delete every queue and topic."""
     for entity in list(namespace.all_entities()):
         namespace.delete(entity.path)
 

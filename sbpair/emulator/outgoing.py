@@ -11,6 +11,16 @@ from sbpair.amqp.types import Int, Long, Uint
 from sbpair.emulator.broker.messages import SCHEDULED_TIME, milliseconds
 
 
+class MessageFields(sections.TextProperties, total=False):
+    """What a message may have beside its body; `properties` are application's."""
+
+    message_id: str | None
+    session_id: str | None
+    properties: Mapping[str, Any] | None
+    time_to_live: timedelta | None
+    scheduled_enqueue_time: datetime | None
+
+
 def payload(
     body: bytes | str | Any = b"",
     *,

@@ -33,11 +33,12 @@ from sbpair.emulator.broker.partitions import PARTITION_SHIFT, partition_of
 from sbpair.emulator.broker.sessions import Lock, Session
 from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.laws import Laws
+from sbpair.emulator.senders import EntityLink
 from sbpair.engine import errors
 from sbpair.engine.clock import Timer
 from sbpair.engine.errors import BrokerError, rejected, unknown_outcome
 from sbpair.engine.faults import FaultKind
-from sbpair.engine.link import Link, LinkHandler
+from sbpair.engine.link import Link
 from sbpair.service import PARTITION_COUNT
 
 # Asking for a session at attach: the source filter `com.microsoft:session-filter`, null for the next available one.
@@ -104,7 +105,7 @@ def ticks(instant: float) -> Long:
 _SETTLED_BY_SENDER = 1
 
 
-class Receiver(LinkHandler):
+class Receiver(EntityLink):
     """The handler of one receiving link, and a consumer of its mailbox."""
 
     def __init__(
@@ -115,6 +116,7 @@ class Receiver(LinkHandler):
         transactions: Transactions,
         requested: RequestedSession | None = None,
     ) -> None:
+        super().__init__(entity, link)
         self.settled = link.snd_settle_mode == _SETTLED_BY_SENDER
         self.session_id: str | None = None
         self._session: Session | None = None
@@ -122,13 +124,11 @@ class Receiver(LinkHandler):
         self._requested = requested
         self._entity = entity
         self._mailbox = mailbox
-        self._link = link
         self._transactions = transactions
         self._tokens: dict[int, uuid.UUID] = {}
         self._pending = 0
         self._patience: Timer | None = None
         self._held_back: Timer | None = None
-        entity.links[self] = None
 
     # -- attaching
 
@@ -145,7 +145,7 @@ class Receiver(LinkHandler):
                 self._mailbox.check_session(requested.session_id)
                 session = sessions.hold(requested.session_id, self, requested.token)
             except BrokerError:
-                self._entity.links.pop(self, None)
+                super().leave()
                 raise
             self.session_id = requested.session_id
             self.granted(session)
@@ -169,7 +169,7 @@ class Receiver(LinkHandler):
 
     def _gave_up(self) -> None:
         self._patience = None
-        self._leave()
+        self.leave()
         self._link.reject(errors.TIMEOUT, "The operation did not complete within the allotted time: no session.")
 
     # -- as a consumer
@@ -220,11 +220,6 @@ class Receiver(LinkHandler):
         else:
             self._tokens[self._link.send(payload, token.bytes_le, settled=False)] = token
 
-    def detach(self, condition: str, description: str) -> None:
-        """The broker closes the link."""
-        self._leave()
-        self._link.detach(condition, description)
-
     # -- as a link handler
 
     def on_credit(self) -> None:
@@ -270,9 +265,6 @@ class Receiver(LinkHandler):
                 lambda: self._answer(delivery_id, reply, settled=settled, delay_seconds=delay_seconds),
                 lambda: self._answer(delivery_id, unknown_outcome(), settled=settled),
             )
-
-    def on_detach(self, closed: bool, connection_lost: bool) -> None:
-        self._leave()
 
     # -- inside
 
@@ -373,7 +365,7 @@ class Receiver(LinkHandler):
         self._mailbox.dead_letter(token, reason, text, info)
         return rejected()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         self._stop_waiting()
         if self._held_back is not None:
             self._held_back.cancel()
@@ -381,7 +373,7 @@ class Receiver(LinkHandler):
         if self._mailbox.sessions is not None:
             self._mailbox.sessions.stop_waiting(self)
         self._mailbox.leave(self)
-        self._entity.links.pop(self, None)
+        super().leave()
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:
@@ -397,7 +389,7 @@ def plain_properties(value: object) -> dict[str, object]:
 PEEK_MODE_PROPERTY = "com.microsoft:peek-mode"
 
 
-class Browser(LinkHandler):
+class Browser(EntityLink):
     """The handler of a link that browses: the retired library's and Service Bus Explorer's peek mode, JMS' copies.
 
     Every message is shown once, oldest first, in whatever state it is: not locked, not counted, not taken. Messages
@@ -405,15 +397,13 @@ class Browser(LinkHandler):
     """
 
     def __init__(self, entity: MessageEntity, mailbox: Mailbox, link: Link) -> None:
+        super().__init__(entity, link)
         self._entity = entity
         self._mailbox = mailbox
-        self._link = link
         self._next: dict[int, int] = {}
         self._show_due = False
-        entity.links[self] = None
 
     def start(self) -> None:
-        """Open the link."""
         self._mailbox.watchers[self.on_credit] = None
         self._link.open()
 
@@ -440,7 +430,7 @@ class Browser(LinkHandler):
 
     def _following(self) -> Message | None:
         """The first message not shown yet. Each partition counts for itself (`partitions`), so each has a place."""
-        closed = self._entity.closed_partitions if self._entity.is_partitioned else ()
+        closed = self._entity.closed_partitions
         for partition in range(PARTITION_COUNT if self._entity.is_partitioned else 1):
             since = self._next.get(partition, partition << PARTITION_SHIFT)
             message = next(self._mailbox.log.since(since), None)
@@ -448,14 +438,6 @@ class Browser(LinkHandler):
                 return message
         return None
 
-    def on_detach(self, closed: bool, connection_lost: bool) -> None:
-        self._leave()
-
-    def detach(self, condition: str, description: str) -> None:
-        """The entity closes the link."""
-        self._leave()
-        self._link.detach(condition, description)
-
-    def _leave(self) -> None:
+    def leave(self) -> None:
         self._mailbox.watchers.pop(self.on_credit, None)
-        self._entity.links.pop(self, None)
+        super().leave()

@@ -18,6 +18,7 @@ from sbpair.amqp.performatives import (
 )
 from sbpair.amqp.sections import Section, read, scan
 from sbpair.amqp.types import AmqpError, Described
+from sbpair.emulator.broker.entity import Entity
 from sbpair.emulator.broker.messages import BATCH_FORMAT, Message
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
@@ -29,14 +30,34 @@ from sbpair.engine.faults import Action, FaultKind
 from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
 
 
-class Sender(LinkHandler):
+class EntityLink(LinkHandler):
+    """The handler of a link that its entity closes with itself."""
+
+    def __init__(self, entity: Entity, link: Link) -> None:
+        self._link = link
+        self._attached = entity.links
+        self._attached[self] = None
+
+    def leave(self) -> None:
+        """The link is gone, or about to be."""
+        self._attached.pop(self, None)
+
+    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+        self.leave()
+
+    def detach(self, condition: str, description: str) -> None:
+        """The broker closes the link."""
+        self.leave()
+        self._link.detach(condition, description)
+
+
+class Sender(EntityLink):
     """The handler of one sending link."""
 
     def __init__(self, entity: Queue | Topic, link: Link, transactions: Transactions) -> None:
+        super().__init__(entity, link)
         self._entity = entity
-        self._link = link
         self._transactions = transactions
-        entity.links[self] = None
 
     def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None] | None:
         action = self._link.fault("send")
@@ -106,14 +127,6 @@ class Sender(LinkHandler):
             return in_transaction(transaction.id, rejected(error.condition, error.description))
         return in_transaction(transaction.id, accepted())
 
-    def on_detach(self, closed: bool, connection_lost: bool) -> None:
-        self._entity.links.pop(self, None)
-
-    def detach(self, condition: str, description: str) -> None:
-        """The entity closes the link."""
-        self._entity.links.pop(self, None)
-        self._link.detach(condition, description)
-
 
 _MAX_REQUEST_BYTES = 1024
 
@@ -132,7 +145,6 @@ class Coordinator(LinkHandler):
         self._mine: set[bytes] = set()
 
     def start(self) -> None:
-        """Open the link."""
         self._link.open(max_message_size=_MAX_REQUEST_BYTES)
 
     def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None]:

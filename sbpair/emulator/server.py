@@ -310,7 +310,6 @@ class Emulator:
         return self.namespace(name).faults
 
     def endpoint(self, name: str) -> str:
-        """`host:port` of a namespace."""
         return _address(self._ports_of(self.namespace(name))[0])
 
     def connection_string(self, name: str, key_name: str | None = None, entity: str | None = None) -> str:

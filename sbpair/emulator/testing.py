@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from sbpair.amqp import sections
-from sbpair.amqp.sections import PropertyField, Section, TextProperties
+from sbpair.amqp.sections import PropertyField, Section
 from sbpair.amqp.types import Timestamp
 from sbpair.emulator.admin.fields import parse_duration
 from sbpair.emulator.broker.messages import Message, State, as_mapping
@@ -28,7 +28,7 @@ from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.namespace import Namespace, delete_all, expire_due
-from sbpair.emulator.outgoing import payload
+from sbpair.emulator.outgoing import MessageFields, payload
 from sbpair.emulator.seed import only, plant
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.thread import EmulatorThread
@@ -72,7 +72,6 @@ class StoredMessage:
 
     @property
     def text(self) -> str:
-        """The body as UTF-8 text."""
         return self.body.decode() if isinstance(self.body, bytes) else str(self.body)
 
     @property
@@ -80,7 +79,6 @@ class StoredMessage:
         return self.properties.get("DeadLetterReason")
 
     def json(self) -> Any:
-        """The body's JSON value."""
         return json.loads(self.text)
 
 
@@ -187,28 +185,14 @@ class _Sendable(_Entity):
     def send(
         self,
         body: bytes | str | Any = b"",
-        *,
-        message_id: str | None = None,
-        session_id: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        time_to_live: timedelta | None = None,
-        scheduled_enqueue_time: datetime | None = None,
-        **texts: Unpack[TextProperties],
+        **message: Unpack[MessageFields],
     ) -> None:
         """Put a message in, as a client would send it. A body that is neither bytes nor text is sent as JSON.
 
         Raises:
             EmulatorError: the entity refuses it; the text is what a client would be told.
         """
-        encoded = payload(
-            body,
-            message_id=message_id,
-            session_id=session_id,
-            properties=properties,
-            time_to_live=time_to_live,
-            scheduled_enqueue_time=scheduled_enqueue_time,
-            **texts,
-        )
+        encoded = payload(body, **message)
 
         def send(namespace: Namespace) -> None:
             entity = namespace.find(self.path)
@@ -310,7 +294,12 @@ class EmbeddedNamespace:
         """Start to serve. Not needed in a `with` block or with the fixture."""
         if self._own:
             self._emulator.open()
-        self._emulator.add(self._config, clock=self._clock, trace=self._trace, seed=self._seed)
+        try:
+            self._emulator.add(self._config, clock=self._clock, trace=self._trace, seed=self._seed)
+        except BaseException:
+            if self._own:
+                self._emulator.close()
+            raise
         self._open = True
         self.call(lambda namespace: namespace.witnesses.append(self._took_in))
 

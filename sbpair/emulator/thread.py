@@ -97,11 +97,9 @@ class EmulatorThread:
         return self._await(run())
 
     def start(self, name: str | None = None) -> None:
-        """See `Emulator.start`."""
         self._await(self._emulator.start(name))
 
     def stop(self, name: str | None = None) -> None:
-        """See `Emulator.stop`."""
         self._await(self._emulator.stop(name))
 
     def add(
@@ -117,7 +115,6 @@ class EmulatorThread:
         return cast(Namespace, _StandIn(self, added))
 
     def remove(self, name: str) -> None:
-        """See `Emulator.remove`."""
         self._await(self._emulator.remove(name))
 
     @property
@@ -126,7 +123,6 @@ class EmulatorThread:
 
     @property
     def control_endpoint(self) -> str | None:
-        """See `Emulator.control_endpoint`."""
         return self._emulator.control_endpoint
 
     @property
@@ -134,19 +130,15 @@ class EmulatorThread:
         return self._emulator.ca_path
 
     def endpoint(self, name: str) -> str:
-        """See `Emulator.endpoint`."""
         return self.call(lambda emulator: emulator.endpoint(name))
 
     def connection_string(self, name: str, key_name: str | None = None, entity: str | None = None) -> str:
-        """See `Emulator.connection_string`."""
         return self.call(lambda emulator: emulator.connection_string(name, key_name, entity))
 
     def fail_over(self, alias: str) -> None:
-        """See `Emulator.fail_over`."""
         self.call(lambda emulator: emulator.fail_over(alias))
 
     def alias_connection_string(self, alias: str) -> str:
-        """See `Emulator.alias_connection_string`."""
         return self.call(lambda emulator: emulator.alias_connection_string(alias))
 
     def namespace(self, name: str) -> Namespace:
@@ -154,7 +146,6 @@ class EmulatorThread:
         return cast(Namespace, _StandIn(self, self.call(lambda emulator: emulator.namespace(name))))
 
     def faults(self, name: str) -> Faults:
-        """A stand-in for the namespace's faults."""
         return cast(Faults, _StandIn(self, self.call(lambda emulator: emulator.faults(name))))
 
     def _await(self, work: Coroutine[Any, Any, T]) -> T:

@@ -117,7 +117,9 @@ async def drain(
             facts=facts,
         )
         if reopen is not None and len(request.queues) > 1:
-            report = await _drain_in_processes(job, reopen, ledger, usage)
+            from sbpair.runtime.transfer.processes import drain_in_processes
+
+            report = await drain_in_processes(job, _InProcess(reopen), request.processes, usage)
         else:
             report = await drain_backlog(job)
         backlog = None
@@ -151,23 +153,6 @@ def _reopen_of(sides: Sides, request: DrainRequest) -> Reopen | None:
     except TypeError as error:
         raise UsageError(f"Another process cannot open {sides.pair.name}: {error}.") from error
     return sides.reopen
-
-
-async def _drain_in_processes(job: DrainJob, reopen: Reopen, ledger: Recorder | None, usage: Usage) -> DrainReport:
-    from sbpair.runtime.transfer.processes import drain_in_processes
-
-    assert isinstance(job.request, DrainRequest)  # noqa: S101 - of this verb
-    return await drain_in_processes(
-        job.request,
-        _InProcess(reopen),
-        job.request.processes,
-        clock=job.clock,
-        observer=job.observer,
-        ledger=ledger,
-        stop=job.stop,
-        facts=job.facts,
-        usage=usage,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,7 +314,8 @@ async def delete_entity(
     if forwarding:
         detail += f"; what forwards to it fails: {listed_names(forwarding)}"
     doing = f"Delete the {what} permanently ({detail})"
-    change = _changed(ends, request, Action.DELETE, detail, f"The {what}", "deleted", doing=doing, repeats=False)
+    why = detail if request.dry_run else ""
+    change = _changed(ends, request, Action.DELETE, detail, f"The {what}", "deleted", doing=doing, why=why)
     return await carry_out(ends, request, change, lambda: topology_of(ends).delete(request.path), stop)
 
 
@@ -329,22 +330,21 @@ async def delete_rule(
         InterruptedWorkError: `stop` was set.
     """
     place, rule = request.place(ends), request.rule
-    names = [
-        known.name.lower() for known in (await run_until(stop or asyncio.Event(), existing(ends, request.path))).rules
-    ]
+    facts = await run_until(stop or asyncio.Event(), existing(ends, request.path))
+    names = [known.name.lower() for known in facts.rules]
     if rule.lower() not in names:
         raise EntityNotFoundError(f"{place} has no rule {rule}. Nothing was deleted.", entity=request.path)
     left = "its last rule: it will get no messages" if len(names) == 1 else f"{counted(len(names) - 1, 'rule')} left"
-    doing = f"Delete rule {rule} of {place} ({left})"
-    change = Changed(
-        shown_name(ends.source_access),
-        f"{request.path}/Rules/{rule}",
+    change = _changed(
+        ends,
+        request,
         Action.DELETE,
-        request.dry_run,
-        True,
         f"rule; {left}",
-        _sentence(request, f"Rule {rule} of {place}", "deleted", left),
-        doing,
+        f"Rule {rule} of {place}",
+        "deleted",
+        doing=f"Delete rule {rule} of {place} ({left})",
+        entity=f"{request.path}/Rules/{rule}",
+        why=left,
     )
     return await carry_out(ends, request, change, lambda: topology_of(ends).delete_rule(request.path, rule), stop)
 
@@ -381,19 +381,14 @@ def _changed(
     *,
     doing: str,
     entity: str = "",
-    repeats: bool = True,
+    why: str | None = None,
 ) -> Changed:
-    """`repeats`: the detail is said again when it is done."""
-    sentence = _sentence(request, subject, done, detail if repeats or request.dry_run else "")
+    """`why`: what the sentence says in brackets; by default the detail."""
+    said = detail if why is None else why
+    said = f"{done} ({said})" if said else done
+    sentence = f"{subject} would be {said}. Nothing was changed." if request.dry_run else f"{subject} is {said}."
     name = shown_name(ends.source_access)
     return Changed(name, entity or request.path, action, request.dry_run, True, detail, sentence, doing)
-
-
-def _sentence(request: EntityChange, subject: str, done: str, detail: str) -> str:
-    why = f" ({detail})" if detail else ""
-    if request.dry_run:
-        return f"{subject} would be {done}{why}. Nothing was changed."
-    return f"{subject} is {done}{why}."
 
 
 async def carry_out(

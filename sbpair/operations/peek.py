@@ -3,15 +3,17 @@ cause. Nothing is touched.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 
 from sbpair.concurrency import run_until, side_by_side
 from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityKind
 from sbpair.core.errors import ServiceError, UsageError
+from sbpair.core.message import Received
 from sbpair.core.pairing import Side
-from sbpair.core.summary import describe
+from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.peeked import (
     DeadLetters,
@@ -19,6 +21,7 @@ from sbpair.core.transfer.peeked import (
     Groups,
     Messages,
     NotBrowsed,
+    PeekedMessage,
     PeekResult,
     explain_reasons,
     grouped,
@@ -102,15 +105,16 @@ async def peek(
     paths, found = await run_until(stop or asyncio.Event(), _browse(sides, request))
     if len(found.failed) == len(paths) and not found.messages:
         raise found.failed[0].error
-    messages = tuple(
-        peeked(message.queue, message.received, message.summary, with_body=request.with_body)
-        for message in found.messages
-    )
+    messages = _shown(found, with_body=request.with_body)
     common = sides.pair.name, found.looked_at, found.left_off, found.failed
     explained = explain_reasons(messages, sides.pair.name) if True in request.kinds else ()
     if request.group_by:
         return Groups(*common, grouped(messages, request.group_by), explained)
     return Messages(*common, messages, explained)
+
+
+def _shown(found: browse.BrowseReport, *, with_body: bool) -> tuple[PeekedMessage, ...]:
+    return tuple(peeked(one.queue, one.received, one.summary, with_body=with_body) for one in found.messages)
 
 
 async def _browse(sides: Sides, request: PeekRequest) -> tuple[tuple[str, ...], browse.BrowseReport]:
@@ -173,21 +177,23 @@ async def list_dead_letters(
         FilterError: the filter cannot be evaluated for a message.
         InterruptedWorkError: `stop` was set.
     """
-    counter = await run_until(stop or asyncio.Event(), _counted(ends, request))
+    counter = ReasonCounter()
+    await run_until(stop or asyncio.Event(), _count(ends, request.source, request, counter.add))
     reasons = counter.reasons()
     total = sum(reason.messages for reason in reasons)
     return DeadLetterReasons(shown_name(ends.source_access), request.source, total, reasons)
 
 
-async def _counted(ends: Ends, request: BrowseRequest) -> ReasonCounter:
-    counter = ReasonCounter()
-    async with closing(ends.source.receiver(request.source, dead_letter=True)) as receiver:
+async def _count(
+    ends: Ends, path: str, request: "BrowseRequest | TriageRequest", add: Callable[[Received, MessageSummary], None]
+) -> None:
+    """Browse all dead letters of an entity, and give those that are selected to `add`."""
+    async with closing(ends.source.receiver(path, dead_letter=True)) as receiver:
         async for page in browse.pages_once(receiver, page_seconds=request.timeout_seconds):
             for received in page:
                 summary = describe(received.payload)
                 if request.selection.selects(received, summary):
-                    counter.add(received, summary)
-    return counter
+                    add(received, summary)
 
 
 async def browse_messages(
@@ -215,10 +221,7 @@ async def browse_messages(
     report = await run_until(stop or asyncio.Event(), browsing)
     if report.failed:
         raise report.failed[0].error
-    messages = tuple(
-        peeked(message.queue, message.received, message.summary, with_body=request.with_body)
-        for message in report.messages
-    )
+    messages = _shown(report, with_body=request.with_body)
     groups = grouped(messages, request.group_by) if request.group_by else None
     shown = () if request.group_by else messages
     return DeadLetters(shown_name(ends.source_access), request.source, report.looked_at, report.left_off, shown, groups)
@@ -273,12 +276,7 @@ async def _grouped(ends: Ends, request: TriageRequest) -> Triage:
 
     async def read(path: str) -> None:
         try:
-            async with closing(ends.source.receiver(path, dead_letter=True)) as receiver:
-                async for page in browse.pages_once(receiver, page_seconds=request.timeout_seconds):
-                    for received in page:
-                        summary = describe(received.payload)
-                        if request.selection.selects(received, summary):
-                            counter.add(path, received, summary)
+            await _count(ends, path, request, partial(counter.add, path))
         except ServiceError as error:
             failed.append(NotBrowsed(path, error))
 

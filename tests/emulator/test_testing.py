@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -317,3 +318,10 @@ def test_the_pages_releases_are_those_that_were_tried() -> None:
     told = re.findall(r"^[A-Z][A-Za-z]+, (\S+) ([0-9.]+):$", PAGE, re.MULTILINE)
     assert len(told) == 3
     assert set(told) <= tried
+
+
+def test_a_namespace_that_cannot_be_opened_leaves_no_thread() -> None:
+    before, namespace = set(threading.enumerate()), EmbeddedNamespace(laws={"no-such-law": "lax"})
+    with pytest.raises(EmulatorError, match="no-such-law"):
+        namespace.open()
+    assert not {one for one in threading.enumerate() if one.name == "sbpair-emulator"} - before

@@ -106,7 +106,6 @@ class Scope:
         )
 
     def tags(self, tags: Mapping[str, str]) -> Json:
-        """The namespace's tags as a resource."""
         kind = "Microsoft.Resources/tags"
         return {
             "id": f"{self.id}/providers/{kind}/default",
@@ -236,7 +235,6 @@ def object_at(parent: Json, name: str) -> Json:
 
 
 def text(value: object, name: str) -> str:
-    """The value if it is a text."""
     if not isinstance(value, str):
         raise wrong_type(name, value)
     return value

@@ -7,7 +7,7 @@ Behaviour, as the official clients find it:
 * Manage is needed for everything but the rules of a subscription, for which Listen is enough.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -126,7 +126,6 @@ def token_rights(namespace: Namespace, call: Call, path: str, *, resource: str |
 
 
 def unauthorized(message: str, sub_code: int | None = None) -> EntityError:
-    """HTTP 401."""
     return EntityError(401, sub_code, message, "Unauthorized")
 
 
@@ -439,26 +438,28 @@ FIRST_VERSION_WITH_MESSAGE_SIZE = "2021-05"
 FIRST_VERSION_WITH_FILTER_COUNTS = "2024-05"
 NEWEST_VERSION = "2024-05"
 
-QUEUE_ORDER = (
-    "LockDuration MaxSizeInMegabytes RequiresDuplicateDetection RequiresSession DefaultMessageTimeToLive "
-    "DeadLetteringOnMessageExpiration DuplicateDetectionHistoryTimeWindow MaxDeliveryCount EnableBatchedOperations "
-    "SizeInBytes MessageCount IsAnonymousAccessible AuthorizationRules Status ForwardTo CreatedAt UpdatedAt "
-    "AccessedAt UserMetadata SupportOrdering CountDetails AutoDeleteOnIdle EnablePartitioning "
-    "EntityAvailabilityStatus ForwardDeadLetteredMessagesTo EnableExpress MaxMessageSizeInKilobytes"
-)
-TOPIC_ORDER = (
-    "DefaultMessageTimeToLive MaxSizeInMegabytes RequiresDuplicateDetection DuplicateDetectionHistoryTimeWindow "
-    "EnableBatchedOperations SizeInBytes FilteringMessagesBeforePublishing IsAnonymousAccessible AuthorizationRules "
-    "Status ForwardTo CreatedAt UpdatedAt AccessedAt UserMetadata SupportOrdering CountDetails SubscriptionCount "
-    "SqlFilterCount CorrelationFilterCount AutoDeleteOnIdle EnablePartitioning EntityAvailabilityStatus "
-    "EnableSubscriptionPartitioning EnableExpress MaxMessageSizeInKilobytes"
-)
-SUBSCRIPTION_ORDER = (
-    "LockDuration RequiresSession DefaultMessageTimeToLive DeadLetteringOnMessageExpiration "
-    "DeadLetteringOnFilterEvaluationExceptions MessageCount MaxDeliveryCount EnableBatchedOperations Status ForwardTo "
-    "CreatedAt UpdatedAt AccessedAt UserMetadata CountDetails ForwardDeadLetteredMessagesTo AutoDeleteOnIdle "
-    "EntityAvailabilityStatus"
-)
+_ORDERS: Mapping[type, str] = {
+    QueueDescription: (
+        "LockDuration MaxSizeInMegabytes RequiresDuplicateDetection RequiresSession DefaultMessageTimeToLive "
+        "DeadLetteringOnMessageExpiration DuplicateDetectionHistoryTimeWindow MaxDeliveryCount EnableBatchedOperations "
+        "SizeInBytes MessageCount IsAnonymousAccessible AuthorizationRules Status ForwardTo CreatedAt UpdatedAt "
+        "AccessedAt UserMetadata SupportOrdering CountDetails AutoDeleteOnIdle EnablePartitioning "
+        "EntityAvailabilityStatus ForwardDeadLetteredMessagesTo EnableExpress MaxMessageSizeInKilobytes"
+    ),
+    TopicDescription: (
+        "DefaultMessageTimeToLive MaxSizeInMegabytes RequiresDuplicateDetection DuplicateDetectionHistoryTimeWindow "
+        "EnableBatchedOperations SizeInBytes FilteringMessagesBeforePublishing IsAnonymousAccessible "
+        "AuthorizationRules Status ForwardTo CreatedAt UpdatedAt AccessedAt UserMetadata SupportOrdering CountDetails "
+        "SubscriptionCount SqlFilterCount CorrelationFilterCount AutoDeleteOnIdle EnablePartitioning "
+        "EntityAvailabilityStatus EnableSubscriptionPartitioning EnableExpress MaxMessageSizeInKilobytes"
+    ),
+    SubscriptionDescription: (
+        "LockDuration RequiresSession DefaultMessageTimeToLive DeadLetteringOnMessageExpiration "
+        "DeadLetteringOnFilterEvaluationExceptions MessageCount MaxDeliveryCount EnableBatchedOperations Status "
+        "ForwardTo CreatedAt UpdatedAt AccessedAt UserMetadata CountDetails ForwardDeadLetteredMessagesTo "
+        "AutoDeleteOnIdle EntityAvailabilityStatus"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,8 +477,8 @@ def describe(description: Description, runtime: Runtime, style: Style) -> Node:
     out of order. Reading is as lenient as the service: unknown and read-only elements are ignored.
     """
     known = _settings(description, style) | _runtime(description, runtime) | _kind_specific(description, runtime, style)
-    tag, order = _tag_and_order(description)
-    return description_node(tag, *(known[name] for name in order if name in known))
+    kind = type(description)
+    return description_node(kind.__name__, *(known[name] for name in _ORDERS[kind].split() if name in known))
 
 
 def read_settings(element: Element, kind: type[Description]) -> dict[str, object]:
@@ -530,14 +531,6 @@ def _kind_specific(description: Description, runtime: Runtime, style: Style) -> 
         nodes["SqlFilterCount"] = text_node("SqlFilterCount", runtime.sql_filter_count)
         nodes["CorrelationFilterCount"] = text_node("CorrelationFilterCount", runtime.correlation_filter_count)
     return nodes
-
-
-def _tag_and_order(description: Description) -> tuple[str, list[str]]:
-    if isinstance(description, QueueDescription):
-        return "QueueDescription", QUEUE_ORDER.split()
-    if isinstance(description, TopicDescription):
-        return "TopicDescription", TOPIC_ORDER.split()
-    return "SubscriptionDescription", SUBSCRIPTION_ORDER.split()
 
 
 def _write_rule(rule: AuthorizationRule) -> Node:

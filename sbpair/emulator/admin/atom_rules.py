@@ -53,7 +53,6 @@ class WrittenTime(Timestamp):
 
 
 def describe_rule(name: str, rule: RuleDescription, created_at: float) -> Node:
-    """The description element of a rule."""
     return description(
         "RuleDescription",
         _write_filter(rule.filter),

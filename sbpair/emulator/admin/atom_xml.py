@@ -38,7 +38,6 @@ class Node:
 
 
 def node(tag: str, *children: Node, **attributes: str) -> Node:
-    """An element with child elements."""
     return Node(tag, children, attributes)
 
 
@@ -127,7 +126,6 @@ def parse_body(body: bytes) -> ElementTree.Element:
 
 
 def local_name(element: ElementTree.Element) -> str:
-    """The tag without its namespace."""
     return element.tag.rpartition("}")[2]
 
 

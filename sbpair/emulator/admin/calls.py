@@ -81,7 +81,6 @@ class Call:
 
     @property
     def url(self) -> str:
-        """The URL of the request."""
         return self.url_with(self.query)
 
     def url_with(self, query: Mapping[str, str]) -> str:

@@ -265,13 +265,13 @@ def runtime_of(entity: Queue | Topic | Subscription, zero_counts: bool = False) 
     counts = NO_MESSAGES if zero_counts else entity.counts()
     times = entity.created_at, entity.updated_at, entity.used_at
     if not isinstance(entity, Topic):
-        return Runtime(*times, counts, entity.is_partitioned and bool(entity.closed_partitions))
+        return Runtime(*times, counts, bool(entity.closed_partitions))
     filters = [rule.description.filter for one in entity.subscriptions.values() for rule in one.rules.values()]
     correlation_filters = sum(isinstance(one, CorrelationFilter) for one in filters)
     return Runtime(
         *times,
         counts,
-        entity.description.enable_partitioning and bool(entity.namespace.closed_partitions(entity.path)),
+        entity.description.enable_partitioning and bool(entity.namespace.faults.closed_partitions(entity.path)),
         subscription_count=len(entity.subscriptions),
         sql_filter_count=len(filters) - correlation_filters,
         correlation_filter_count=correlation_filters,
@@ -295,6 +295,5 @@ def facts_of(description: Description, runtime: Runtime) -> dict[str, object]:
 
 
 def counts_of(counts: Counts) -> dict[str, int]:
-    """Numbers of messages, by element."""
     names = (one.name for one in dataclasses.fields(counts) if one.name != "size_in_bytes")
     return {f"{capitalized(name)}MessageCount": getattr(counts, name) for name in names}

@@ -184,7 +184,8 @@ class MessageEntity(Entity):
 
     @property
     def closed_partitions(self) -> frozenset[int]:
-        return self.namespace.closed_partitions(self.path)
+        """Numbers of partitions that are away."""
+        return self.namespace.faults.closed_partitions(self.path) if self.is_partitioned else frozenset()
 
     @property
     def requires_session(self) -> bool:
@@ -195,11 +196,9 @@ class MessageEntity(Entity):
         return self.main, self.dead_letters, self.transfer_dead_letters
 
     def path_of(self, place: str) -> str:
-        """The address of one of the entity's places."""
         return self.path + _SUFFIXES[place]
 
     def mailbox(self, place: str) -> Mailbox:
-        """The mailbox by its place's name."""
         return next(box for box in self.mailboxes if box.place == place)
 
     def counts(self) -> Counts:

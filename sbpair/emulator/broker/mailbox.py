@@ -109,7 +109,7 @@ class Handout:
 
     def first_of(self, session: Session | None = None) -> int | None:
         """The first number in line whose message really waits; stale numbers are dropped."""
-        line, closed = (session or self).ready, self._box.closed
+        line, closed = (session or self).ready, self._box.entity.closed_partitions
         while (number := line.peek(closed)) is not None:
             message = self._box.log.get(number)
             if message is not None and message.state is State.ACTIVE and not message.locked:
@@ -193,7 +193,6 @@ class Mailbox:
 
     @property
     def path(self) -> str:
-        """The address of this place."""
         return self.entity.path_of(self.place)
 
     @property
@@ -336,12 +335,13 @@ class Mailbox:
 
         A partitioned entity answers with the messages of one partition (see `page`).
         """
+        closed = self.entity.closed_partitions
         if session_id is not None and self.sessions is not None:
             session = self.sessions.get(session_id)
-            return page(session.log, since, count, max_bytes, closed=self.closed) if session is not None else []
+            return page(session.log, since, count, max_bytes, closed=closed) if session is not None else []
         self._peeks += 1
         turn = self._peeks if self.entity.is_partitioned and self._laws.peek_one_partition else None
-        return page(self.log, since, count, max_bytes, turn=turn, closed=self.closed)
+        return page(self.log, since, count, max_bytes, turn=turn, closed=closed)
 
     def receive_deferred(
         self, numbers: Iterable[int], *, settled: bool, session_id: str | None = None
@@ -399,18 +399,12 @@ class Mailbox:
 
     # -- partitions that are away
 
-    @property
-    def closed(self) -> frozenset[int]:
-        """Numbers of partitions that are away."""
-        entity = self.entity
-        return entity.namespace.closed_partitions(entity.path) if entity.is_partitioned else frozenset()
-
     def _check_open(self, sequence_number: int) -> None:
-        check_open(partition_of(sequence_number), self.closed)
+        check_open(partition_of(sequence_number), self.entity.closed_partitions)
 
     def check_session(self, session_id: str) -> None:
         """BrokerError when the partition of a session is away."""
-        check_open(self.entity.numbering.of_key(session_id), self.closed)
+        check_open(self.entity.numbering.of_key(session_id), self.entity.closed_partitions)
 
     def resume(self) -> None:
         """Serve what waits: partitions have come back."""

@@ -41,7 +41,6 @@ class FaultControl:
         self._key = (key_name, key)
 
     def list(self) -> "list[dict[str, Any]]":
-        """The faults in force."""
         found = self._ask("GET", "/faults").get("value")
         if not isinstance(found, list):
             raise ControlError(f"{self._url} does not answer as an emulator does")

@@ -20,12 +20,13 @@ from sbpair.emulator.broker.transactions import Transaction
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.requests import operations
 from sbpair.emulator.requests.call import Answering, Call, Operation, Reply, WithinTransaction
+from sbpair.emulator.senders import EntityLink
 from sbpair.engine import errors
 from sbpair.engine.auth import LISTEN, SEND, rights_for
 from sbpair.engine.connection import Connection
 from sbpair.engine.errors import BrokerError, rejected
 from sbpair.engine.faults import FaultKind
-from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
+from sbpair.engine.link import IncomingDelivery, Link
 from sbpair.engine.replies import AnsweringNode, AnswerLink, NodeRequest, status_of
 
 MAX_REQUEST_ITEMS = 65_536
@@ -193,24 +194,19 @@ class RequestNodes:
             del self._nodes[key]
 
 
-class RequestLink(LinkHandler):
+class RequestLink(EntityLink):
     """The link on which the client asks."""
 
     def __init__(self, node: RequestNode, link: Link) -> None:
-        self.link = link
+        super().__init__(node.location.entity, link)
         self._node = node
         node.join(self)
 
     def on_transfer(self, delivery: IncomingDelivery) -> Iterator[None]:
         return self._node.answering(delivery)
 
-    def on_detach(self, closed: bool, connection_lost: bool) -> None:
+    def leave(self) -> None:
         self._node.leave(self)
-
-    def detach(self, condition: str, description: str) -> None:
-        """The entity closes the link."""
-        self._node.leave(self)
-        self.link.detach(condition, description)
 
 
 class ReplyLink(AnswerLink):
@@ -227,7 +223,6 @@ class ReplyLink(AnswerLink):
         self._requests.leave(self)
 
     def detach(self, condition: str, description: str) -> None:
-        """The entity closes the link."""
         self.on_detach(True, False)
         self.link.detach(condition, description)
 

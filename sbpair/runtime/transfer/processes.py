@@ -29,9 +29,9 @@ from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.ledger import Way
 from sbpair.core.transfer.report import DrainReport, QueueFailure, in_order, parts_together
 from sbpair.core.transfer.state import Key
-from sbpair.ports import Clock, Observer
+from sbpair.ports import Observer
 from sbpair.runtime.inspection.usage import Usage
-from sbpair.runtime.transfer.drain import NONE_READABLE, TransferRequest, halt_in_time
+from sbpair.runtime.transfer.drain import NONE_READABLE, DrainJob, TransferRequest, halt_in_time
 from sbpair.runtime.transfer.ledger import LedgerError, Recorder
 
 STOP_SECONDS = 30.0
@@ -78,36 +78,22 @@ def shares_of(queues: Sequence[str], processes: int, messages: Mapping[str, int]
     return [tuple(share) for share in shares]
 
 
-async def drain_in_processes(
-    request: TransferRequest,
-    work: Work,
-    processes: int,
-    *,
-    clock: Clock,
-    observer: Observer,
-    ledger: Recorder | None,
-    stop: asyncio.Event,
-    facts: Mapping[str, QueueFacts | None] | None = None,
-    usage: Usage,
-) -> DrainReport:
+async def drain_in_processes(job: DrainJob, work: Work, processes: int, usage: Usage) -> DrainReport:
     """`drain` with the request's queues shared among that many processes, one for each queue at the most. Each has as
     many messages and batches under way as a single one would: with fewer a message takes more CPU time. `usage` gets
-    what they asked of the namespaces.
+    what they asked of the namespaces. The job's ends are those of this process; the others open their own.
 
     Raises:
         ServiceError: no queue at all could be read; the first one's error.
         FilterError: the filter cannot be evaluated for a message, and nothing had moved; otherwise the report says so.
         LedgerError: the ledger cannot be written.
     """
-    began = clock.monotonic()
-    known = {path: request.expected(one.counts) for path, one in (facts or {}).items() if one is not None}
+    request, began = job.request, job.clock.monotonic()
+    known = {path: request.expected(one.counts) for path, one in (job.facts or {}).items() if one is not None}
     halt = asyncio.Event()
     shares = shares_of(request.queues, processes, known)
-    workers = [
-        _Worker(number, _share(replace(request, queues=queues), ledger, facts), clock, observer, ledger, halt)
-        for number, queues in enumerate(shares, 1)
-    ]
-    halting = asyncio.create_task(halt_in_time(halt, stop, None))
+    workers = [_Worker(number, job, _share(job, queues), halt) for number, queues in enumerate(shares, 1)]
+    halting = asyncio.create_task(halt_in_time(halt, job.stop, None))
     try:
         await asyncio.gather(*(worker.run(work) for worker in workers))
     finally:
@@ -118,13 +104,13 @@ async def drain_in_processes(
         usage.add(worker.usage)
         if worker.error is not None:
             raise worker.error
-    report = parts_together([worker.report for worker in workers], seconds=clock.monotonic() - began)
+    report = parts_together([worker.report for worker in workers], seconds=job.clock.monotonic() - began)
     return _as_of_one(report, request, lost=any(worker.lost for worker in workers))
 
 
-def _share(request: TransferRequest, ledger: Recorder | None, facts: Mapping[str, QueueFacts | None] | None) -> Share:
-    own = {path.lower() for path in request.queues}
-    known = None if facts is None else {path: one for path, one in facts.items() if path.lower() in own}
+def _share(job: DrainJob, queues: tuple[str, ...]) -> Share:
+    request, ledger, own = replace(job.request, queues=queues), job.ledger, {path.lower() for path in queues}
+    known = None if job.facts is None else {path: one for path, one in job.facts.items() if path.lower() in own}
     if ledger is None:
         return Share(request, known, has_ledger=False, way=None, forwarded=frozenset())
     forwarded = frozenset(key for key in ledger.forwarded if key[0].lower().removesuffix(_DEAD_LETTERS) in own)
@@ -149,25 +135,15 @@ def _as_of_one(report: DrainReport, request: TransferRequest, *, lost: bool) -> 
 class _Worker:
     """One process, as the one sees it that began it."""
 
-    def __init__(
-        self,
-        number: int,
-        share: Share,
-        clock: Clock,
-        observer: Observer,
-        ledger: Recorder | None,
-        halt: asyncio.Event,
-    ) -> None:
+    def __init__(self, number: int, job: DrainJob, share: Share, halt: asyncio.Event) -> None:
         self.report = DrainReport()
         self.usage = Usage()
         self.error: BaseException | None = None
         self.lost = False
         """It ended without a word."""
         self._number = number
+        self._job = job
         self._share = share
-        self._clock = clock
-        self._observer = observer
-        self._ledger = ledger
         self._halt = halt
         self._over = asyncio.Event()
         self._recording: set[asyncio.Task[None]] = set()
@@ -258,9 +234,9 @@ class _Worker:
     ) -> None:
         error = None
         try:
-            if self._ledger is None:
+            if self._job.ledger is None:
                 raise RuntimeError("a process without a ledger sent lines for one")
-            await self._ledger.append(lines, room_bytes, synced=synced)
+            await self._job.ledger.append(lines, room_bytes, synced=synced)
         except LedgerError as raised:
             error = raised
         except Exception as raised:  # noqa: BLE001 - as in `_guarded`
@@ -273,7 +249,7 @@ class _Worker:
         if isinstance(event, Forwarded):
             self._told_messages[event.entity] += event.messages
             self._told_bytes += event.size_bytes
-        self._observer.notify(event)
+        self._job.observer.notify(event)
 
     def _waits_for(self, told: _Told | None) -> None:
         """What it waits for is what this one waits for."""
@@ -298,7 +274,7 @@ class _Worker:
             "it moved in its last half second is not counted."
         )
         error, queues = UnknownServiceError(said), self._share.request.queues
-        self._observer.notify(ProcessLost(self._clock.now().timestamp(), queues, said))
+        self._job.observer.notify(ProcessLost(self._job.clock.now().timestamp(), queues, said))
         self.lost = True
         self.report = DrainReport(
             forwarded=moved,
