@@ -227,7 +227,7 @@ class _KilledError(Exception):
 
 
 def test_a_kill_leaves_in_doubt_what_went_outside_of_a_transaction_and_it_is_not_sent_twice(made: Entities) -> None:
-    queue = made.queue(named("orders"))
+    queue = made.queue(named("orders"), lock_duration_seconds=5.0)
     parts = made.queue(named("parts"), enable_partitioning=True)
     made.send(queue, *messages("a", "b", "c"))
     path = made.runner.home / f"{queue}.jsonl"
