@@ -285,8 +285,17 @@ class Emulator:
 
     @property
     def tls(self) -> TlsFiles:
-        """The certificates of this emulator."""
-        return self._tls_files()
+        """The certificates of this emulator, made when they are first asked for."""
+        if self._tls is None:
+            if self._data_dir is not None:
+                directory = self._data_dir / "tls"
+            elif self._identity is not None:
+                directory = self._identity / f"tls{_names_mark(self._own_names)}"
+            else:
+                self._scratch = tempfile.TemporaryDirectory(prefix="sbpair-emulator-")
+                directory = Path(self._scratch.name) / "tls"
+            self._tls = TlsFiles(directory, *self._own_names)
+        return self._tls
 
     @property
     def ca_path(self) -> Path:
@@ -339,7 +348,7 @@ class Emulator:
             Port(
                 namespace,
                 endpoints,
-                self._tls_files(),
+                self.tls,
                 partial(self._make_runner, namespace),
                 (self._host_of(config), number),
                 names=self._own_names,
@@ -404,18 +413,6 @@ class Emulator:
         app = make_app(namespace, directory=self._directory, memory=self._memory, turns=self._turns)
         app.middlewares.insert(0, front)
         return make_runner(app)
-
-    def _tls_files(self) -> TlsFiles:
-        if self._tls is None:
-            if self._data_dir is not None:
-                directory = self._data_dir / "tls"
-            elif self._identity is not None:
-                directory = self._identity / f"tls{_names_mark(self._own_names)}"
-            else:
-                self._scratch = tempfile.TemporaryDirectory(prefix="sbpair-emulator-")
-                directory = Path(self._scratch.name) / "tls"
-            self._tls = TlsFiles(directory, *self._own_names)
-        return self._tls
 
 
 def _names_mark(names: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from sbpair.operations.ledgers import open_ledger
 from sbpair.ports import Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.inspection.backlog import find_queues, is_own
-from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
+from sbpair.runtime.inspection.usage import CountedMessaging, Usage, counted_admin
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue, make_classifier
 from sbpair.runtime.transfer.drain import drain as drain_backlog
 from sbpair.runtime.transfer.ledger import Recorder
@@ -88,7 +88,7 @@ async def drain(
     """
     reopen, pair = _reopen_of(sides, request), sides.pair
     observer, stop, usage, clock = observer or Quiet(), stop or asyncio.Event(), Usage(), SystemClock()
-    secondary, admin = CountedMessaging(sides.secondary, usage), CountedAdmin(sides.secondary_admin, usage)
+    secondary, admin = CountedMessaging(sides.secondary, usage), counted_admin(sides.secondary_admin, usage)
     seconds = min(request.patience_seconds, AFTER_SECONDS)
 
     only, facts = request.queues, None
@@ -109,7 +109,7 @@ async def drain(
             primary=sides.primary,
             judge=planned,
             admin=admin,
-            primary_admin=CountedAdmin(sides.primary_admin, usage),
+            primary_admin=counted_admin(sides.primary_admin, usage),
             clock=clock,
             observer=observer,
             ledger=ledger,
@@ -170,7 +170,7 @@ class _InProcess:
                 share.request,
                 secondary=CountedMessaging(sides.secondary, usage),
                 primary=sides.primary,
-                admin=CountedAdmin(sides.secondary_admin, usage),
+                admin=counted_admin(sides.secondary_admin, usage),
                 clock=SystemClock(),
                 observer=observer,
                 ledger=ledger,
@@ -268,7 +268,7 @@ class _Service:
             if again and sides.reopen is not None:
                 sides = await stack.enter_async_context(sides.reopen())
             secondary = CountedMessaging(sides.secondary, self._usage)
-            admin = CountedAdmin(sides.secondary_admin, self._usage)
+            admin = counted_admin(sides.secondary_admin, self._usage)
             looking = doubtful_of(request, source=secondary, target=sides.primary, clock=self._clock, stop=self._end)
             recorded = ledger_run("syphon", pair, request)
             opening = open_ledger(request.ledger, recorded, self._observer, new=new, verify=looking)

@@ -148,7 +148,6 @@ async def list_entities(
 
     Raises:
         ServiceError: they could not be read.
-        InterruptedWorkError: `stop` was set.
     """
     entities = await run_until(stop or asyncio.Event(), topology_of(ends).entities(rules=False))
     found = [facts for facts in entities if request.takes(facts)]
@@ -163,7 +162,6 @@ async def read_namespace(
 
     Raises:
         ServiceError: they could not be read.
-        InterruptedWorkError: `stop` was set.
     """
     topology, stop, now = topology_of(ends), stop or asyncio.Event(), SystemClock().now().timestamp()
     facts = await run_until(stop, topology.namespace())
@@ -180,7 +178,6 @@ async def show_entity(
     Raises:
         EntityNotFoundError: there is no such entity or rule.
         ServiceError: it could not be read.
-        InterruptedWorkError: `stop` was set.
     """
     facts = await run_until(stop or asyncio.Event(), existing(ends, request.path))
     wanted = None if request.rule is None else request.rule.lower()
@@ -199,7 +196,6 @@ async def create_entity(
     Raises:
         EntityExistsError: there is one.
         ServiceError: the namespace refused it.
-        InterruptedWorkError: `stop` was set.
     """
     place, topology = request.place(ends), topology_of(ends)
     found = await run_until(stop or asyncio.Event(), topology.entity(request.path))
@@ -225,7 +221,6 @@ async def create_rule(
         EntityExistsError: it has a rule of that name.
         EntityNotFoundError: there is no such subscription.
         ServiceError: the namespace refused it.
-        InterruptedWorkError: `stop` was set.
     """
     place, rule = request.place(ends), request.rule
     facts = await run_until(stop or asyncio.Event(), existing(ends, request.path))
@@ -258,7 +253,6 @@ async def set_status(
         UsageError: its kind cannot have that status.
         EntityNotFoundError: there is no such entity.
         ServiceError: the namespace refused it.
-        InterruptedWorkError: `stop` was set.
     """
     place, status = request.place(ends), request.status
     facts = await run_until(stop or asyncio.Event(), existing(ends, request.path))
@@ -299,7 +293,6 @@ async def delete_entity(
         UsageError: it holds messages, cannot be browsed, or is protected. Nothing was deleted.
         EntityNotFoundError: there is no such entity.
         ServiceError: the namespace refused it.
-        InterruptedWorkError: `stop` was set.
     """
     place = request.place(ends)
     _refuse_protected(ends, request, place)
@@ -327,7 +320,6 @@ async def delete_rule(
     Raises:
         EntityNotFoundError: there is no such rule.
         ServiceError: the namespace refused it.
-        InterruptedWorkError: `stop` was set.
     """
     place, rule = request.place(ends), request.rule
     facts = await run_until(stop or asyncio.Event(), existing(ends, request.path))

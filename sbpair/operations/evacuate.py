@@ -118,8 +118,6 @@ async def evacuate(
         ends: both open namespaces, with their topologies (`sbpair.open_ends` opens them).
         request: what to do. With `dry_run` both namespaces are compared and the source is browsed; the result says what
             would be done, and its `plan` makes a second call do that.
-        stop: ends the run once it is set: messages in flight are settled or released, and the result says what was done
-            until then.
 
     Returns:
         What was created and moved, what is left and why, and whether the source is empty.
@@ -193,7 +191,6 @@ class _Evacuation:
 
         Raises:
             ServiceError: a namespace does not say what is there.
-            InterruptedWorkError: `stop` was set.
         """
         return await run_until(self.stop, self._both_namespaces())
 

@@ -146,7 +146,6 @@ async def edit(
     Needs Listen on the source and Send on the destination.
 
     Args:
-        ends: the open namespaces, or one twice.
         request: what to do. With `dry_run` the entity is browsed and the destination asked; the result says how the
             message would change, and its `plan` makes a second call do exactly that.
 
@@ -406,7 +405,6 @@ async def explain_message(
     Raises:
         UsageError: no message has this number.
         ServiceError: the entity cannot be browsed.
-        InterruptedWorkError: `stop` was set.
     """
     wanted = EditRequest(
         request.source, request.number, dead_letter=request.dead_letter, patience_seconds=request.timeout_seconds

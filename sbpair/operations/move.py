@@ -95,11 +95,8 @@ async def move(
     get as well stays. The rules are read (Manage) before and after, and compared.
 
     Args:
-        ends: the open namespaces, or one twice.
         request: what to do. With `dry_run` the source is browsed and the destination asked; the result says what would
             be done, and its `plan` makes a second call do exactly that.
-        stop: ends the run once it is set: messages in flight are settled or released, and the result says what was done
-            until then.
 
     Returns:
         What became of the messages, and how often a crash can have left one at the destination.
@@ -187,7 +184,6 @@ async def copy(
     states of sessions are not copied. Needs Listen on the source and Send on the destination.
 
     Args:
-        ends: the open namespaces, or one twice.
         request: what to do, as for `move`.
 
     Returns:

@@ -100,7 +100,6 @@ async def peek(
         SbpairError: no backlog queue exists.
         ServiceError: no queue could be browsed; the first one's error.
         FilterError: the filter cannot be evaluated for a message.
-        InterruptedWorkError: `stop` was set.
     """
     paths, found = await run_until(stop or asyncio.Event(), _browse(sides, request))
     if len(found.failed) == len(paths) and not found.messages:
@@ -175,7 +174,6 @@ async def list_dead_letters(
     Raises:
         ServiceError: the dead-letter queue cannot be browsed.
         FilterError: the filter cannot be evaluated for a message.
-        InterruptedWorkError: `stop` was set.
     """
     counter = ReasonCounter()
     await run_until(stop or asyncio.Event(), _count(ends, request.source, request, counter.add))
@@ -207,7 +205,6 @@ async def browse_messages(
     Raises:
         ServiceError: the entity cannot be browsed.
         FilterError: the filter cannot be evaluated for a message.
-        InterruptedWorkError: `stop` was set.
     """
     browsing = browse.browse(
         ends.source,
@@ -261,7 +258,6 @@ async def list_causes(
         UsageError: the entities of the namespace cannot be listed.
         ServiceError: as that.
         FilterError: the filter cannot be evaluated for a message.
-        InterruptedWorkError: `stop` was set.
     """
     return await run_until(stop or asyncio.Event(), _grouped(ends, request))
 

@@ -65,7 +65,6 @@ async def report_promotion(
     Raises:
         UsageError: a file cannot be read, or is none of these.
         ServiceError: the entities could not be read.
-        InterruptedWorkError: `stop` was set.
     """
     stop = stop or asyncio.Event()
     files = await asyncio.to_thread(_Files, request, namespace_name(ends.source_access))

@@ -27,7 +27,6 @@ async def read_backlog_queues(sides: Sides, stop: asyncio.Event | None, *, brows
 
     Raises:
         ServiceError: something could not be read.
-        InterruptedWorkError: `stop` was set.
     """
     reading = gather(
         sides.pair,
@@ -49,7 +48,6 @@ async def refuse_stale(sides: Sides, plan: Plan, *, stop: asyncio.Event | None =
     Raises:
         StalePlanError: naming every queue that changed.
         ServiceError: a queue could not be read.
-        InterruptedWorkError: `stop` was set.
     """
     await run_until(stop or asyncio.Event(), check_fresh(plan, admin=sides.secondary_admin, clock=SystemClock()))
 

@@ -38,7 +38,6 @@ async def report(
 
     Raises:
         UsageError: there is no such ledger, it cannot be read, or it is none.
-        InterruptedWorkError: `stop` was set.
     """
     return await asyncio.to_thread(_read_all, request, stop or asyncio.Event())
 

@@ -61,10 +61,7 @@ async def resubmit(
     meanwhile. Needs Listen on the source and Send on the destination, with `grow` Listen there as well.
 
     Args:
-        ends: the open namespaces, or one twice.
         request: what to do, as for `move`.
-        stop: ends the run once it is set: messages in flight are settled or released, and the result says what was done
-            until then.
 
     Returns:
         What became of the dead letters, and how often a crash can have left one at the destination.

@@ -84,7 +84,6 @@ async def test_rules(
     Raises:
         EntityNotFoundError: there is no such topic.
         ServiceError: its rules could not be read.
-        InterruptedWorkError: `stop` was set.
     """
     subscriptions = await run_until(stop or asyncio.Event(), _subscriptions(ends, request.topic))
     rules = tested(subscriptions, MessageOfRules(request.payload))
@@ -106,7 +105,6 @@ async def find_unmatched(
         UsageError: an archive cannot be read.
         EntityNotFoundError: there is no such topic.
         ServiceError: its rules could not be read, or the source not browsed.
-        InterruptedWorkError: `stop` was set.
     """
     return await run_until(stop or asyncio.Event(), _unmatched(ends, request))
 
@@ -174,7 +172,6 @@ async def create_catch_all(
         EntityExistsError: the subscription is there and is no catch-all.
         EntityNotFoundError: there is no such topic.
         ServiceError: the namespace refused it.
-        InterruptedWorkError: `stop` was set.
     """
     topic, _, name = request.path.partition("/Subscriptions/")
     found = await run_until(stop or asyncio.Event(), _subscriptions(ends, topic))

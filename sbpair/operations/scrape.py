@@ -50,7 +50,6 @@ async def scrape_namespace(
 
     Raises:
         ServiceError: the entities could not be read.
-        InterruptedWorkError: `stop` was set.
     """
     stop, usage = stop or asyncio.Event(), Usage()
     found = await list_entities(ends, ListEntitiesRequest(request.pattern), observer=observer, stop=stop)

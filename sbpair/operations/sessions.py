@@ -58,7 +58,6 @@ async def list_sessions(
     Raises:
         UsageError: the entity has no sessions.
         ServiceError: it cannot be browsed.
-        InterruptedWorkError: `stop` was set.
     """
     return await run_until(stop or asyncio.Event(), _listed(ends, request))
 
@@ -142,7 +141,6 @@ async def set_session_state(
     Raises:
         UsageError: the entity has no sessions, or another receiver holds this one, so that it cannot be changed.
         ServiceError: the entity cannot be reached.
-        InterruptedWorkError: `stop` was set.
     """
     return await run_until(stop or asyncio.Event(), _changed(ends, request))
 

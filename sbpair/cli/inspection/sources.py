@@ -212,7 +212,7 @@ class ToWatch:
 @asynccontextmanager
 async def _counted(watched: Watched, sides: "Sides") -> "AsyncIterator[Sides]":
     """The same sides, of which is counted what is asked of them."""
-    from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
+    from sbpair.runtime.inspection.usage import CountedMessaging, Usage, counted_admin
 
     primary, secondary = Usage(), Usage()
     try:
@@ -220,8 +220,8 @@ async def _counted(watched: Watched, sides: "Sides") -> "AsyncIterator[Sides]":
             sides,
             primary=CountedMessaging(sides.primary, primary),
             secondary=CountedMessaging(sides.secondary, secondary),
-            primary_admin=CountedAdmin(sides.primary_admin, primary),
-            secondary_admin=CountedAdmin(sides.secondary_admin, secondary),
+            primary_admin=counted_admin(sides.primary_admin, primary),
+            secondary_admin=counted_admin(sides.secondary_admin, secondary),
         )
     finally:
         for access, usage in ((sides.pair.primary, primary), (sides.pair.secondary, secondary)):

@@ -1,19 +1,18 @@
 """Counts what a run asks of the namespaces, so that its report tells operations that happened and not estimates."""
 
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
-from sbpair.core.entities import EntityKind, NamespaceFacts, QueueFacts, TopicFacts
-from sbpair.core.errors import ServiceError
+from sbpair.core.entities import EntityKind, QueueFacts, TopicFacts
 from sbpair.core.inspection.entity import Listed
-from sbpair.core.message import Disposition, Received
+from sbpair.core.message import Received
 from sbpair.core.names import subscription_of
 from sbpair.core.prices import Forecast
 from sbpair.ports import MessageReceiver, MessageSender, Messaging, NamespaceAdmin
-from sbpair.service import QueueSettings
 
+T = TypeVar("T")
 PAGE_ENTITIES = 100
 """Entities of one page of a listing."""
 
@@ -54,7 +53,7 @@ class CountedMessaging:
 
     def receiver(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> MessageReceiver:
         opened = self._messaging.receiver(path, dead_letter=dead_letter, session_id=session_id)
-        return _CountedReceiver(opened, self._usage)
+        return cast(MessageReceiver, _CountedReceiver(opened, self._usage))
 
     async def close(self) -> None:
         await self._messaging.close()
@@ -65,35 +64,17 @@ class _CountedReceiver:
         self._receiver = receiver
         self._usage = usage
 
-    @property
-    def source(self) -> str:
-        return self._receiver.source
-
-    @property
-    def session_id(self) -> str | None:
-        return self._receiver.session_id
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._receiver, name)
 
     async def receive(self, max_messages: int, *, wait_seconds: float) -> list[Received]:
         received = await self._receiver.receive(max_messages, wait_seconds=wait_seconds)
         self._usage.empty_receives += not received
         return received
 
-    async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[Received]:
-        return await self._receiver.receive_deferred(sequence_numbers)
-
     async def peek(self, max_messages: int, *, from_sequence_number: int = 0) -> list[Received]:
         self._usage.browses += 1
         return await self._receiver.peek(max_messages, from_sequence_number=from_sequence_number)
-
-    async def settle(
-        self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
-    ) -> None:
-        await self._receiver.settle(received, disposition, reason=reason, description=description)
-
-    def settle_all(
-        self, received: Sequence[Received], disposition: Disposition
-    ) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
-        return self._receiver.settle_all(received, disposition)
 
     async def renew_lock(self, received: Received) -> float:
         self._usage.renewals += 1
@@ -108,79 +89,42 @@ class _CountedReceiver:
         self._usage.browses += 1 + -(-len(found) // PAGE_ENTITIES)  # pages of sessions; the last one is empty
         return found
 
-    async def session_state(self) -> bytes | None:
-        return await self._receiver.session_state()
 
-    async def set_session_state(self, state: bytes | None) -> None:
-        await self._receiver.set_session_state(state)
-
-    async def close(self) -> None:
-        await self._receiver.close()
+def counted_admin(admin: NamespaceAdmin, usage: Usage) -> NamespaceAdmin:
+    """The same administration, whose calls are counted: one each, and one for each page of a list."""
+    return cast(NamespaceAdmin, _CountedAdmin(admin, usage))
 
 
-class CountedAdmin:
-    """A `NamespaceAdmin` whose calls are counted."""
-
+class _CountedAdmin:
     def __init__(self, admin: NamespaceAdmin, usage: Usage) -> None:
         self._admin = admin
         self._usage = usage
 
-    @property
-    def control_plane(self) -> str:
-        return self._admin.control_plane
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._admin, name)
+        if name in ("control_plane", "close"):
+            return found
 
-    async def namespace(self) -> NamespaceFacts:
-        self._usage.management_calls += 1
-        return await self._admin.namespace()
+        async def counted(*arguments: Any, **named: Any) -> Any:
+            self._usage.management_calls += 1
+            return await found(*arguments, **named)
 
-    async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
+        return counted
+
+    def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:
+        return self._in_pages(self._admin.list_queues(prefix))
+
+    def list_topics(self) -> AsyncIterator[TopicFacts]:
+        return self._in_pages(self._admin.list_topics())
+
+    async def _in_pages(self, items: AsyncIterator[T]) -> AsyncIterator[T]:
         self._usage.management_calls += 1
-        async for number, facts in _numbered(self._admin.list_queues(prefix)):
+        number = 0
+        async for item in items:
+            number += 1
             if number % PAGE_ENTITIES == 0:
                 self._usage.management_calls += 1
-            yield facts
-
-    async def get_queue(self, path: str) -> QueueFacts | None:
-        self._usage.management_calls += 1
-        return await self._admin.get_queue(path)
-
-    async def create_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
-        self._usage.management_calls += 1
-        return await self._admin.create_queue(path, settings)
-
-    async def update_queue(self, path: str, settings: QueueSettings) -> QueueFacts:
-        self._usage.management_calls += 1
-        return await self._admin.update_queue(path, settings)
-
-    async def delete_queue(self, path: str) -> None:
-        self._usage.management_calls += 1
-        await self._admin.delete_queue(path)
-
-    async def list_topics(self) -> AsyncIterator[TopicFacts]:
-        self._usage.management_calls += 1
-        async for number, facts in _numbered(self._admin.list_topics()):
-            if number % PAGE_ENTITIES == 0:
-                self._usage.management_calls += 1
-            yield facts
-
-    async def get_topic(self, path: str) -> TopicFacts | None:
-        self._usage.management_calls += 1
-        return await self._admin.get_topic(path)
-
-    async def create_topic(self, path: str) -> TopicFacts:
-        self._usage.management_calls += 1
-        return await self._admin.create_topic(path)
-
-    async def get_subscription(self, topic: str, name: str) -> QueueFacts | None:
-        self._usage.management_calls += 1
-        return await self._admin.get_subscription(topic, name)
-
-    async def create_subscription(self, topic: str, name: str, settings: QueueSettings) -> QueueFacts:
-        self._usage.management_calls += 1
-        return await self._admin.create_subscription(topic, name, settings)
-
-    async def close(self) -> None:
-        await self._admin.close()
+            yield item
 
 
 def calls_of_lists(listed: Iterable[Listed]) -> int:
@@ -190,13 +134,3 @@ def calls_of_lists(listed: Iterable[Listed]) -> int:
     of_lists = sum(-(-max(1, below[kind,]) // PAGE_ENTITIES) for kind in (EntityKind.QUEUE, EntityKind.TOPIC))
     of_topics = [number for (kind, *_), number in below.items() if kind is EntityKind.SUBSCRIPTION]
     return of_lists + topics - len(of_topics) + sum(-(-number // PAGE_ENTITIES) for number in of_topics)
-
-
-T = TypeVar("T")
-
-
-async def _numbered(items: AsyncIterator[T]) -> AsyncIterator[tuple[int, T]]:
-    number = 0
-    async for item in items:
-        number += 1
-        yield number, item

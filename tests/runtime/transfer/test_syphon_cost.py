@@ -5,7 +5,7 @@ import asyncio
 from sbpair.core.cost.model import Kind, Month, Workload, operations, polling_syphon
 from sbpair.core.events import Polled
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.inspection.usage import CountedAdmin, CountedMessaging, Usage
+from sbpair.runtime.inspection.usage import CountedMessaging, Usage, counted_admin
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
@@ -40,7 +40,7 @@ async def test_an_idle_day_of_a_syphon_is_what_the_estimate_counts() -> None:
             TransferRequest(queues, later_queues=True),
             secondary=CountedMessaging(secondary.messaging(), usage),
             primary=primary.messaging(),
-            admin=CountedAdmin(secondary.admin(), usage),
+            admin=counted_admin(secondary.admin(), usage),
             clock=clock,
             observer=RecordingObserver(),
             stop=stop,
@@ -63,7 +63,7 @@ async def test_the_namespace_itself_counts_no_more_than_that() -> None:
                     TransferRequest(on.queues, later_queues=True),
                     secondary=CountedMessaging(on.secondary, usage),
                     primary=on.primary,
-                    admin=CountedAdmin(on.admin, usage),
+                    admin=counted_admin(on.admin, usage),
                     clock=clock,
                     observer=on.observer,
                     stop=on.stop,
@@ -92,7 +92,7 @@ async def test_a_drain_lists_its_queues_once_before_and_once_after() -> None:
                 TransferRequest(on.queues),
                 secondary=CountedMessaging(on.secondary, usage),
                 primary=on.primary,
-                admin=CountedAdmin(on.admin, usage),
+                admin=counted_admin(on.admin, usage),
                 clock=SystemClock(),
                 observer=on.observer,
                 stop=on.stop,
