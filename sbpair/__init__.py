@@ -11,7 +11,7 @@ The rooms, and which way they may import (upper from lower, siblings in braces n
 folders carry the same words on every floor: transfer (drain, syphon), failover (clients, backlog, ping), replication
 (active/active), inspection (snapshot, audit, plan, status, doctor) and cost.
 
-    cli                 one file per command; context.py puts the parts together
+    cli                 commands of one kind in a file; context.py puts the parts together
     aio.py              the asynchronous drop-in client, and
     events.py           what the drop-in clients announce: public names, nothing else
     clients             drop-in azure-servicebus clients, synchronous and asynchronous

@@ -20,7 +20,7 @@ from sbpair.core.entities import (
     RuleFacts,
     TopicFacts,
 )
-from sbpair.core.errors import ServiceError
+from sbpair.core.errors import JournalError, ServiceError
 from sbpair.core.events import Event
 from sbpair.core.message import Disposition, Received
 from sbpair.core.pairing import Pair
@@ -304,6 +304,17 @@ class Entry:
     key: str
     document: Mapping[str, Any]
     version: str
+
+
+def checked_entry(journal: str, kind: Any, key: Any, document: Any, version: Any) -> Entry:
+    """The entry, if it is one.
+
+    Raises:
+        JournalError: the store holds something else under that key.
+    """
+    if not isinstance(document, dict) or not all(isinstance(text, str) for text in (kind, key, version)):
+        raise JournalError(f"An entry of the journal {journal} is not an sbpair entry: it cannot be read.")
+    return Entry(kind, key, document, version)
 
 
 class Journal(Protocol):

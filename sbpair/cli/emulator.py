@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +43,7 @@ from sbpair.settings.state import EMULATOR_STATE_FILE
 
 if TYPE_CHECKING:
     from sbpair.emulator import AliasConfig, Emulator, EmulatorThread, NamespaceConfig
-    from sbpair.emulator.control.client import FaultControl
+    from sbpair.emulator.control import FaultControl
     from sbpair.settings.state import EmulatorState
 
 DEFAULT_NAMESPACES = ("local-primary", "local-secondary")
@@ -299,9 +300,14 @@ def _as_premium(configs: "Sequence[NamespaceConfig]", seed: Mapping[str, Any]) -
     return [one if "tier" in seed.get(one.name, {}) else replace(one, tier=Tier.PREMIUM) for one in configs]
 
 
-def _compatibility() -> CommandResult:
-    from sbpair.emulator.compatibility import compatibility
+def compatibility() -> list[dict[str, Any]]:
+    """The clients that have been asked, unmodified, and how many of their scenarios passed; kept by the run itself."""
+    text = (resources.files("sbpair.emulator") / "compatibility.json").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = json.loads(text)
+    return rows
 
+
+def _compatibility() -> CommandResult:
     lists = ("failed", "not_applicable")
     tried = tuple(TriedClient(**row | {name: tuple(row[name]) for name in lists}) for row in compatibility())
     names = ("client", "version", "language", "passed", "scenarios", *lists, "tried_on")
@@ -541,7 +547,7 @@ def emulator_failover(
       sbpair emulator failover contoso
       sbpair emulator failover contoso -o json
     """
-    from sbpair.emulator.control.client import ControlError
+    from sbpair.emulator.control import ControlError
 
     name, *_ = _running().connection_string_files
     try:
@@ -648,7 +654,7 @@ def fault_add(
       sbpair emulator fault add local-primary dark
       sbpair emulator fault add local-primary throttle:entity=orders,for=30s,after=3
     """
-    from sbpair.emulator.control.client import ControlError
+    from sbpair.emulator.control import ControlError
 
     try:
         added = _fault(namespace, _control(namespace).add(spec))
@@ -675,7 +681,7 @@ def fault_clear(
       sbpair emulator fault clear local-primary
       sbpair emulator fault clear local-primary --id 3
     """
-    from sbpair.emulator.control.client import ControlError
+    from sbpair.emulator.control import ControlError
 
     control = _control(namespace)
     try:
@@ -690,7 +696,7 @@ def fault_clear(
 
 
 def _faults_of(name: str) -> list[Any]:
-    from sbpair.emulator.control.client import ControlError
+    from sbpair.emulator.control import ControlError
 
     try:
         return list(_control(name).list())
@@ -699,7 +705,7 @@ def _faults_of(name: str) -> list[Any]:
 
 
 def _control(name: str) -> "FaultControl":
-    from sbpair.emulator.control.client import ControlError, FaultControl
+    from sbpair.emulator.control import ControlError, FaultControl
 
     state = _running()
     if state.control is None:

@@ -9,7 +9,7 @@ A message comes in from the top and goes out the same way:
     sbpair.engine   the server's side of AMQP: ports, connections, sessions, links, tokens, faults, budgets, clocks
     endpoints       which node a link is attached to
     senders, receivers   a client's link onto an entity: what comes in, what is handed out
-    requests        one file for each request over a management link
+    requests        what is asked over a management link: messages, sessions, rules
     broker          intake, addresses, queues, topics and subscriptions; mailbox: what waits, is locked, scheduled
     filters         rules of subscriptions, by `sbpair.sqlfilter`
     laws            the book of the service's rules: sentence, source, evidence, and how each is kept
@@ -21,7 +21,6 @@ A message comes in from the top and goes out the same way:
     testing, pytest_plugin   for the tests of applications
     seed            entities and messages from a file
     control, window how a running emulator is asked from a shell and a browser
-    limitations, compatibility   what is not emulated; which clients were run against it
 
 The public names are imported when they are first used: the command line asks for this package long before it needs it.
 """

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from sbpair.emulator.control.port import ControlPort
+from sbpair.emulator.control_port import ControlPort
 from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.keys import StoredKeys, chosen_keys, random_keys
 from sbpair.emulator.namespace import Namespace

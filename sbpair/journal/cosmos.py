@@ -15,8 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from sbpair.core.errors import JournalConflictError, JournalError, JournalUnavailableError
-from sbpair.journal.entries import checked_entry
-from sbpair.ports import Entry
+from sbpair.ports import Entry, checked_entry
 
 CALL_SECONDS = 10.0
 PARTITION_PATH = "/pk"

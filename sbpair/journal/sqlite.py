@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 from sbpair.core.errors import JournalConflictError, JournalError, JournalUnavailableError
 from sbpair.files import make_private_file
-from sbpair.journal.entries import checked_entry
-from sbpair.ports import Entry
+from sbpair.ports import Entry, checked_entry
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from typer.main import get_command
 from sbpair.cli.app import app
 from sbpair.core.access import parse_connection_string
 from sbpair.core.outcome import Exit
-from sbpair.emulator.control.client import FaultControl
+from sbpair.emulator.control import FaultControl
 from tests.cli.exit_codes import TABLE, Cell, Mistake, Never, Proven, Run, Stopped
 from tests.cli.process import Ran, Sbpair
 from tests.cli.test_mistakes import MISTAKES

@@ -14,8 +14,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 import sbpair
+from sbpair.cli.emulator import compatibility
 from sbpair.emulator import EmbeddedNamespace, EmulatorError, EmulatorThread
-from sbpair.emulator.compatibility import compatibility
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError
 from sbpair.engine.clock import AdvancingClock

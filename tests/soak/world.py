@@ -16,7 +16,7 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of, parse_connection_string
 from sbpair.core.message import Received
 from sbpair.core.rewrite import compose, for_backlog
-from sbpair.emulator.control.client import FaultControl
+from sbpair.emulator.control import FaultControl
 from tests.cli.process import Sbpair
 
 START_SECONDS = 120.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.emulator import EmulatorThread
-from sbpair.emulator.control.client import ControlError, FaultControl
+from sbpair.emulator.control import ControlError, FaultControl
 from sbpair.engine.tls import TlsFiles
 
 
