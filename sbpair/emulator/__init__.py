@@ -20,7 +20,7 @@ A message comes in from the top and goes out the same way:
     server, thread  all namespaces of a process, on a loop or beside synchronous code
     testing, pytest_plugin   for the tests of applications
     seed            entities and messages from a file
-    control, window how a running emulator is asked from a shell and a browser
+    control, control_port, window   how a running emulator is asked from a shell and a browser
 
 The public names are imported when they are first used: the command line asks for this package long before it needs it.
 """
