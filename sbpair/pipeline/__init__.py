@@ -8,6 +8,7 @@ A backlog on its way: source or streaming read it, archive keeps it, analysis, r
     streaming   the same as a stream
     executors   how a Python worker gets at a namespace: the credential by name, never by value
     pacing      how fast the tasks of a machine may go at a throttled namespace: learnt together
+    task_log    a line of JSON for each task, in the log of its executor
     archive     manifests and files; archiving (units), taking (settling), compacting
     delta       an archive that is a Delta table as well
     analysis    what is in an archive: DuckDB in tasks, partial results merged

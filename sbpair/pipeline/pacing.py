@@ -51,7 +51,7 @@ class SharedPace(Pace):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._paused_until = 0.0
-        self._kept = tuple(vars(self))
+        self._kept = tuple(name for name in vars(self) if name != "pauses")
         self._path, self._is_held = path, False
         make_private_file(path)
 
@@ -92,6 +92,8 @@ class SharedPace(Pace):
         with self._held():
             if now >= self._paused_until:  # else what was under way when another task was refused
                 self._paused_until = now + super().refused(now)
+            else:
+                self.pauses += 1
             return self._paused_until - now
 
     def allowance(self, now: float) -> int | None:

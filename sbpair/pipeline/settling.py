@@ -23,6 +23,7 @@ from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, PairByName
 from sbpair.pipeline.rows import content_digest
 from sbpair.pipeline.runs import ledger_of
+from sbpair.pipeline.task_log import logged_task
 from sbpair.runtime.browse import pages
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger
@@ -103,7 +104,14 @@ class Completing:
             Connection.to(self.pair, "secondary") as connection,
             ledger_of(connection, self.ledger, self.pair.way(to_archive=True), self.run, "taken") as ledger,
         ):
-            return connection.run(Settling(self, connection, place, digests, ledger).carry_out())
+            dead_letter = str(place[1]).lower()
+            with logged_task(
+                "complete", connection.namespace, None, run=self.run, queue=place[0], dead_letter=dead_letter
+            ) as done:
+                settled = connection.run(Settling(self, connection, place, digests, ledger).carry_out())
+                done.messages = settled.completed
+                done.facts = {"gone": settled.gone, "left": sum(settled.left.values())}
+            return settled
 
 
 def _digests_in(archived: Archived) -> dict[int, bytes | None]:

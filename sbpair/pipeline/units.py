@@ -32,6 +32,7 @@ from sbpair.pipeline.paths import put_in_place
 from sbpair.pipeline.rows import message_row, to_batch
 from sbpair.pipeline.schemas import MESSAGE_COLUMNS, SCHEMA_VERSION, arrow_schema
 from sbpair.pipeline.spans import Span
+from sbpair.pipeline.task_log import logged_task, span_facts
 
 UNKNOWN_DATE = "unknown"
 ROW_GROUP_ROWS = 50_000
@@ -63,9 +64,12 @@ class Archiving:
         context = TaskContext.get()
         attempt = context.attemptNumber() if context is not None else 0
         files = UnitFiles(self.root, self.run, self.pair.name, span)
-        with marking_errors(), Connection.to(self.pair, self.side) as connection, files:
-            for page in connection.browse(span, pace_of(connection.namespace, self.budget_per_second)):
-                files.add([message_row(self.pair.name, one) for one in page if self._wants(one)])
+        with marking_errors(), Connection.to(self.pair, self.side) as connection:
+            pace = pace_of(connection.namespace, self.budget_per_second)
+            with logged_task("archive", connection.namespace, pace, run=self.run, **span_facts(span)) as done, files:
+                for page in connection.browse(span, pace):
+                    done.count(page)
+                    files.add([message_row(self.pair.name, one) for one in page if self._wants(one)])
         return ArchivedUnit(tuple(files.written), attempt)
 
     def _wants(self, received: Received) -> bool:

@@ -121,6 +121,17 @@ class Stage:
         return report
 
 
+def entity_options(stage: Stage, entity: str = "orders") -> dict[str, str]:
+    """Options of the data source `servicebus` for an entity of the primary."""
+    return {
+        "namespace": "shop-weu",
+        "host": "localhost",
+        "connectionStringFile": str(stage.folder / "shop-weu.key"),
+        "caFile": str(stage.emulator.ca_path),
+        "entity": entity,
+    }
+
+
 def backlog(queue: int) -> str:
     return f"shop-weu/x-servicebus-transfer/{queue}"
 

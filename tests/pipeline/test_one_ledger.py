@@ -34,8 +34,7 @@ from sbpair.operations.report import ReportRequest, report
 from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.source.datasource import BacklogDataSource, ServiceBusDataSource
 from sbpair.pipeline.spark.session import Session
-from tests.pipeline.stage import Stage, backlog
-from tests.pipeline.streaming.test_stream_writer import to_entity
+from tests.pipeline.stage import Stage, backlog, entity_options
 
 if TYPE_CHECKING:
     pass
@@ -126,7 +125,7 @@ class Job:
         """Rows of the queue, written by a job of a user's own."""
         stage, spark = self.world.stage, self.world.session.spark
         options = stage.options | {"ledger": str(self.ledger)}
-        target = options | {"to": QUEUE} if kind == "sbpair-backlog" else to_entity(stage, QUEUE)
+        target = options | {"to": QUEUE} if kind == "sbpair-backlog" else entity_options(stage, QUEUE)
         target |= {"ledger": str(self.ledger)}
         rows = {**stage.options, "queues": "0", "deadLetters": "both"}
         if not stream:

@@ -19,6 +19,7 @@ def test_what_one_learns_the_other_knows(tmp_path: Path) -> None:
     assert other.allowance(0.4) == 0, "a pause is one of all"
     assert other.seconds_until_some(0.4) >= pause - 0.1
     assert other.refused(0.4) == pause - 0.1, "and what was under way is not refused a second time"
+    assert (one.pauses, other.pauses) == (1, 1), "each counts its own"
     alone = Pace()
     alone.accepted(300, 0.2)
     alone.refused(0.3)

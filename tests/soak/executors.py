@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.benchmarks.processes import answer
 from tests.pipeline.cluster import QUICK, Cluster
 from tests.pipeline.processes import meanwhile
-from tests.pipeline.stage import QUEUES, Stage, backlog, messages, on_stage
+from tests.pipeline.stage import QUEUES, Stage, backlog, entity_options, messages, on_stage
 from tests.waiting import until
 
 MESSAGES_PER_QUEUE = 100
@@ -123,13 +123,7 @@ def main() -> int:
         for queue in range(QUEUES):
             stage.emulator.faults("shop-neu").add(f"expire-locks:entity={backlog(queue)},lock=3s")
         stage.emulator.faults("shop-neu").add("delay:rtt=40ms")
-        target = {
-            "namespace": "shop-weu",
-            "host": "localhost",
-            "connectionStringFile": f"{stage.folder}/shop-weu.key",
-            "caFile": str(stage.emulator.ca_path),
-            "entity": "orders",
-        }
+        target = entity_options(stage)
         script = stage.folder / "driver.py"
         script.write_text(DRIVER)
         cluster = Cluster(stage.folder / "cluster")

@@ -50,6 +50,8 @@ class Pace:
     """See the module. Times are seconds of one monotonic clock. `most_per_second`: what may be used at all."""
 
     def __init__(self, most_per_second: float | None = None) -> None:
+        self.pauses = 0
+        """How often it was refused."""
         self._most = most_per_second
         self._accepted: deque[tuple[float, int]] = deque()
         self._refusals = 0
@@ -87,6 +89,7 @@ class Pace:
     def refused(self, now: float) -> float:
         """It was too busy; the seconds to wait before the next try. Refusals of what was under way together are one:
         ask for no more than the first one's."""
+        self.pauses += 1
         self._refusals += 1
         pace, is_first = self.per_second(now), self._start is None
         is_again = not is_first and (self._refusals > 1 or now - self._start_at < SERIES_SECONDS)

@@ -24,6 +24,7 @@ from sbpair.pipeline.rows import rows_of, to_batch
 from sbpair.pipeline.schemas import arrow_schema, source_columns
 from sbpair.pipeline.source.options import EARLIEST, LATEST, MESSAGES_PER_PARTITION, Position, ReadOptions
 from sbpair.pipeline.spans import Span, occupied, pieces
+from sbpair.pipeline.task_log import logged_task, span_facts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,13 +131,16 @@ def batches_of(
     schema = arrow_schema(columns)
     with options.place.connect() as connection:
         rows: list[tuple[Any, ...]] = []
-        for page in connection.browse(span, pace_of(connection.namespace, options.most_per_second)):
-            rows += map(row_of, page)
-            if len(rows) >= BATCH_ROWS:
+        pace = pace_of(connection.namespace, options.most_per_second)
+        with logged_task("browse", connection.namespace, pace, **span_facts(span)) as done:
+            for page in connection.browse(span, pace):
+                done.count(page)
+                rows += map(row_of, page)
+                if len(rows) >= BATCH_ROWS:
+                    yield to_batch(rows, schema)
+                    rows = []
+            if rows:
                 yield to_batch(rows, schema)
-                rows = []
-        if rows:
-            yield to_batch(rows, schema)
 
 
 def refuse_topics(connection: Connection, sources: Sequence[tuple[str, bool]]) -> None:

@@ -66,6 +66,7 @@ from sbpair.core.rewrite import TtlMode, as_sent
 from sbpair.core.transfer.custody import REFUSED_OUTCOME
 from sbpair.core.transfer.ledger import Entry, Line, Way
 from sbpair.core.transfer.machine import Settlement
+from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.report import Tally as Counters
 from sbpair.core.transfer.state import Finish, Forward, Item, Key, Limits, Verdict, key_of
 from sbpair.core.transfer.verdict import Classifier
@@ -93,6 +94,7 @@ from sbpair.pipeline.runs import (
 )
 from sbpair.pipeline.source.new_messages import ROWS, BadRow, check_new_messages, new_messages
 from sbpair.pipeline.source.options import ENTITY_OPTIONS, known_options, namespace_in, truth
+from sbpair.pipeline.task_log import TaskDone, logged_task
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.restore import NOT_TO_BE_WAITED_FOR, send_stored
@@ -352,7 +354,9 @@ class ReplayWriter(DataSourceArrowWriter):
             with place.connect() as connection, ledger_of(connection, folder, place.way(), run, task) as ledger, unsent:
                 if folder is not None and whole_run:
                     refuse_folded(folder, run)
-                tally = self._send(connection, iterator, ledger, rows, unsent)
+                pace = pace_of(connection.namespace, self._limits().budget_per_second)
+                with logged_task("send", connection.namespace, pace, run=run, to=place.to or "") as done:
+                    tally = self._send(connection, iterator, ledger, rows, unsent, pace, done)
         tally.refused_files = [str(unsent.path)] if unsent.path is not None else []
         return ReplayMessage(tally, run)
 
@@ -363,10 +367,10 @@ class ReplayWriter(DataSourceArrowWriter):
         ledger: Ledger | None,
         rows: "_Rows",
         unsent: "_Unsent",
+        pace: Pace,
+        done: TaskDone,
     ) -> Tally:
-        limits = self._limits()
-        pace = pace_of(connection.namespace, limits.budget_per_second)
-        machine = Settlement(limits, undeliverable=REFUSED_OUTCOME, pace=pace)
+        machine = Settlement(self._limits(), undeliverable=REFUSED_OUTCOME, pace=pace)
         folder, run, place = self.options.ledger, self.options.run, self.options.place
         check = partial(check_run, folder, run) if folder is not None and run and self.options.only_run else None
         stored, stop = _Keeping(unsent), asyncio.Event()
@@ -400,6 +404,9 @@ class ReplayWriter(DataSourceArrowWriter):
         for line in rows.sent_before:
             tally.count(line)
         self._refuse(connection, rows.bad, ledger, unsent, tally)
+        done.messages = tally.outcomes.get("forwarded", 0)
+        done.size_bytes = machine.tally.numbers["forwarded_bytes"]
+        done.facts = {"refused": sum(tally.refusals.values()), "skipped": tally.skipped, "resent": tally.resent}
         return tally
 
     def _limits(self) -> Limits:

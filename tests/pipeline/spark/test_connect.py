@@ -13,7 +13,7 @@ import pytest
 
 from sbpair.pipeline.spark.java import find_java, launcher_home
 from sbpair.pipeline.spark.session import SparkUnavailableError, check_release
-from tests.pipeline.stage import Stage, backlog, messages
+from tests.pipeline.stage import Stage, backlog, entity_options, messages
 
 pytestmark = [
     pytest.mark.spark,
@@ -24,13 +24,7 @@ pytestmark = [
 def test_reads_and_writes_and_their_errors(stage: Stage, tmp_path: Path) -> None:
     stage.divert(messages(60, sessions=5))
     stage.divert(messages(40, prefix="q"), queue=1)
-    target = {
-        "namespace": "shop-weu",
-        "host": "localhost",
-        "connectionStringFile": str(tmp_path / "shop-weu.key"),
-        "caFile": str(stage.emulator.ca_path),
-        "entity": "orders",
-    }
+    target = entity_options(stage)
     java = str(launcher_home(find_java(), tmp_path / "java"))
     environ = os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": java}
     environ["PYTHONPATH"] = str(Path(__file__).parents[3])

@@ -22,7 +22,7 @@ from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.spark.session import Session
 from sbpair.pipeline.streaming.offsets import CLOCKS_DIFFER_MS, Offset
 from sbpair.pipeline.streaming.reader import QueueStreamReader
-from tests.pipeline.stage import Stage, backlog, messages
+from tests.pipeline.stage import Stage, backlog, entity_options, messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,17 +53,6 @@ def numbers(offset: Offset) -> Offset:
 def ids(reader: QueueStreamReader, start: Offset, end: Offset) -> list[str]:
     batches = (batch for one in reader.partitions(start, end) for batch in reader.read(one))
     return [one for batch in batches for one in batch.column("message_id").to_pylist()]
-
-
-def entity_options(stage: Stage, entity: str) -> dict[str, str]:
-    key_file = str(stage.folder / "shop-weu.key")
-    return {
-        "namespace": "shop-weu",
-        "host": "localhost",
-        "connectionStringFile": key_file,
-        "caFile": str(stage.emulator.ca_path),
-        "entity": entity,
-    }
 
 
 def test_batches_keep_to_the_limit_of_rows_and_no_queue_keeps_another_waiting(stage: Stage) -> None:

@@ -17,7 +17,7 @@ from sbpair.operations.restore import RestoreRequest, RestoreResult, restore
 from sbpair.pipeline.errors import error_in
 from sbpair.pipeline.source.writer import WriteOptions
 from sbpair.ports import Ends
-from tests.pipeline.stage import Stage, messages
+from tests.pipeline.stage import Stage, entity_options, messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,20 +67,11 @@ def test_a_stream_needs_a_ledger_and_a_destination_that_stores(tmp_path: Path) -
             WriteOptions.parse({"ledger": str(tmp_path)} | given, overwrite=False, stream=True)
 
 
-def to_entity(stage: Stage, entity: str = "orders") -> dict[str, str]:
-    return {
-        "namespace": "shop-weu",
-        "host": "localhost",
-        "connectionStringFile": str(stage.folder / "shop-weu.key"),
-        "caFile": str(stage.emulator.ca_path),
-        "entity": entity,
-    }
-
-
 def test_no_more_can_be_left_to_others_than_there_is(stage: Stage) -> None:
-    assert WriteOptions.parse(to_entity(stage) | {"reserve": "400"}, overwrite=False, of_backlog=False).budget == 600
+    options = entity_options(stage)
+    assert WriteOptions.parse(options | {"reserve": "400"}, overwrite=False, of_backlog=False).budget == 600
     with pytest.raises(UsageError, match="reserve is between 0 and 999, not 1000"):
-        WriteOptions.parse(to_entity(stage) | {"reserve": "1000"}, overwrite=False, of_backlog=False)
+        WriteOptions.parse(options | {"reserve": "1000"}, overwrite=False, of_backlog=False)
 
 
 NEW = "body string, message_id string, session_id string, ttl_ms int, properties map<string,int>"
@@ -90,7 +81,7 @@ NEW = "body string, message_id string, session_id string, ttl_ms int, properties
 def test_new_messages_of_any_frame_go_to_a_queue_each_once(spark: "SparkSession", stage: Stage) -> None:
     rows = [(f"body {n}", f"n-{n}", f"s-{n % 2}", 60_000 if n else None, {"number": n}) for n in range(20)]
     frame = spark.createDataFrame([*rows, rows[3]], NEW).coalesce(1)
-    options = to_entity(stage) | {"ledger": str(stage.ledger)}
+    options = entity_options(stage) | {"ledger": str(stage.ledger)}
     for partitions in (1, 3):  # the second one stands for a job that an operator or a scheduler repeats
         frame.repartition(partitions).write.format("servicebus").mode("append").options(**options).save()
     found = stage.at_home()
@@ -109,8 +100,8 @@ def test_new_messages_of_any_frame_go_to_a_queue_each_once(spark: "SparkSession"
 def test_what_was_read_goes_to_another_entity_with_its_bytes(spark: "SparkSession", stage: Stage) -> None:
     stage.emulator.namespace("shop-weu").create_queue("elsewhere", QueueDescription())
     stage.send("primary", "orders", messages(12, sessions=2))
-    stream = spark.readStream.format("servicebus").options(**to_entity(stage)).load()
-    options = to_entity(stage, "elsewhere") | {"ledger": str(stage.ledger)}
+    stream = spark.readStream.format("servicebus").options(**entity_options(stage)).load()
+    options = entity_options(stage, "elsewhere") | {"ledger": str(stage.ledger)}
     writer = stream.writeStream.format("servicebus").options(**options)
     query = writer.option("checkpointLocation", str(stage.folder / "checkpoint")).trigger(availableNow=True).start()
     try:
@@ -128,7 +119,7 @@ def test_a_bad_row_is_one_bad_row(spark: "SparkSession", stage: Stage) -> None:
     """Rows that cannot be sent hold up no other, are named and kept; a mended job sends them alone."""
     columns = "body string, message_id string"
     rows = [("x" * 300_000, "big"), ("no id", None), ("long", "l" * 129), *((f"{n}", f"n-{n}") for n in range(20))]
-    options = to_entity(stage) | {"ledger": str(stage.ledger)}
+    options = entity_options(stage) | {"ledger": str(stage.ledger)}
 
     def write(rows: list[tuple[str, str | None]], **more: str) -> None:
         frame = spark.createDataFrame(rows, columns).repartition(4)
@@ -157,7 +148,7 @@ def test_what_cannot_be_sent_is_taken_by_restore(spark: "SparkSession", stage: S
     stage.emulator.namespace("shop-weu").create_queue("sessions", sessions)
     rows = [("with", "a", "s"), ("without", "b", None)]
     frame = spark.createDataFrame(rows, "body string, message_id string, session_id string").coalesce(1)
-    options = to_entity(stage, "sessions") | {"ledger": str(stage.ledger), "failOnRefused": "false"}
+    options = entity_options(stage, "sessions") | {"ledger": str(stage.ledger), "failOnRefused": "false"}
     frame.write.format("servicebus").mode("append").options(**options).save()
     assert at_home(stage, "sessions") == ["a"]
     (file,) = (stage.ledger / "unsent").iterdir()
@@ -209,7 +200,7 @@ def test_columns_that_are_no_message_are_refused_before_anything_is_sent(
 ) -> None:
     frame = spark.createDataFrame([], columns)
     with pytest.raises(PySparkException, match=said):
-        frame.write.format("servicebus").mode("append").options(**to_entity(stage)).save()
+        frame.write.format("servicebus").mode("append").options(**entity_options(stage)).save()
 
 
 def test_a_write_to_an_entity_names_one_that_stores() -> None:
