@@ -283,6 +283,13 @@ def test_a_follower_that_is_interrupted_prints_both_ways_on(made: Entities) -> N
     assert "The way back is open" in said
 
 
+async def shorten_locks(made: Entities, path: str) -> None:
+    """Of an entity at the secondary: what a killed process holds is waited for."""
+    access = load(environ=made.runner.variables(), directory=made.runner.home).pair("local").secondary
+    async with open_topology(access) as topology:
+        await topology.update(path, {"lock_duration_seconds": 5.0})
+
+
 def test_what_was_held_for_a_subscription_is_handed_to_it_alone_though_the_first_run_is_killed(made: Entities) -> None:
     asyncio.run(make_topic(made))
     assert made.runner("entity", "delete", "local-primary:news/Subscriptions/all", "--yes").code == 0
@@ -294,6 +301,7 @@ def test_what_was_held_for_a_subscription_is_handed_to_it_alone_though_the_first
     words = shlex.split(line.partition("alone: sbpair ")[2])
     assert words[-1] == "--delete-empty"
     german, held = "news/Subscriptions/german", f"{HELD}/topics/news/german"
+    asyncio.run(shorten_locks(made, held))
     process = made.runner.begin(*words, "--rate", "20", "--yes", "-q")
     until(lambda: len(made.ids(german, Side.SECONDARY)) >= 10, process)
     process.kill()
