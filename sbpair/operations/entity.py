@@ -13,7 +13,14 @@ from pathlib import Path
 from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFacts
-from sbpair.core.errors import EntityExistsError, EntityNotFoundError, SbpairError, ServiceError, UsageError
+from sbpair.core.errors import (
+    EntityExistsError,
+    EntityNotFoundError,
+    InterruptedWorkError,
+    SbpairError,
+    ServiceError,
+    UsageError,
+)
 from sbpair.core.inspection.contents import FoundNamespace
 from sbpair.core.inspection.entity import (
     STATUS_MEANS,
@@ -386,9 +393,16 @@ def _changed(
 async def carry_out(
     ends: Ends, request: EntityChange, change: Changed, work: Callable[[], Awaitable[None]], stop: asyncio.Event | None
 ) -> Changed:
-    """Make the change, unless it is a dry run or nothing is to do, and write it into the operations log."""
+    """Make the change, unless it is a dry run or nothing is to do, and write it into the operations log. Once begun it
+    is finished, whatever `stop` says: half way nobody would know whether it was made.
+
+    Raises:
+        InterruptedWorkError: `stop` was set before.
+    """
     if request.dry_run or not change.changed:
         return change
+    if stop is not None and stop.is_set():
+        raise InterruptedWorkError("Stopped before the end. Nothing was changed.")
 
     async def logged() -> None:
         action = change.action.value
@@ -401,7 +415,7 @@ async def carry_out(
         log.changed(*what)
 
     with OperationsLog(request.log) as log:
-        await run_until(stop or asyncio.Event(), logged())
+        await logged()
     return change
 
 

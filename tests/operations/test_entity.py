@@ -1,15 +1,17 @@
 """Changes of single entities through the public calls, on an embedded namespace."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from sbpair.connect import open_ends
 from sbpair.core.entities import EntityKind, EntitySettings, EntityStatus, RuleFacts
-from sbpair.core.errors import EntityExistsError, EntityNotFoundError, UsageError
+from sbpair.core.errors import EntityExistsError, EntityNotFoundError, InterruptedWorkError, UsageError
 from sbpair.operations import (
     CreateEntityRequest,
     CreateRuleRequest,
@@ -26,7 +28,7 @@ from sbpair.operations import (
     set_status,
     show_entity,
 )
-from sbpair.ports import Ends
+from sbpair.ports import Ends, Topology
 from tests.operations.conftest import World, backlog_queue
 
 
@@ -109,3 +111,33 @@ async def test_what_holds_messages_or_is_counted_on_is_not_deleted(world: World,
         await delete_entity(ends, DeleteEntityRequest(path="News"))
     left = await list_entities(ends, ListEntitiesRequest("contoso/*"))
     assert [entity.path for entity in left.entities] == [backlog_queue(1), backlog_queue(2)]
+
+
+class _StopsWhenDeleted:
+    """A topology whose run is told to stop when the entity is gone and the answer is on its way."""
+
+    def __init__(self, topology: object, stop: asyncio.Event) -> None:
+        self._topology, self._stop = topology, stop
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._topology, name)
+
+    async def delete(self, path: str) -> None:
+        await self._topology.delete(path)  # type: ignore[attr-defined]
+        self._stop.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+async def test_a_change_that_is_stopped_is_made_and_logged_or_not_begun(
+    world: World, ends: Ends, tmp_path: Path
+) -> None:
+    stop, log = asyncio.Event(), tmp_path / "operations.jsonl"
+    stopping = replace(ends, topology=cast(Topology, _StopsWhenDeleted(ends.topology, stop)))
+    wanted = DeleteEntityRequest(path=backlog_queue(0), log=log)
+    assert (await delete_entity(stopping, wanted, stop=stop)).changed
+    assert json.loads(log.read_text())["result"] == "done"
+    with pytest.raises(InterruptedWorkError):
+        await delete_entity(ends, replace(wanted, path=backlog_queue(1)), stop=stop)
+    assert world.waiting(backlog_queue(1), "fabrikam") == 0
+    assert len(log.read_text().splitlines()) == 1
