@@ -383,6 +383,16 @@ def test_what_is_missing_or_contradicts_is_told_at_once(world: World) -> None:
         make(world.connection_string(), secondary="fabrikam.servicebus.windows.net")
 
 
+def test_a_sender_that_was_closed_asks_nobody(world: World) -> None:
+    with a_client(world) as client:
+        sender = client.get_queue_sender("orders")
+        sender.close()
+        world.dark()
+        with pytest.raises(ValueError, match="shutdown"):
+            sender.__enter__()
+        assert client.state().entities == ()
+
+
 def test_an_observer_that_breaks_or_sends_does_not_stop_anything(world: World) -> None:
     tried: list[Exception] = []
     senders: list[ServiceBusSender] = []

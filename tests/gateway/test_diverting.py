@@ -105,6 +105,9 @@ def test_a_message_that_cannot_be_diverted_is_refused(world: World, gateway: Run
         assert "x-ms-path" in str(caught.value)
         sender.send_messages(sdk.ServiceBusMessage("fine"))
     assert world.backlog() == ["fine"]
+    total = gateway.gateway.house.total
+    assert (total.refused, total.accepted, total.diverted) == (1, 1, 1)
+    wait_until(lambda: gateway.gateway.house.sending == 0)
 
 
 def test_neither_side_takes_it(world: World, gateway: Running) -> None:
@@ -129,6 +132,15 @@ def test_other_ways_to_fail(world: World, gateway: Running, fault: str) -> None:
         sender.send_messages(sdk.ServiceBusMessage("during"))
         world.emulator.faults("contoso").remove(number)
     assert "during" in world.backlog()
+
+
+def test_what_the_primary_refuses_for_want_of_time_is_not_offered_to_it_again(world: World, gateway: Running) -> None:
+    """It may have been stored; with no failover interval the backlog takes it at once."""
+    with client_of(gateway, retry_total=0) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(sdk.ServiceBusMessage("before"))
+        world.emulator.faults("contoso").add("fail:op=send,condition=com.microsoft:timeout,count=1")
+        sender.send_messages(sdk.ServiceBusMessage("during"))
+    assert (world.bodies("orders"), world.backlog()) == (["before"], ["during"])
 
 
 def test_nothing_fails_while_the_failover_interval_runs(world: World, tmp_path: Path) -> None:

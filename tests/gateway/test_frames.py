@@ -1,5 +1,7 @@
 """Frame by frame: a client and a primary that are written by hand, and what the gateway passes between them."""
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -21,9 +23,9 @@ from sbpair.amqp.performatives import (
     perform,
     read_performative,
 )
-from sbpair.amqp.sections import build
-from sbpair.amqp.types import Described, Uint, Ulong
-from sbpair.engine.auth import LISTEN, SEND, Claims, Rights
+from sbpair.amqp.sections import Section, build, read, scan
+from sbpair.amqp.types import Described, Int, Uint, Ulong
+from sbpair.engine.auth import LISTEN, SEND, Claims, Rights, make_sas_token
 from sbpair.engine.budgets import Memory
 from sbpair.gateway.door import DoorConnection
 from sbpair.gateway.passed import PassedLink
@@ -326,6 +328,31 @@ async def test_requests_of_a_client_with_both_rights_are_not_remembered() -> Non
     assert transfers(between.took()[1]) == [(0, request(SCHEDULE))]
     assert [one.parts for one in between.up.outstanding.values()] == [None]
     assert between.connection.remembered_bytes == 0
+    between.gone()
+
+
+@pytest.mark.parametrize(("status", "told"), [(202, 202), (400, 401), (401, 401), (404, 404), (500, 503)])
+async def test_the_client_hears_what_the_primary_says_of_its_token(status: int, told: int) -> None:
+    """That it is wrong, or that there is no such entity; anything else means that the primary is away."""
+    between, judging = Between(), list[asyncio.Future[None]]()
+    house: Any = between.connection.house
+    house.passes_tokens, house.spawn = True, lambda work: judging.append(asyncio.ensure_future(work))
+    between.wire._tokens_ready.set_result(None)
+    credit = perform(FLOW, [Uint(0), Uint(99), Uint(0), Uint(99), Uint(1), Uint(0), Uint(9)])
+    between.says(attach("$cbs"), attach("$cbs", handle=1, receiver=True), credit)
+    name = "sb://localhost/orders"
+    about = {"operation": "put-token", "type": "servicebus.windows.net:sastoken", "name": name}
+    token = make_sas_token(name, "app", "k" * 40, time.time() + 60)
+    between.says(message(0, build(properties=["1"], application_properties=about, value=token)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    ((_, asked),) = transfers(between.took()[1])
+    number = read(asked, scan(asked), Section.PROPERTIES)[0]
+    said = build(properties=[None] * 5 + [number], application_properties={"status-code": Int(status)})
+    between.wire.data_received(frame(perform(TRANSFER, [Uint(1), Uint(0), b"a", Uint(0), True, False]), said))
+    await judging[0]
+    ((_, answer),) = transfers(between.took()[0])
+    assert read(answer, scan(answer), Section.APPLICATION_PROPERTIES)["status-code"] == told
     between.gone()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.core.errors import ConfigurationError
-from sbpair.gateway.keys import parse_key, read_keys
+from sbpair.gateway.keys import Key, KeyRing, parse_key, read_keys
 
 
 @pytest.mark.parametrize("text", ["checkout", "checkout=fly", "=send"])
@@ -13,6 +13,16 @@ def test_a_key_that_is_none_says_where_keys_are_explained_and_not_how_to_check_a
     with pytest.raises(ConfigurationError) as refused:
         parse_key(text, {})
     assert refused.value.hint == "How keys are written: sbpair help gateway"
+
+
+def test_a_key_is_for_its_entities_and_what_is_below_them_in_whatever_case() -> None:
+    key = Key("app", "k" * 40, frozenset({"Send"}), ("Orders*",), pairs=("Embedded",))
+    assert key.is_for("orders-1/$management")
+    assert key.is_for("/ORDERS/Subscriptions/a")
+    assert not key.is_for("invoices")
+    assert not key.is_for("")
+    assert KeyRing((key,)).signers("orders", "EMBEDDED")
+    assert not KeyRing((key,)).signers("orders", "other")
 
 
 def test_so_does_a_file_of_none(tmp_path: Path) -> None:

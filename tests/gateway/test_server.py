@@ -12,9 +12,9 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.failover.machine import State
-from sbpair.core.pairing import Pair
+from sbpair.core.pairing import Condition, Pair
 from sbpair.gateway.keys import Key
-from tests.clients.conftest import World, wait_until
+from tests.clients.conftest import World, backlog_queue, wait_until
 from tests.gateway.conftest import KEYS, Running, gateway_of
 from tests.gateway.test_diverting import state_of
 from tests.gateway.test_passing import client_of
@@ -101,6 +101,27 @@ def test_pairs_change_and_links_stay(world: World, gateway: Running) -> None:
     wait_until(lambda: before.closing)
     assert gateway.gateway.house.total.accepted == 1
     assert world.backlog() == ["diverted by the old"]
+
+
+def test_a_healthy_primary_is_no_trouble_and_its_outage_without_backlog_queues_is(
+    world: World, gateway: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = gateway.gateway.house
+    for index in range(3):
+        world.emulator.namespace("fabrikam").delete_queue(backlog_queue(index))
+    send(client_of(gateway), "passed")
+    asyncio.run_coroutine_threadsafe(house.pairing.verify(["orders"]), gateway.loop).result()
+    assert gateway.call(house.pairing.state).primary is Condition.OPEN
+    assert gateway.call(house.troubles) == []
+    gateway.call(lambda: house.pairing.force_failover("orders"))
+    assert gateway.call(house.troubles)[-1] == "contoso accepts no messages."
+
+    async def fails() -> None:
+        raise RuntimeError("of a link")
+
+    gateway.call(lambda: house.spawn(fails()))
+    wait_until(lambda: "of a link" in caplog.text)
+    assert house.sending == 0
 
 
 def test_two_gateways_of_one_pair(world: World, gateway: Running, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import azure.servicebus as sdk
 import pytest
+from azure.servicebus.exceptions import ServiceBusError
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -58,6 +59,17 @@ def test_a_send_joins_the_trace_of_its_message(
     assert took(first) < 60
     (queue,) = (q for q in world.backlog_by_queue() if "two" in q)
     assert queue
+
+
+def test_a_refusal_is_told_with_its_reason(world: World, gateway: Running, spans: InMemorySpanExporter) -> None:
+    world.dark()
+    refused = sdk.ServiceBusMessage("x", application_properties={"x-ms-path": "elsewhere"})
+    with client_of(gateway, retry_total=0) as client, pytest.raises(ServiceBusError):
+        client.get_queue_sender("orders").send_messages(refused)
+    (span,) = spans.get_finished_spans()
+    assert span.attributes is not None
+    assert (span.attributes["sbpair.outcome"], span.attributes["error.type"]) == ("refused", "usage")
+    assert span.status.status_code is trace.StatusCode.ERROR
 
 
 def took(span: ReadableSpan) -> float:

@@ -20,6 +20,7 @@ from sbpair.amqp.performatives import (
     DETACH,
     DISCHARGE,
     DISPOSITION,
+    FLOW,
     REJECTED,
     SOURCE,
     TRANSACTIONAL_STATE,
@@ -30,7 +31,7 @@ from sbpair.amqp.performatives import (
     read_performative,
 )
 from sbpair.amqp.sections import build
-from sbpair.amqp.types import Array, Described, Long, Uint, Ulong
+from sbpair.amqp.types import Array, Described, Long, Symbol, Timestamp, Uint, Ulong
 from sbpair.engine.link import DECLARE_SECONDS
 from sbpair.gateway.door import DoorConnection
 from sbpair.gateway.keys import Key
@@ -38,6 +39,8 @@ from sbpair.gateway.served import MAX_TRANSACTION_MESSAGES
 from tests.clients.conftest import World, wait_until
 from tests.gateway.conftest import KEYS, Running
 from tests.gateway.test_hostile import AMQP, SASL, attach, frame, opened
+
+LATER = Timestamp(int((time.time() + 3600) * 1000))
 
 
 class Conversation:
@@ -207,6 +210,21 @@ def test_a_request_of_a_client_that_only_listens_stays_in_its_transaction(
             assert world.bodies("orders") == ["work"]
             assert talk.discharge(number, fail=fail) == ACCEPTED
         assert world.bodies("orders") == (["work"] if fail else [])
+
+
+def test_both_links_of_requests_meet_in_whatever_case(world: World, gateway: Running) -> None:
+    fail_over(world, gateway, "orders")
+    with talking(gateway, "Orders/$Management") as talk:
+        talk.send(attach("orders/$management", handle=3, receiver=True))
+        talk.until(ATTACH)
+        talk.send(perform(FLOW, [Uint(0), Uint(99), Uint(0), Uint(99), Uint(3), Uint(0), Uint(9)]))
+        entry = {"message": build(message_annotations={Symbol("x-opt-scheduled-enqueue-time"): LATER}, data=[b"later"])}
+        talk.send(
+            perform(TRANSFER, [Uint(0), Uint(0), b"t", Uint(0), True, False]),
+            request("schedule-message", {"messages": [entry]}),
+        )
+        assert talk.until(TRANSFER)[0] == 3
+    assert world.backlog() == ["later"]
 
 
 @pytest.mark.parametrize(
