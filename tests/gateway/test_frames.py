@@ -25,9 +25,11 @@ from sbpair.amqp.performatives import (
 )
 from sbpair.amqp.sections import Section, build, read, scan
 from sbpair.amqp.types import Described, Int, Uint, Ulong
+from sbpair.engine import budgets
 from sbpair.engine.auth import LISTEN, SEND, Claims, Rights, make_sas_token
 from sbpair.engine.budgets import Memory
-from sbpair.gateway.door import DoorConnection
+from sbpair.engine.errors import rejected
+from sbpair.gateway.door import _WINDOW_TRANSFERS, DoorConnection
 from sbpair.gateway.passed import PassedLink
 from sbpair.gateway.primary import PrimaryWire
 from sbpair.gateway.upward import REMEMBERED_BYTES, WAITING_BYTES
@@ -39,6 +41,13 @@ Frames = list[tuple[int, list[Any], bytes]]
 PEEK, SCHEDULE = "com.microsoft:peek-message", "com.microsoft:schedule-message"
 LONG_TRANSFER = b"\x00\x80" + TRANSFER.to_bytes(8)
 """The descriptor of a transfer as nobody spells it, though everybody may."""
+
+
+@pytest.fixture(autouse=True)
+def undivided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client says is read at once, however slow the machine is."""
+    for name in ("SLICE_SECONDS", "SLICE_BEFORE_TOKEN_SECONDS"):
+        monkeypatch.setattr(budgets, name, 3600.0)
 
 
 class Kept:
@@ -362,4 +371,65 @@ async def test_the_primarys_end_of_the_session_is_answered_and_its_links_end() -
     between.hears(perform(END, []))
     client, primary = between.took()
     assert ([code for code, _, _ in client], [code for code, _, _ in primary]) == ([DETACH], [END])
+    between.gone()
+
+
+def codes(frames: Frames) -> list[int]:
+    return [code for code, _, _ in frames]
+
+
+async def test_a_detach_passes_once_each_way_whoever_begins() -> None:
+    between = Between()
+    for handle in (0, 1, 2):
+        between.link(handle, "orders", receives=handle == 1)
+    between.link(3, "orders", answered=False)
+    between.says(perform(DETACH, [Uint(0), True]))
+    assert list(map(codes, between.took())) == [[], [DETACH]]
+    between.hears(perform(DETACH, [Uint(10), True]))
+    assert list(map(codes, between.took())) == [[DETACH], []]
+    between.hears(perform(DETACH, [Uint(11), True]))
+    assert list(map(codes, between.took())) == [[DETACH], [DETACH]]
+    between.says(perform(DETACH, [Uint(1), True]))
+    assert between.took() == ([], [])
+    between.says(perform(DETACH, [Uint(3), True]))  # the primary has not answered its attach
+    assert list(map(codes, between.took())) == [[ATTACH, DETACH], [DETACH]]
+    between.says(message(0, handle=2))
+    assert transfers(between.took()[1]) == [(0, b"x")]
+    between.gone()
+
+
+async def test_a_refusal_of_the_primary_is_the_clients_as_it_came() -> None:
+    between = Between()
+    between.link(0, "orders")
+    between.says(message(4))
+    refusal = rejected("amqp:not-allowed", "no")
+    between.hears(perform(DISPOSITION, [True, Uint(0), None, True, refusal]))
+    ((_, fields, _),) = between.took()[0]
+    assert (fields[1], fields[4]) == (4, refusal)
+    between.gone()
+
+
+async def test_a_transfer_longer_than_the_primary_takes_goes_as_several() -> None:
+    between = Between()
+    between.link(0, "orders")
+    between.wire.max_frame_bytes = 512
+    payload = bytes(range(250)) * 5
+    between.says(message(0, payload), message(1))
+    primary = between.took()[1]
+    mores = [bool(fields[5]) for _, fields, _ in primary]
+    assert mores == [True] * (len(mores) - 2) + [False, False]
+    assert len(mores) > 3
+    assert b"".join(part for _, _, part in primary) == payload + b"x"
+    assert between.up.numbers(0)[2] == len(mores)
+    between.gone()
+
+
+async def test_the_primary_gets_a_new_window_in_time_and_not_for_each_message() -> None:
+    between = Between()
+    between.link(0, "orders", receives=True)
+    for number in range(_WINDOW_TRANSFERS):
+        assert FLOW not in codes(between.took()[1])
+        between.hears(perform(TRANSFER, [Uint(10), Uint(number), b"t", Uint(0), True, False]) + b"x")
+    ((code, fields, _),) = between.took()[1]
+    assert (code, fields[0]) == (FLOW, _WINDOW_TRANSFERS)
     between.gone()

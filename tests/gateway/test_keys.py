@@ -16,9 +16,10 @@ def test_a_key_that_is_none_says_where_keys_are_explained_and_not_how_to_check_a
 
 
 def test_a_key_is_for_its_entities_and_what_is_below_them_in_whatever_case() -> None:
-    key = Key("app", "k" * 40, frozenset({"Send"}), ("Orders*",), pairs=("Embedded",))
+    key = Key("app", "k" * 40, frozenset({"Send"}), ("Orders*", "bills"), pairs=("Embedded",))
     assert key.is_for("orders-1/$management")
     assert key.is_for("/ORDERS/Subscriptions/a")
+    assert key.is_for("Bills")
     assert not key.is_for("invoices")
     assert not key.is_for("")
     assert KeyRing((key,)).signers("orders", "EMBEDDED")

@@ -107,6 +107,7 @@ def test_a_healthy_primary_is_no_trouble_and_its_outage_without_backlog_queues_i
     world: World, gateway: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     house = gateway.gateway.house
+    assert gateway.gateway.connection_string("app", pair="embedded") == gateway.gateway.connection_string("app")
     for index in range(3):
         world.emulator.namespace("fabrikam").delete_queue(backlog_queue(index))
     send(client_of(gateway), "passed")

@@ -154,6 +154,17 @@ def test_what_cannot_be_kept_is_refused(world: World, gateway: Running) -> None:
     assert world.backlog() == []
 
 
+def test_a_transaction_has_one_target_in_whatever_case(world: World, gateway: Running) -> None:
+    fail_over(world, gateway, "orders")
+    with talking(gateway, "orders", "Orders", "orders") as talk:
+        number = talk.declare()
+        assert [talk.within(number, body, handle=handle) for handle, body in ((0, "a"), (2, "b"), (4, "c"))] == [
+            ACCEPTED
+        ] * 3
+        assert talk.discharge(number) == ACCEPTED
+    assert sorted(world.backlog()) == ["a", "b", "c"]
+
+
 def test_a_transaction_has_as_many_messages_as_with_the_service(world: World, gateway: Running) -> None:
     fail_over(world, gateway, "orders")
     with talking(gateway, "orders") as talk:
