@@ -21,6 +21,15 @@ def test_every_right_is_there_and_nothing_is_sent(world: World) -> None:
     assert found.summary().endswith(" ok.")
 
 
+def test_what_is_not_there_is_made_by_the_command_of_its_side(world: World) -> None:
+    for name, path in (("contoso", "orders"), ("fabrikam", backlog_queue(0))):
+        world.emulator.namespace(name).delete_queue(path)
+    found = sbpair.run(doctor, replace(world.pair, entities=("orders",)), DoctorRequest())
+    steps = {row.subject: row.next_step for row in found.checks if row.detail == "it does not exist"}
+    assert steps.pop(f"secondary {backlog_queue(0)}") == "sbpair provision embedded"
+    assert steps and all(step.endswith("create it: sbpair entity create orders") for step in steps.values())
+
+
 def test_for_an_application_only_links_are_tried(world: World) -> None:
     pair = replace(world.pair, entities=("orders",))
     found = sbpair.run(doctor, pair, DoctorRequest(for_application=True))

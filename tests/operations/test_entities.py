@@ -36,7 +36,7 @@ from sbpair.operations import (
     resubmit,
 )
 from sbpair.operations.report import ReportRequest, report
-from tests.fakes import RecordingObserver
+from tests.fakes import FakeClock, FakeNamespace, RecordingObserver
 from tests.operations.conftest import World
 
 
@@ -228,6 +228,17 @@ async def test_an_edit_that_changes_nothing_or_finds_nothing_is_refused(world: W
     with pytest.raises(UsageError, match="No message with the number 999 lies in orders on contoso"):
         await find_message(ends, replace(request, number=999))
     assert world.waiting("orders") == 1
+
+
+async def test_what_cannot_be_read_cannot_be_edited(ends: Ends) -> None:
+    namespace = FakeNamespace("contoso", FakeClock())
+    namespace.add_queue("orders")
+    namespace.put("orders", compose(body="x", message_id="m0"))
+    ((number, stored),) = namespace.queue("orders").messages.items()
+    stored.payload = b"\x00Ss\xc0\x03\x01\xff\xff\x00Su\xa0\x01x"  # properties that nobody can read
+    with pytest.raises(SbpairError, match=r"cannot be parsed.* the message is as it was") as refused:
+        await find_message(replace(ends, source=namespace.messaging()), EditRequest("orders", number))
+    assert (type(refused.value), refused.value.hint) == (SbpairError, "`sbpair move` sends it as it is.")
 
 
 def test_code_that_is_not_asynchronous_moves_by_the_same_call(world: World) -> None:

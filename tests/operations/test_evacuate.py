@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.connect import open_ends
+from sbpair.core.entities import EntityKind, EntitySettings, RuleFacts
 from sbpair.core.errors import InterruptedWorkError, StalePlanError, UsageError
 from sbpair.core.events import EntityCreated, Event, Forwarded
 from sbpair.core.inspection.evacuation import Action
@@ -54,6 +55,20 @@ async def test_everything_goes_and_the_source_is_proven_empty(
         ("evacuate", "orders"),
     ]
     assert "contoso is empty: every queue, topic and subscription was counted and browsed." in done.closing("")
+
+
+async def test_subscriptions_have_the_rules_there_that_they_have_here(
+    world: World, ends: Ends, request_: EvacuateRequest
+) -> None:
+    assert ends.topology is not None and ends.target_topology is not None
+    await ends.topology.create(EntityKind.TOPIC, "news", EntitySettings())
+    for name in ("all", "german"):
+        await ends.topology.create(EntityKind.SUBSCRIPTION, f"news/Subscriptions/{name}", EntitySettings())
+    await ends.topology.create_rule("news/Subscriptions/german", RuleFacts("de", "country = 'DE'"))
+    await ends.topology.delete_rule("news/Subscriptions/german", "$Default")
+    assert (await evacuate(ends, request_)).source_empty
+    there = [await ends.target_topology.entity(f"news/Subscriptions/{name}") for name in ("all", "german")]
+    assert [[rule.name for rule in one.rules] for one in there if one is not None] == [["$Default"], ["de"]]
 
 
 async def test_what_is_left_out_is_said_and_stays(world: World, ends: Ends, request_: EvacuateRequest) -> None:

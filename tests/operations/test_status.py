@@ -2,15 +2,19 @@
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
 import sbpair
 from sbpair.core.backlog import Verdict
-from sbpair.core.errors import InterruptedWorkError
+from sbpair.core.entities import NamespaceFacts
+from sbpair.core.errors import ConnectionLostError, InterruptedWorkError
+from sbpair.core.inspection.status import UNREACHABLE
 from sbpair.core.outcome import Exit, Severity
 from sbpair.operations import StatusRequest, status, watch_status
-from sbpair.ports import Sides
+from sbpair.ports import NamespaceAdmin, Sides
 from tests.operations.conftest import World
 
 ONCE = StatusRequest(interval_seconds=0)
@@ -37,6 +41,26 @@ async def test_what_cannot_be_read_is_in_the_result(world: World, sides: Sides) 
     assert not found.primary.answers
     assert found.exit() is not Exit.OK
     assert any(note.startswith("Primary contoso") for note in found.notes())
+
+
+class _Silent:
+    """Management of a namespace that does not answer."""
+
+    asked = 0
+
+    async def namespace(self) -> NamespaceFacts:
+        self.asked += 1
+        raise ConnectionLostError("There is no answer.")
+
+
+async def test_a_side_that_did_not_answer_is_not_asked_again_for_the_second_sample(sides: Sides) -> None:
+    silent = _Silent()
+    of_silent = replace(sides, primary_admin=cast(NamespaceAdmin, silent))
+    found = await status(of_silent, StatusRequest(interval_seconds=0.01))
+    assert (found.primary.state, silent.asked) == (UNREACHABLE, 1)
+    async with aclosing(watch_status(of_silent, StatusRequest(interval_seconds=0.01))) as watched:
+        for asked in (2, 3):
+            assert ((await anext(watched)).primary.state, silent.asked) == (UNREACHABLE, asked)
 
 
 async def test_watching_goes_on_until_it_is_stopped(world: World, sides: Sides) -> None:
