@@ -28,7 +28,7 @@ from sbpair.amqp.types import Described, Int, Uint, Ulong
 from sbpair.engine import budgets
 from sbpair.engine.auth import LISTEN, SEND, Claims, Rights, make_sas_token
 from sbpair.engine.budgets import Memory
-from sbpair.engine.errors import rejected
+from sbpair.engine.errors import error, rejected
 from sbpair.gateway.door import _WINDOW_TRANSFERS, DoorConnection
 from sbpair.gateway.passed import PassedLink
 from sbpair.gateway.primary import PrimaryWire
@@ -395,6 +395,23 @@ async def test_a_detach_passes_once_each_way_whoever_begins() -> None:
     assert list(map(codes, between.took())) == [[ATTACH, DETACH], [DETACH]]
     between.says(message(0, handle=2))
     assert transfers(between.took()[1]) == [(0, b"x")]
+    between.gone()
+
+
+async def test_a_link_that_the_primary_refuses_is_answered_and_then_detached_with_its_reason() -> None:
+    """AMQP 1.0, 2.6.3: the answer to the attach comes first, without a terminus."""
+    between, work = Between(), list[asyncio.Future[None]]()
+    house: Any = between.connection.house
+    house.spawn = lambda one: work.append(asyncio.ensure_future(one))
+    between.link(0, "orders", answered=False)
+    reason = error("amqp:not-found", "no such queue")
+    source = Described(Ulong(SOURCE), ["orders"])
+    between.hears(perform(ATTACH, ["link0", Uint(10), True, None, None, source, None]))
+    between.hears(perform(DETACH, [Uint(10), True, reason]))
+    await work[0]
+    client, primary = between.took()
+    assert (codes(client), codes(primary)) == ([ATTACH, DETACH], [DETACH])
+    assert (client[0][1][6], client[1][1][2]) == (None, reason)
     between.gone()
 
 

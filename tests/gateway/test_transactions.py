@@ -1,5 +1,6 @@
 """Transactions: with the primary they pass; without it those that only send are kept until their commit."""
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
@@ -224,7 +225,8 @@ def test_a_request_of_a_client_that_only_listens_stays_in_its_transaction(
 
 
 def test_both_links_of_requests_meet_in_whatever_case(world: World, gateway: Running) -> None:
-    fail_over(world, gateway, "orders")
+    """And are served here although the primary would answer: it was failed over by hand."""
+    gateway.call(lambda: gateway.gateway.house.pairing.force_failover("orders"))
     with talking(gateway, "Orders/$Management") as talk:
         talk.send(attach("orders/$management", handle=3, receiver=True))
         talk.until(ATTACH)
@@ -275,3 +277,16 @@ def test_a_message_in_an_unusual_spelling_is_diverted_when_the_primary_goes(worl
         world.dark()
         assert code_of(Fields(talk.until(DISPOSITION)).get(4).descriptor) == ACCEPTED
     assert world.backlog() == ["diverted"]
+
+
+def test_a_gateway_that_stops_waits_for_what_is_unsettled_and_counts_what_is_left(
+    world: World, gateway: Running
+) -> None:
+    with talking(gateway, "orders") as talk:
+        world.emulator.faults("contoso").add("silent")
+        talk.send(perform(TRANSFER, [Uint(0), Uint(0), b"t", Uint(0), False, False]), build(data=[b"x"]))
+        (connection,) = gateway.call(lambda: gateway.gateway.port.connections)
+        assert isinstance(connection, DoorConnection)
+        wait_until(lambda: not gateway.call(lambda: connection.is_settled))
+        stopping = asyncio.run_coroutine_threadsafe(gateway.gateway.drain(0.5), gateway.loop)
+        assert stopping.result() == 1
