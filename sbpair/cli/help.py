@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from sbpair.cli.options import COMPLETION_VARIABLE, Options, command
+from sbpair.cli.options import Options, command
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import quoted
@@ -440,34 +440,3 @@ def _unknown(words: Sequence[str], known: Sequence[str]) -> UsageError:
     near = difflib.get_close_matches(words[-1], known, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"There is: {', '.join(known) or 'nothing below that command'}."
     return UsageError(f"{quoted(' '.join(words))} is neither a topic nor a command.", hint=hint)
-
-
-# `sbpair completion SHELL`: print the completion script; nobody's start-up file is edited.
-
-
-class Shell(StrEnum):
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-    POWERSHELL = "powershell"
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    shell: Shell
-    script: str
-
-
-@command(output="cli.help:Script")
-def completion(options: Options, shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> CommandResult:
-    """Print the completion script of a shell.
-
-    \b
-    Examples:
-      sbpair completion bash > ~/.local/share/bash-completion/completions/sbpair
-      sbpair completion zsh > ~/.zfunc/_sbpair
-    """
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
-
-    script = get_completion_script(prog_name="sbpair", complete_var=COMPLETION_VARIABLE, shell=shell.value)
-    return CommandResult(Script(shell, script), text=script + "\n")
