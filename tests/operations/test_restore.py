@@ -23,6 +23,7 @@ from sbpair.core.redact import json_text
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.serialization import to_plain
 from sbpair.core.transfer.filters import EVERYTHING
+from sbpair.core.transfer.ledger import RUN_BEGAN, SENDING
 from sbpair.core.transfer.peeked import Messages
 from sbpair.core.transfer.restored import UNSENDABLE
 from sbpair.operations import DrainRequest, PeekRequest, PurgeRequest, RestoreRequest, Sides, peek, purge, restore
@@ -70,6 +71,20 @@ async def test_what_the_ledger_has_is_not_sent_again(world: World, sides: Sides,
     rest = await restore(sides, request)
     assert (rest.restored.sent, rest.restored.already_sent) == ({"orders": 3}, 2)
     assert rest.closing == "3 of 5 messages sent to the primary; 2 left out, because a ledger has them."
+
+
+async def test_after_a_kill_what_lies_at_its_destination_is_recorded_and_not_sent_again(
+    world: World, sides: Sides, tmp_path: Path
+) -> None:
+    await archived(world, sides, tmp_path / "files", "orders", 5)
+    request = RestoreRequest((tmp_path / "files",), ledger=tmp_path / "restored.jsonl")
+    assert request.ledger is not None
+    await restore(sides, request)
+    lines = request.ledger.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["outcome"] in (RUN_BEGAN, SENDING)]  # killed before the rest
+    request.ledger.write_bytes(b"".join(kept))
+    done = await restore(sides, request)
+    assert (done.restored.sent, done.restored.already_sent, world.waiting("orders")) == ({}, 5, 5)
 
 
 async def test_messages_for_other_entities_than_those_allowed_are_left(
