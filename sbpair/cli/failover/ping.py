@@ -1,6 +1,7 @@
 """`sbpair ping`: does each side answer, how fast, and with which credential and right."""
 
 import logging
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
@@ -98,12 +99,17 @@ def ping(
         total_seconds=timeout_seconds if until_ok and options.timeout else None,
         dry_run=options.dry_run,
     )
-    sends_to = [place for place, by in targets(chosen, request).items() if by is By.MESSAGE]
+    asked = targets(chosen, request)
+    sends_to = [place for place, by in asked.items() if by is By.MESSAGE]
     places = ", ".join(f"{path} on {side_named(chosen, side)}" for side, path in sends_to)
     if message and not options.dry_run:
         go_ahead(options, f"Send ping messages to {places}", state="Nothing was sent.")
 
     result = _result(chosen, call(options, chosen, operations.ping, request, observer=_Teller()))
+    if side is not SideChoice.SECONDARY and not entity and all(place[0] is Side.SECONDARY for place in asked):
+        missing = f"{side_named(chosen, Side.PRIMARY)} was not asked, as the pair names no entity of it."
+        note = f"{missing} Whether it answers: sbpair doctor {shlex.quote(chosen.name)}"
+        result = replace(result, notes=(*result.notes, note), closing=True)
     return _as_dry_run(result, places, count) if options.dry_run else result
 
 

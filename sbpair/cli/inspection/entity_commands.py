@@ -276,10 +276,12 @@ def list_entities(
     )
     entities = found.entities
     holding = sum(bool(entity.active + entity.dead_letter + entity.scheduled + entity.transfer) for entity in entities)
+    such = f" with a path like {quoted(pattern)}" if pattern != "*" else ""
     return CommandResult(
         found,
         (table_of(Listed, entities, show=LISTED_COLUMNS),),
-        summary=f"{counted(len(entities), 'entity', 'entities')} on {found.namespace}, {holding} with messages.",
+        summary=f"{counted(len(entities), 'entity', 'entities')}{such} on {found.namespace}, {holding} with messages.",
+        closing=not entities,
         metrics=tuple(
             metric
             for entity in entities

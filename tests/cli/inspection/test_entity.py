@@ -64,7 +64,8 @@ def test_a_queue_is_created_with_every_setting_shown_disabled_and_deleted(local:
     assert (refused.code, "Set it to Active" in refused.stderr) == (2, True), refused.stderr
     assert local("entity", "set-status", queue, "Active", "--yes").code == 0
     assert local("entity", "delete", queue, "--yes").code == 0
-    assert local("entity", "list", queue, "-o", "json").data["entities"] == []
+    none = local("entity", "list", queue, "-o", "json")
+    assert (none.data["entities"], f"0 entities with a path like '{queue}' on" in none.stderr) == ([], True), none
     actions = [line["action"] for line in local.operations if line.get("entity") == queue]
     assert actions == ["create", "set-status", "set-status", "delete"]
 

@@ -183,6 +183,14 @@ def test_ping_measures_every_backlog_queue_and_says_which_credential_it_used(bac
         assert 0 < row["min_ms"] <= row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"] <= row["max_ms"]
 
 
+def test_ping_says_if_it_could_not_ask_the_primary(backlog: Sbpair) -> None:
+    backlog.make_queue("asked")
+    said = "was not asked, as the pair names no entity of it. Whether it answers: sbpair doctor local"
+    for words, missing in ((), True), (("asked",), False), (("--side", "secondary"), False):
+        ran = backlog("ping", "local", *words, "-c", "1")
+        assert (ran.code, f"local-primary {said}" in ran.stderr) == (0, missing), ran
+
+
 def test_ping_leaves_nothing_behind(backlog: Sbpair) -> None:
     path = QUEUE.format(5)
     assert backlog("ping", "local", path, "--side", "secondary", "-c", "2", "--interval", "0").code == 0
