@@ -51,7 +51,8 @@ dark. The session waits for it for ever by default (`gap_seconds` None) and says
 come under its number: if its MessageId is finished, because it was sent twice and the brokers dropped the second one,
 the gap is closed. With `gap_seconds` the predecessor is given up so long after it was first missed: its numbers become
 `passed`, the session goes on, and a copy that turns up later is dead-lettered, not run out of order. A number in doubt
-that was not named by its successor is passed at once: its sender was told that it failed.
+that was not named by its successor is passed at once: its sender was told that it failed. After the retention nobody
+can tell a number that was passed from one that was processed: a copy that comes so late is dead-lettered as well.
 
 Rules for editors: no clock, no I/O here; `now` is UTC epoch seconds of the caller. Every function returns a new
 entry and leaves the old one; the caller writes it by swap or forgets it.
@@ -68,9 +69,12 @@ from sbpair.core.serialization import Document
 MAX_REASON_CHARACTERS = 400
 OVERTAKEN = "Overtaken"
 """Dead-letter reason of a copy whose successors were processed without it."""
+FORGOTTEN = "Forgotten"
+"""Dead-letter reason of a copy that comes when the journal no longer knows what became of its message."""
 FAILED = "HandlerFailed"
 """Dead-letter reason of a message that failed as often as is allowed."""
 _OVERTAKEN_BECAUSE = "Later messages of its session were processed without it; see its number."
+_FORGOTTEN_BECAUSE = "It came later than the journal remembers: it was processed, or given up as missing."
 DAY_SECONDS = 86_400.0
 
 
@@ -420,11 +424,12 @@ def _of_finished(
     return Skip(_number_finished(entry, copy.place, now), then)
 
 
-def _of_finished_place(entry: SessionEntry, place: Place) -> Settled:
+def _of_finished_place(entry: SessionEntry, place: Place) -> DeadLetter:
     for passed in entry.passed:
         if passed.stream == place.stream and passed.first <= place.number <= passed.last:
             return DeadLetter(OVERTAKEN, _OVERTAKEN_BECAUSE)
-    return Done()
+    # Its record is gone, or the note that its number was passed. Who completes it may lose it.
+    return DeadLetter(FORGOTTEN, _FORGOTTEN_BECAUSE)
 
 
 def _leased_to_another(entry: SessionEntry, owner: str, now: float, terms: Terms) -> float | None:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from sbpair.core.replication.ownership import DAY_SECONDS, FAILED, OVERTAKEN, State
+from sbpair.core.replication.ownership import DAY_SECONDS, FAILED, FORGOTTEN, OVERTAKEN, State
 from sbpair.pipeline.analysis.partials import database
 from sbpair.pipeline.replication.report import VERDICTS, AuditedDestination
 from sbpair.pipeline.replication.sources import COLUMNS, Rows, table_of
@@ -269,15 +269,18 @@ _LISTED: Final = f"""
     select verdict, destination, coalesce(spelling, found.session_id) as session_id, message_id, why
     from found left join spelled using (destination, session_id) order by {_GRAVITY}, {_of("found")}"""
 _COUNTS: Final = tuple(one.name for one in fields(AuditedDestination) if one.name not in ("destination", "verdicts"))
+_DEAD_AS_FORGOTTEN: Final = f"coalesce(dead_because = '{FORGOTTEN}', false)"
 _DESTINATIONS: Final = f"""
     with counted as (
         select destination, count(*) as messages, count(*) filter (primaries > 0) as on_primary,
             count(*) filter (secondaries > 0) as on_secondary, count(*) filter (stamped) as stamped,
             count(*) filter (not stamped) as unstamped,
-            count(*) filter ({_COMPLETED} or (state is null and finished and not passed)) as completed,
+            count(*) filter ({_COMPLETED}
+                or (state is null and finished and not passed and not {_DEAD_AS_FORGOTTEN})) as completed,
             count(*) filter (most_in_line > 1) as sent_again,
-            count(*) filter (open and not coalesce(sure, false)
-                and not coalesce(dead_because in ('{FAILED}', '{OVERTAKEN}'), false)) as unknown
+            count(*) filter ((open and not coalesce(sure, false)
+                and not coalesce(dead_because in ('{FAILED}', '{OVERTAKEN}'), false))
+                or (state is null and finished and not passed and {_DEAD_AS_FORGOTTEN})) as unknown
         from messages group by all),
     wrong as (select destination, {", ".join(f"count(*) filter (verdict = '{name}') as {name}" for name in VERDICTS)}
         from found group by all)

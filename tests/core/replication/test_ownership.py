@@ -269,6 +269,21 @@ def test_a_predecessor_is_given_up_after_the_gap_time_and_its_copy_dead_lettered
     assert late.reason == "Overtaken"
 
 
+def test_a_copy_whose_number_is_finished_is_not_completed_once_the_journal_has_forgotten_why() -> None:
+    terms = replace(TERMS, gap_seconds=60)
+    waiting = judge(NEW, stamp(4), "m4", owner="a", now=NOW, terms=terms)
+    assert isinstance(waiting, Wait)
+    assert waiting.note is not None
+    begun = start(waiting.note, stamp(4), now=NOW + 60, terms=terms)
+    finished_at = NOW + 61 + terms.retention_seconds
+    entry = ownership.complete(begun.entry, begun.claim, now=finished_at, terms=terms)
+    assert entry is not None
+    assert entry.passed == ()
+    late = judge(entry, stamp(2), "m2", owner="a", now=finished_at, terms=terms)
+    assert isinstance(late, DeadLetter)
+    assert late.reason == "Forgotten"
+
+
 def test_of_several_gaps_the_first_of_the_stream_is_noted() -> None:
     later = judge(NEW, stamp(9), "m9", owner="a", now=NOW, terms=TERMS)
     assert isinstance(later, Wait)

@@ -91,6 +91,7 @@ def _line(row: dict[str, Any]) -> dict[str, Any]:
             body="", message_id=row["message_id"], session_id=row["session_id"],
             application_properties={"DeadLetterReason": row["dead_letter_reason"]},
         )  # fmt: skip
+        payload = payload if row["stamp"] is None else stamped(payload, row["stamp"])
     return {
         "queue": row["queue"] + ("/$deadletterqueue" if row["dead_letter"] else ""),
         "sequence_number": row["sequence_number"],

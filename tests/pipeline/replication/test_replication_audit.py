@@ -12,7 +12,7 @@ import pytest
 
 from sbpair.core.errors import JournalError, UsageError
 from sbpair.core.replication.ordering import Stamp
-from sbpair.core.replication.ownership import SessionEntry
+from sbpair.core.replication.ownership import Head, SessionEntry
 from sbpair.journal.sqlite import SqliteJournal, documents, key_ranges
 from sbpair.pipeline.analysis.engines import LocalEngine, SparkEngine
 from sbpair.pipeline.replication.audit import archive_parts, audit, journal_parts
@@ -99,6 +99,18 @@ def test_the_journal_may_have_forgotten_what_is_old(request: pytest.FixtureReque
     assert (verdicts(longer), longer.unknown) == ({("stamped", "unprocessed"), ("plain", "unprocessed")}, 0)
     shorter = audited(request, written, journal, retention_seconds=DAY)
     assert (verdicts(shorter), shorter.unknown) == (set(), 2)
+
+
+def test_a_dead_letter_of_a_finished_number_that_the_journal_has_forgotten_is_unknown(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    archives = Archives()
+    given_up = {"dead_letter": True, "dead_letter_reason": "Forgotten"}
+    archives.put("s", "late", (None, 2), stamp=Stamp(place(2)), **given_up)
+    entry = SessionEntry(DESTINATION, "s", heads=(Head("st", 5, NOW),), updated_at=NOW)
+    report = audited(request, archives.as_lines(tmp_path), journal_of(tmp_path / "journal.db", [], [entry]))
+    (row,) = report.destinations
+    assert (row.completed, row.unknown, verdicts(report)) == (0, 1, set())
 
 
 def test_only_what_was_there_by_then(request: pytest.FixtureRequest, tmp_path: Path) -> None:
