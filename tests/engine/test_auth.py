@@ -162,14 +162,14 @@ async def test_each_link_goes_when_its_own_token_runs_out(
 ) -> None:
     client = await connect()
     await client.session()
-    for number, entity in enumerate(("first", "second")):
+    for number, entity in enumerate(("first", "second", "third")):
         until = namespace.clock.now() + 60 * (number + 1)
         await client.put_token(f"sb://127.0.0.1:5671/{entity}", "root", root_key, expires_at=until)
         for handle in (20, 21):  # those to `$cbs`, for the next one
             client.send(DETACH, [Uint(handle), True])
             await client.until(DETACH)
         await client.sender(entity, number)
-    for number in range(2):
+    for number in range(3):
         assert service.handlers[number].detached == []
         namespace.clock.advance(60)
         assert (await client.until(DETACH)).field(0) == number

@@ -220,6 +220,17 @@ async def test_detach_at_once_hits_the_links_of_the_entity(connect: Any, namespa
     assert [handler.detached for handler in service.handlers] == [[(True, False)], []]
 
 
+async def test_the_second_send_detaches_its_link(connect: Any, namespace: Any, service: Any) -> None:
+    namespace.faults.add("detach:op=send,nth=2")
+    client = await connect()
+    await client.session()
+    await client.sender("q")
+    for number in range(2):
+        client.transfer(number, b"m")
+    assert (await client.until(DETACH)).error[0] == "amqp:link:detach-forced"
+    assert service.handlers[0].detached == [(True, False)]
+
+
 async def test_the_fourth_send_cuts_the_connection(connect: Any, namespace: Any) -> None:
     namespace.faults.add("drop:op=send,nth=4")
     trace = namespace.trace = Trace()
