@@ -118,7 +118,10 @@ def drain(
             return result
         result = _as_page(options, chosen, drained, result, began_at, moves.ledger)
         if moves.report is not None:
-            write_report(moves.report, result)
+            try:
+                write_report(moves.report, result)
+            except SbpairError as error:
+                raise error.with_state(f"Apart from the report it is done. {result.summary}") from error
         return result
 
     return run_and_show(options, work, shown, nothing="Nothing was moved.")

@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import re
+import resource
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from sbpair.render.page import Bars, Cards, Finding, Findings, Line, Lines, Page
 from sbpair.render.result import Table
 from tests.cli.process import Sbpair
 from tests.core.snapshots import a_pair
+from tests.waiting import LIMIT_SECONDS
 
 ASKED = Asked("orders", "contoso-weu", "sbpair drain orders")
 QUEUE = QueueContents("contoso-weu/x-servicebus-transfer/0", active=0, deferred=0, scheduled=0, dead_letter=0)
@@ -196,3 +199,19 @@ def test_every_kind_of_section_has_a_markdown() -> None:
     text = page_to_markdown(made)
     for told in ("**All is said.**", "| active | 1 | 2 |", "of the last hours", "    one\n      two", "1. Do this."):
         assert told in text, text
+
+
+def test_a_drain_whose_report_has_no_room_says_what_it_has_done(provisioned: Sbpair) -> None:
+    provisioned.python(DIVERT)
+    command = provisioned.command(["drain", "local", "--yes", "--report", "full.html"])
+    done = subprocess.run(
+        command,
+        cwd=provisioned.home,
+        env=provisioned.variables(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, 4_000)),
+    )
+    assert done.returncode == 1, done
+    assert "Cannot write full.html: File too large. Apart from the report it is done. 3 messages" in done.stderr, done
