@@ -53,7 +53,7 @@ class Key:
 
     def is_for(self, path: str) -> bool:
         """Whether an address is one of its entities, or a part of one; the namespace's own address is nobody's."""
-        entity = _BELOW.split(path.lower().strip("/"), maxsplit=1)[0]
+        entity = _BELOW.split(path.strip("/"), maxsplit=1)[0]
         return _matches(entity, self.entities)
 
 
