@@ -83,6 +83,8 @@ MAX_MESSAGE_KILOBYTES = {Tier.BASIC: 256, Tier.STANDARD: 256, Tier.PREMIUM: 102_
 CREDITS_PER_MANAGEMENT_CALL = 10
 """Throttling credits of one create, read, update or delete; a namespace of tier Basic or Standard has 1,000 a second
 ("Throttling operations on Azure Service Bus")."""
+PAGE_ENTITIES = 100
+"""Of a listing, on the data plane and in the resource manager, whatever a client asks for."""
 
 
 # Durations. The service and its clients carry them as .NET's TimeSpan: ISO 8601 with a resolution of 100 ns ("ticks").

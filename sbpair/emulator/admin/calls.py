@@ -11,6 +11,7 @@ from uuid import uuid4
 from sbpair.emulator.admin import atom_xml
 from sbpair.emulator.admin.fields import format_log_time
 from sbpair.engine.errors import EntityError, bad_request
+from sbpair.service import PAGE_ENTITIES
 
 MAX_BODY_ITEMS = 2000
 """Our own bound of tags, attributes and lines, or entries, in the body of an administration request: some 5 ms to read
@@ -48,8 +49,6 @@ def _sentence(error: EntityError) -> str:
 
 
 Item = TypeVar("Item")
-LARGEST_PAGE = 100
-"""Entries of a list page, whatever a client asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +174,7 @@ class Page:
 
 def page_of(call: "Call") -> Page:
     """The page a list request asks for: `$skip` from 0, `$top` up to 100. EntityError 40000 for anything else."""
-    return Page(_number(call, "$skip", 0), min(_number(call, "$top", LARGEST_PAGE), LARGEST_PAGE))
+    return Page(_number(call, "$skip", 0), min(_number(call, "$top", PAGE_ENTITIES), PAGE_ENTITIES))
 
 
 def unchanged_left_out(given: Mapping[str, object], old: object) -> frozenset[str]:

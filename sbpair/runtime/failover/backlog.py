@@ -34,7 +34,7 @@ from sbpair.core.failover.sending import (
     keys_of,
 )
 from sbpair.core.rewrite import for_backlog
-from sbpair.ports import Clock, MessageReceiver, MessageSender, Messaging, Observer
+from sbpair.ports import Clock, MessageSender, Messaging, Observer
 from sbpair.runtime.browse import pages_once
 from sbpair.runtime.links import Links, closing
 from sbpair.service import session_key
@@ -47,30 +47,20 @@ SCAN_SHARE = 10
 PAGE_SECONDS = 60.0
 
 
-class BrowsedPosition:
-    """Tells how far a backlog queue has been emptied, by browsing all of it: messages under the syphon's lock are seen
-    too, so it is exact, and slow on a big queue."""
+async def sessions_waiting(messaging: Messaging, queue: str) -> set[SessionKey] | None:
+    """The sessions, by their keys, with a message still in a backlog queue. None when that cannot be told now.
 
-    def __init__(self, messaging: Messaging) -> None:
-        self._messaging = messaging
-
-    async def sessions_waiting(self, queue: str) -> Collection[SessionKey] | None:
-        """The sessions, by their keys, with a message still in the queue.
-
-        None when that cannot be told now. A message is in the queue until the primary accepted it and the backlog copy
-        was completed.
-        """
-        try:
-            async with closing(self._messaging.receiver(queue)) as receiver:
-                return await self._walk(receiver)
-        except ServiceError:
-            return None
-
-    async def _walk(self, receiver: MessageReceiver) -> set[SessionKey]:
-        waiting: set[SessionKey] = set()
-        async for page in pages_once(receiver, page_seconds=PAGE_SECONDS):
-            waiting.update(key for received in page if (key := waiting_session(received.payload)) is not None)
-        return waiting
+    A message is in the queue until the primary accepted it and the backlog copy was completed. All of the queue is
+    browsed: messages under the syphon's lock are seen too, so it is exact, and slow on a big queue.
+    """
+    waiting: set[SessionKey] = set()
+    try:
+        async with closing(messaging.receiver(queue)) as receiver:
+            async for page in pages_once(receiver, page_seconds=PAGE_SECONDS):
+                waiting.update(key for received in page if (key := waiting_session(received.payload)) is not None)
+    except ServiceError:
+        return None
+    return waiting
 
 
 def waiting_session(payload: bytes) -> SessionKey | None:
@@ -87,9 +77,9 @@ def waiting_session(payload: bytes) -> SessionKey | None:
 class SessionKeeper:
     """The background task behind `hold_sessions`: runs only while a session is held."""
 
-    def __init__(self, holds: SessionHolds, position: BrowsedPosition, *, clock: Clock) -> None:
+    def __init__(self, holds: SessionHolds, messaging: Messaging, *, clock: Clock) -> None:
         self.holds = holds
-        self._position = position
+        self._messaging = messaging
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -106,7 +96,7 @@ class SessionKeeper:
             started = self._clock.monotonic()
             for queue in self.holds.queues():
                 moment = self.holds.start_scan()
-                waiting = await self._position.sessions_waiting(queue)
+                waiting = await sessions_waiting(self._messaging, queue)
                 if waiting is not None:
                     self.holds.scanned(queue, waiting, moment)
             pause = max(POLL_SECONDS, SCAN_SHARE * (self._clock.monotonic() - started))

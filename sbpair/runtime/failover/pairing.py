@@ -33,7 +33,7 @@ from sbpair.core.pairing import Condition, Coupling, Pair, Side, backlog_setting
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.state import Key
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
-from sbpair.runtime.failover.backlog import Backlog, BrowsedPosition, SessionKeeper
+from sbpair.runtime.failover.backlog import Backlog, SessionKeeper
 from sbpair.runtime.failover.entity import Member, MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.sender import FailoverSender, InFlightSends
 from sbpair.runtime.inspection.application import verify
@@ -263,7 +263,7 @@ class PairedNamespaces:
         self._observer = observer = context.observer
         self._holds = SessionHolds()
         holds = pair.options.hold_sessions if context.hold_sessions is None else context.hold_sessions
-        self._keeper = SessionKeeper(self._holds, BrowsedPosition(context.secondary), clock=clock) if holds else None
+        self._keeper = SessionKeeper(self._holds, context.secondary, clock=clock) if holds else None
         self._backlog = Backlog(
             context.secondary, Rotation(queues), clock=clock, observer=observer, draw=context.draw, keeper=self._keeper
         )

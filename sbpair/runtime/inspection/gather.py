@@ -43,7 +43,7 @@ from sbpair.core.pairing import Pair
 from sbpair.core.retry import TokenBucket
 from sbpair.ports import Clock, NamespaceAdmin, Observer, Topology
 from sbpair.runtime.browse import PEEKS_PER_QUEUE, Peek
-from sbpair.service import CREDITS_PER_MANAGEMENT_CALL, EntityStatus, Tier
+from sbpair.service import CREDITS_PER_MANAGEMENT_CALL, PAGE_ENTITIES, EntityStatus, Tier
 
 # Keeps management calls within a share of a namespace's throttling credits.
 #
@@ -97,8 +97,6 @@ def pause_after(error: ServiceError) -> float:
     return BUSY_PAUSE_SECONDS if isinstance(error, ServerBusyError) else _OTHER_PAUSE_SECONDS
 
 
-PAGE_SIZE = 100
-"""Entities per page of a listing (data plane and ARM)."""
 DEFAULT_CONCURRENCY = 8
 _UNREACHABLE = "unreachable"
 _NOT_KNOWN = frozenset({AuthenticationFailedError.code, CredentialError.code})
@@ -206,7 +204,7 @@ class _Side:
         await self._next_page(stage, found)
         async for item in items:
             found.append(item)
-            if len(found) % PAGE_SIZE == 0:
+            if len(found) % PAGE_ENTITIES == 0:
                 await self._next_page(stage, found)
         self.progress(stage, len(found), len(found))
         return found
@@ -220,12 +218,17 @@ class _Side:
         if self.queues is not None:
             await self._each("confirming", sorted(set(paths)), self._confirm_queue)
 
-    async def _confirm_queue(self, path: str) -> None:
-        async def read() -> tuple[QueueFacts | None]:
-            await self._spend(Calls(gets=1))
-            return (await self.admin.get_queue(path),)
+    async def _read_again(self, path: str, get: Callable[[str], Awaitable[T]]) -> tuple[T] | None:
+        """What the namespace says of one entity; None if it does not say."""
 
-        answer = await self.attempt(path, read)
+        async def read() -> tuple[T]:
+            await self._spend(Calls(gets=1))
+            return (await get(path),)
+
+        return await self.attempt(path, read)
+
+    async def _confirm_queue(self, path: str) -> None:
+        answer = await self._read_again(path, self.admin.get_queue)
         if answer is None or self.queues is None:
             return
         (facts,) = answer
@@ -240,11 +243,7 @@ class _Side:
             await self._each("confirming", sorted(set(paths)), self._confirm_topic)
 
     async def _confirm_topic(self, path: str) -> None:
-        async def read() -> tuple[TopicFacts | None]:
-            await self._spend(Calls(gets=1))
-            return (await self.admin.get_topic(path),)
-
-        answer = await self.attempt(path, read)
+        answer = await self._read_again(path, self.admin.get_topic)
         if answer is None or self.topics is None:
             return
         (facts,) = answer
@@ -277,7 +276,7 @@ class _Side:
             return None
         kinds = Counter(one.kind for one in found)
         topics = kinds[EntityKind.TOPIC]
-        pages = (kinds[EntityKind.QUEUE] + topics + kinds[EntityKind.SUBSCRIPTION]) // PAGE_SIZE + 2 + topics
+        pages = (kinds[EntityKind.QUEUE] + topics + kinds[EntityKind.SUBSCRIPTION]) // PAGE_ENTITIES + 2 + topics
         await self._spend(Calls(list_pages=pages))
         by_path = {one.path: EntitySeen(one) for one in found}
 

@@ -11,10 +11,9 @@ from sbpair.core.message import Received
 from sbpair.core.names import subscription_of
 from sbpair.core.prices import Forecast
 from sbpair.ports import MessageReceiver, MessageSender, Messaging, NamespaceAdmin
+from sbpair.service import PAGE_ENTITIES
 
 T = TypeVar("T")
-PAGE_ENTITIES = 100
-"""Entities of one page of a listing."""
 
 
 @dataclass(slots=True)

@@ -81,10 +81,14 @@ class ConsumeRequest:
     name: str = ""
     """Shown as owner in the journal; by default something unique."""
     idle_seconds: float = 1.0
+    """How long an emptied session is kept for its next message."""
     hold_seconds: float = 5.0
+    """How long a session is kept in which nothing can be done."""
     retry: Backoff = RETRY
     later_seconds: float = 5.0
+    """Pause before a message whose handler asked for it again."""
     grace_seconds: float = 10.0
+    """How long a running handler gets to end when the consumer stops."""
 
     def __post_init__(self) -> None:
         if self.sessions < 1 or self.concurrency < 1 or self.acceptors < 1 or not self.sides:
@@ -168,8 +172,8 @@ class _Consumer:
         """Set while sessions come from a side, so that one request at a time is not enough."""
         self._session_requests = 0
         self._setup = Setup(
+            request,
             store=SessionStore(journal, request.source, request.terms),
-            terms=request.terms,
             handler=handler,
             clock=clock,
             observer=observer,
@@ -177,11 +181,6 @@ class _Consumer:
             handlers=asyncio.Semaphore(request.concurrency),
             name=request.name or f"consumer-{uuid4().hex[:8]}",
             count=self._count,
-            idle_seconds=request.idle_seconds,
-            hold_seconds=request.hold_seconds,
-            retry=request.retry,
-            later_seconds=request.later_seconds,
-            grace_seconds=request.grace_seconds,
         )
 
     async def run(self) -> ConsumeReport:

@@ -9,6 +9,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sbpair.concurrency import end
 from sbpair.core.errors import (
@@ -43,6 +44,9 @@ from sbpair.ports import Clock, MessageReceiver, Observer
 from sbpair.runtime.links import close_quietly, keep_session
 from sbpair.runtime.replication.handlers import Delivery, Handler, RetryLater
 from sbpair.runtime.replication.store import Known, SessionStore
+
+if TYPE_CHECKING:
+    from sbpair.runtime.replication.consumer import ConsumeRequest
 
 JOURNAL_DOWN = Backoff(first_seconds=0.5, most_seconds=30.0)
 
@@ -224,10 +228,10 @@ NO_ID = "MessageIdMissing"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What all session workers of a consumer share. Durations in seconds."""
+    """What all session workers of a consumer share."""
 
+    request: "ConsumeRequest"
     store: SessionStore
-    terms: Terms
     handler: Handler
     clock: Clock
     observer: Observer
@@ -242,15 +246,6 @@ class Setup:
     """Copies of one session held at once, as long as something can be done with one of them."""
     most_held: int = 1_000
     """Copies held at once while all of them wait for one that may lie behind them."""
-    idle_seconds: float = 1.0
-    """How long an emptied session is kept for its next message."""
-    hold_seconds: float = 5.0
-    """How long a session is kept in which nothing can be done."""
-    retry: Backoff = RETRY
-    later_seconds: float = 5.0
-    """Pause before a message whose handler asked for it again."""
-    grace_seconds: float = 10.0
-    """How long a running handler gets to end when the consumer stops."""
 
 
 @dataclass(slots=True)
@@ -293,7 +288,7 @@ class SessionWorker:
 
     async def _work(self) -> None:
         clock, failures = self.setup.clock, 0
-        patient_until = clock.monotonic() + self.setup.hold_seconds
+        patient_until = clock.monotonic() + self.setup.request.hold_seconds
         while not self._over:
             try:
                 moved = await self._step()
@@ -304,9 +299,9 @@ class SessionWorker:
                 continue
             failures = 0
             if moved:
-                self._waits, patient_until = 0, clock.monotonic() + self.setup.hold_seconds
+                self._waits, patient_until = 0, clock.monotonic() + self.setup.request.hold_seconds
             elif not self._held:
-                if not await self._receive(self.setup.idle_seconds):
+                if not await self._receive(self.setup.request.idle_seconds):
                     return
             elif clock.monotonic() >= patient_until:
                 return
@@ -414,7 +409,12 @@ class SessionWorker:
         while True:
             entry = await self._entry()
             decided = decide(
-                entry, list(self._held), self._outcomes, owner=self.owner, now=self._now(), terms=self.setup.terms
+                entry,
+                list(self._held),
+                self._outcomes,
+                owner=self.owner,
+                now=self._now(),
+                terms=self.setup.request.terms,
             )
             if isinstance(decided, tuple):
                 copy, decision = decided
@@ -472,7 +472,7 @@ class SessionWorker:
         """Judge once more, because it may have taken a while until a handler was free; then run."""
         entry = await self._entry()
         decided = decide(
-            entry, list(self._held), self._outcomes, owner=self.owner, now=self._now(), terms=self.setup.terms
+            entry, list(self._held), self._outcomes, owner=self.owner, now=self._now(), terms=self.setup.request.terms
         )
         if not isinstance(decided, tuple) or decided[0] != copy or not isinstance(decided[1], Start):
             return
@@ -487,7 +487,9 @@ class SessionWorker:
         self._recorded.clear()
         self._owned = True
         shared = self.setup
-        run = LeaseHeldRun(shared.store, self._known, start.claim, since, shared.clock, shared.terms, shared.stop)
+        run = LeaseHeldRun(
+            shared.store, self._known, start.claim, since, shared.clock, shared.request.terms, shared.stop
+        )
         await self._process(copy, start.claim, run)
 
     # One message
@@ -504,7 +506,7 @@ class SessionWorker:
             fence=claim.fence,
             delivery_count=received.delivery_count,
         )
-        ran = await run.run(self.setup.handler, delivery, grace_seconds=self.setup.grace_seconds)
+        ran = await run.run(self.setup.handler, delivery, grace_seconds=self.setup.request.grace_seconds)
         written = not isinstance(ran, LeaseLost) and await run.finish(lambda entry: self._changed(entry, claim, ran))
         if not written:
             self._forget()
@@ -515,15 +517,15 @@ class SessionWorker:
         await self._follow_up(copy, ran)
 
     def _changed(self, entry: SessionEntry, claim: Claim, ran: Ran) -> SessionEntry | None:
-        now, terms = self._now(), self.setup.terms
+        now, request = self._now(), self.setup.request
         match ran:
             case Worked():
-                return ownership.complete(entry, claim, now=now, terms=terms)
+                return ownership.complete(entry, claim, now=now, terms=request.terms)
             case Failed(reason=reason):
-                pause = self.setup.retry.seconds(claim.attempt)
-                return ownership.fail(entry, claim, reason, now=now, pause_seconds=pause, terms=terms)
+                pause = request.retry.seconds(claim.attempt)
+                return ownership.fail(entry, claim, reason, now=now, pause_seconds=pause, terms=request.terms)
             case Later(seconds=seconds):
-                pause = 0.0 if self.setup.stop.is_set() else self.setup.later_seconds if seconds is None else seconds
+                pause = 0.0 if self.setup.stop.is_set() else request.later_seconds if seconds is None else seconds
                 return ownership.retry_later(entry, claim, now=now, pause_seconds=pause)
             case LeaseLost():
                 return None

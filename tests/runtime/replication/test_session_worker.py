@@ -13,6 +13,7 @@ from sbpair.core.replication.ownership import DAY_SECONDS, State, Terms
 from sbpair.core.rewrite import compose
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Entry
+from sbpair.runtime.replication.consumer import ConsumeRequest
 from sbpair.runtime.replication.handlers import Delivery
 from sbpair.runtime.replication.session import SessionWorker, Setup
 from sbpair.runtime.replication.store import MESSAGE, SessionStore
@@ -120,8 +121,8 @@ class Consumers:
                 raise ValueError("no such parcel")
 
         setup = Setup(
+            ConsumeRequest("orders", TERMS),
             store=SessionStore(journal, "orders", TERMS),
-            terms=TERMS,
             handler=handler,
             clock=self.clock,
             observer=RecordingObserver(),

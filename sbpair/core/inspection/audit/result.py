@@ -12,6 +12,7 @@ from sbpair.core.outcome import Exit, gravest
 from sbpair.core.prices import Forecast
 from sbpair.core.serialization import AS_TIME, HIDDEN, INLINED, column, metric, published
 from sbpair.core.words import counted, with_hint
+from sbpair.service import PAGE_ENTITIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,9 +355,6 @@ Printed = AuditResult | AllChecks | Check
 
 # What an audit is going to use, and what it used.
 
-PAGE_SIZE = 100
-"""Entities per page of a listing."""
-
 
 def of_audit(queues: int, *, expected: int = 0) -> Forecast:
     """An audit of a pair with `queues` queues on both sides together, by the data plane.
@@ -364,7 +362,7 @@ def of_audit(queues: int, *, expected: int = 0) -> Forecast:
     Counted are two namespaces, the pages of their queues (the last one of each is never full) and one page of topics
     each, and a look at `expected` backlog queues and their dead letters.
     """
-    pages = queues // PAGE_SIZE + 2 + 2
+    pages = queues // PAGE_ENTITIES + 2 + 2
     return Forecast(2 + pages, 2 * expected)
 
 
