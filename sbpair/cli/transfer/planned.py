@@ -195,9 +195,6 @@ def carry_out(
     def hold(plan: "MovePlan") -> "MovePlan":
         return plan if file is None else replace(plan, judge=file.held(plan.judge))
 
-    def connect() -> AbstractAsyncContextManager[Any]:
-        return open_places(source, target)
-
     def agree(planned: "MoveResult | EditResult") -> None:
         moved = _moved(planned)
         if not moved.plan.has_work and not getattr(request, "idle_seconds", 0.0):
@@ -219,10 +216,7 @@ def carry_out(
         chosen = getattr(request, "selection", None)
         advice = () if chosen is None or moved.planned_messages else chosen.advice
         differences = moved.differences if moved.report.dry_run else ()
-        summary, again = moved.closing(options.go_on), list[str]()
-        unrecorded = moved.act.keep and moved.report.forwarded and getattr(request, "ledger", None) is None
-        if unrecorded and summary != moved.closing():
-            summary, again = moved.closing(), ["Without --ledger a second run copies everything again."]
+        summary, *again = _closing(options, request, moved)
         result = CommandResult(
             done,
             (table_of(OutcomeRow, moved.rows),),
@@ -238,8 +232,17 @@ def carry_out(
         keys = moved.plan.judge.keys[: getattr(request, "max_messages", None)]
         return file.write(keys, moved.report, _undo(moved, getattr(request, "archive", None)), result)
 
+    connect = partial(open_places, source, target)
     run = PlannedRun(options, verb, connect, request, agree, shown, source.path, "Nothing was moved.", hold)
     return run.carry_out()
+
+
+def _closing(options: Options, request: Any, moved: "MoveResult") -> tuple[str, ...]:
+    """The last line, with the command that goes on; of copies that no ledger names, a note instead of it."""
+    summary, said = moved.closing(options.go_on), moved.closing()
+    if summary != said and moved.act.keep and moved.report.forwarded and getattr(request, "ledger", None) is None:
+        return said, "Without --ledger a second run copies everything again."
+    return (summary,)
 
 
 def _undo(moved: "MoveResult", archive: "Path | None") -> str:
