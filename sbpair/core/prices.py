@@ -158,7 +158,6 @@ def _built_in() -> tuple[PriceTable, ...]:
 
 
 def built_in_regions() -> tuple[str, ...]:
-    """Regions with built-in prices."""
     return tuple(table.region for table in _built_in())
 
 

@@ -109,7 +109,6 @@ async def what_is_left(
 
 
 def no_queue(pair: Pair) -> SbpairError:
-    """The error for a pair without backlog queues."""
     return SbpairError(
         f"No backlog queue of {shown_name(pair.primary)} exists on {shown_name(pair.secondary)}.",
         hint=f"Create them: sbpair provision {pair.name}",

@@ -71,7 +71,6 @@ def emit(result: "CommandResult", wanted: Format | None, *, outfile: Path | None
 
 
 def _show(result: "CommandResult", *, color: bool) -> None:
-    """The result on a terminal."""
     if result.text is None:
         from sbpair.render.tables import as_renderable
 
@@ -92,7 +91,6 @@ def _show(result: "CommandResult", *, color: bool) -> None:
 
 
 def put(text: str) -> None:
-    """Write data to stdout."""
     sys.stdout.write(text)
 
 

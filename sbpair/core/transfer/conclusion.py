@@ -110,17 +110,14 @@ class DrainResult:
 
     @property
     def exit(self) -> Exit:
-        """See `exit_of`."""
         return exit_of(self.report, self.backlog, self.asked)
 
     @property
     def closing(self) -> str:
-        """See `closing`."""
         return closing(self.report, self.backlog, self.asked)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """See `further`."""
         return further(self.report, self.backlog, self.asked)
 
     def rows(self) -> Iterator[OutcomeRow]:

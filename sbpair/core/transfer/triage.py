@@ -56,7 +56,6 @@ class ReasonCounter:
         self._descriptions: dict[str, str | None] = {}
 
     def add(self, received: Received, summary: MessageSummary) -> None:
-        """Count this message."""
         reason = fault_of(summary)
         if reason not in self._numbers and len(self._numbers) >= MOST_NAMES:
             reason = OTHERS
@@ -317,7 +316,6 @@ class CauseCounter:
         self.left_off = False
 
     def add(self, entity: str, received: Received, summary: MessageSummary) -> None:
-        """Count this letter."""
         self.messages += 1
         origin = origin_of(summary)
         where = entity, template_of(fault_of(summary)), origin.exception, origin.frame

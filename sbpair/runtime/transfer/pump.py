@@ -222,7 +222,6 @@ class Carrier:
         self.machine.custody.settled([settle])
 
     async def renew(self, renew: Renew) -> None:
-        """Renew a lock."""
         source = self.sources[renew.received.source.lower()]
         try:
             until = await source.receiver.renew_lock(renew.received)
@@ -363,7 +362,6 @@ class Pump:
         self._receiving.append(asyncio.create_task(self._guarded(self._reader.receive_from(source))))
 
     async def take_deferred(self, source: Source, numbers: Sequence[int], stop: asyncio.Event) -> None:
-        """As the reader's."""
         await self._reader.take_deferred(source, numbers, stop)
 
     async def settle_down(self, stop: asyncio.Event) -> bool:
