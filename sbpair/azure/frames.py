@@ -115,7 +115,7 @@ def _described(payload: bytes, source: str, receipt: object, locked_until: float
         delivery_count=_count(sections.field(header, HeaderField.DELIVERY_COUNT), MAX_DELIVERY_COUNT),
         state=_STATES.get(int(annotations.get(_STATE) or 0), State.ACTIVE),
         receipt=receipt,
-        decoded=Decoded(payload, found) if receipt is not None else None,
+        decoded=Decoded(payload, found),
     )
 
 

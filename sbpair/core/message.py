@@ -102,7 +102,8 @@ class Received:
     origin: Origin | None = None
     """Of a message out of a file, whose number and source are only its place in the file; otherwise None."""
     decoded: Decoded | None = field(default=None, compare=False, repr=False)
-    """Only of a message with a receipt: most others are not looked into again."""
+    """What was decoded for the fields above, so that the next reader need not. None of a message that was delivered in
+    the usual form, of which less is read."""
     head: "Head | None" = field(default=None, compare=False, repr=False)
     """Where the sections of these bytes begin, if a broker has delivered it as most."""
 

@@ -39,12 +39,13 @@ _TYPE_NAMES: dict[type, str] = {
 
 def message_row(pair: str, received: Received) -> tuple[Any, ...]:
     """One message in the order of MESSAGE_COLUMNS; times in epoch microseconds."""
-    return _row(pair, received, _opened(received.payload))
+    return _row(pair, received, _opened(received))
 
 
-def _opened(payload: bytes) -> EncodedMessage | None:
+def _opened(received: Received) -> EncodedMessage | None:
+    decoded = received.decoded
     try:
-        return EncodedMessage(payload)
+        return EncodedMessage(received.payload, None if decoded is None else decoded.take(received.payload))
     except MalformedMessageError:
         return None
 
@@ -95,8 +96,8 @@ _CHEAP: dict[str, Callable[[str, Received], Any]] = {
     "delivery_count": lambda _, one: one.delivery_count,
     "size_bytes": lambda _, one: len(one.payload),
     "payload": lambda _, one: one.payload,
-    "body": lambda _, one: body_of(_opened(one.payload))[0],
-    "body_text": lambda _, one: body_of(_opened(one.payload))[1],
+    "body": lambda _, one: body_of(_opened(one))[0],
+    "body_text": lambda _, one: body_of(_opened(one))[1],
 }
 """Columns for which nothing else of a message has to be decoded."""
 
@@ -114,7 +115,7 @@ def rows_of(pair: str, columns: Sequence[str], without: Collection[str]) -> Call
     ]
 
     def row(received: Received) -> tuple[Any, ...]:
-        message = _opened(received.payload)
+        message = _opened(received)
         body = body_of(message) if bodies else (None, None)
         all_of_it = (*_row(pair, received, message), *body, None)
         return tuple([all_of_it[place] for place in chosen])

@@ -166,7 +166,7 @@ def test_what_was_not_seen_is_not_said_to_be_none(world: World) -> None:
     assert world(f"sbpair emulator fault add {PRIMARY} unauthorized:operation=attach").code == 0
     ran = world("sbpair dlq list --pair local")
     assert (ran.code, "No dead letter of local-primary was seen. 1 entity could not be read." in ran.stderr) == (
-        3,
+        4,
         True,
     )
 

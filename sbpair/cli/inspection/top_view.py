@@ -84,8 +84,7 @@ class TopApp(App[None]):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    Screen { overflow: hidden; }  /* in a few rows it would be scrolled to the table, and the head be gone */
-    #head { text-style: bold; }
+    #head { dock: top; text-style: bold; }  /* in a few rows the rest may be scrolled to the table */
     #trouble, #command { height: auto; max-height: 3; }
     #page { display: none; }
     DataTable { height: 1fr; scrollbar-size: 1 1; }
