@@ -117,6 +117,13 @@ def call(
     Raises:
         InterruptedWorkError: see `run_async`.
     """
+    return run_async(options, work_of(where, verb, request, observer=observer))
+
+
+def work_of(
+    where: "Where", verb: "Verb[Request, T]", request: Request, *, observer: "Observer | None" = None
+) -> Callable[[Stop], Coroutine[Any, Any, T]]:
+    """The same for `run_async` and `run_and_show`."""
 
     async def work(stop: Stop) -> T:
         from sbpair.connect import opened
@@ -124,7 +131,7 @@ def call(
         async with opened(where) as ends:
             return await verb(ends, request, observer=observer, stop=stop)
 
-    return run_async(options, work)
+    return work
 
 
 def run_and_show(

@@ -436,12 +436,13 @@ PairArgument = Annotated[
         metavar="PAIR", help="Name of a configured pair, or PRIMARY:SECONDARY.", autocompletion=suggestions.pairs
     ),
 ]
-PairsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="PAIR",
-        help="Names of configured pairs, or PRIMARY:SECONDARY.",
-        show_default="all but `local`, which counts alone",
-        autocompletion=suggestions.pairs,
-    ),
-]
+
+
+def _pairs(**more: Any) -> Any:
+    said = "Names of configured pairs, or PRIMARY:SECONDARY."
+    return typer.Argument(metavar="PAIR", help=said, autocompletion=suggestions.pairs, **more)
+
+
+PairsArgument = Annotated[list[str] | None, _pairs()]
+AllPairsArgument = Annotated[list[str] | None, _pairs(show_default="all but `local`, which counts alone")]
+"""Of a command that takes every configured pair where none is named."""

@@ -403,19 +403,15 @@ async def carry_out(
         return change
     if stop is not None and stop.is_set():
         raise InterruptedWorkError("Stopped before the end. Nothing was changed.")
-
-    async def logged() -> None:
-        action = change.action.value
-        what = (f"entity {action}", ends.source_access, action, change.entity, change.detail)
+    action = change.action.value
+    what = (f"entity {action}", ends.source_access, action, change.entity, change.detail)
+    with OperationsLog(request.log) as log:
         try:
             await work()
         except SbpairError as error:
             log.changed(*what, error.code)
             raise
         log.changed(*what)
-
-    with OperationsLog(request.log) as log:
-        await logged()
     return change
 
 

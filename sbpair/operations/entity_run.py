@@ -331,7 +331,7 @@ class _Started:
         if gone > 0:
             yield (
                 f"{counted(gone, 'more message')} {'is' if gone == 1 else 'are'} gone: deleted by a request whose "
-                "answer was lost, or taken by another receiver."
+                "answer was lost, taken by another receiver, or expired."
             )
 
     def _told(self, plan: MovePlan, report: DrainReport) -> MoveResult:

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,16 +71,23 @@ async def test_a_settlement_after_the_link_of_a_session_does_not_take_the_sessio
     assert (again.message_id, again.delivery_count) == ("1", 0)
 
 
-async def test_a_thousand_concurrent_sends_use_one_connection(emulator: Emulator) -> None:
+@asynccontextmanager
+async def relayed(emulator: Emulator) -> AsyncIterator[tuple[Relay, AzureMessaging]]:
+    """A messaging whose connections go through a relay, and are closed at the end."""
     access = access_to(emulator)
+    assert access.connection_string is not None
     relay = Relay(access.host)
     async with relay as host:
-        assert access.connection_string is not None
         text = access.connection_string.reveal().replace(access.host, host)
         adapter = AzureMessaging(replace(access, host=host, connection_string=Secret(text)))
+        yield relay, adapter
+        await adapter.close()
+
+
+async def test_a_thousand_concurrent_sends_use_one_connection(emulator: Emulator) -> None:
+    async with relayed(emulator) as (relay, adapter):
         sender = adapter.sender("orders")
         await asyncio.gather(*(sender.send([message(str(n))], timeout_seconds=30) for n in range(1000)))
-        await adapter.close()
     queue = emulator.namespace("primary").get_queue("orders")
     assert queue is not None
     assert queue.counts().active == 1000
@@ -236,12 +245,7 @@ async def test_a_namespace_gone_silent_times_out_and_a_new_connection_is_tried(
     emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that was heard lately is kept."""
-    access = access_to(emulator)
-    relay = Relay(access.host)
-    async with relay as host:
-        assert access.connection_string is not None
-        text = access.connection_string.reveal().replace(access.host, host)
-        adapter = AzureMessaging(replace(access, host=host, connection_string=Secret(text)))
+    async with relayed(emulator) as (relay, adapter):
         sender = adapter.sender("orders")
         await sender.send([message("a")], timeout_seconds=SECONDS)
         for silent_seconds, connections in ((LIMIT_SECONDS, 1), (0.1, 2)):
@@ -253,7 +257,6 @@ async def test_a_namespace_gone_silent_times_out_and_a_new_connection_is_tried(
             relay.flowing.set()
             await sender.send([message("c")], timeout_seconds=SECONDS)
             assert relay.connections == connections
-        await adapter.close()
 
 
 @pytest.mark.parametrize(("condition", "uncertain"), [("com.microsoft:timeout", True), ("amqp:internal-error", False)])
@@ -540,12 +543,7 @@ async def test_heartbeats_keep_an_idle_connection_and_silence_ends_it(
 
 
 async def test_a_stalled_connection_hangs_no_call(emulator: Emulator) -> None:
-    access = access_to(emulator)
-    relay = Relay(access.host)
-    async with relay as host:
-        assert access.connection_string is not None
-        text = access.connection_string.reveal().replace(access.host, host)
-        adapter = AzureMessaging(replace(access, host=host, connection_string=Secret(text)))
+    async with relayed(emulator) as (relay, adapter):
         sender, receiver = adapter.sender("orders"), adapter.receiver("orders")
         await sender.send([message("a")], timeout_seconds=SECONDS)
         await receiver.receive(1, wait_seconds=SECONDS)

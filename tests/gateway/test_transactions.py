@@ -195,6 +195,14 @@ def test_what_a_transaction_holds_is_counted_for_its_connection(world: World, ga
         assert held_bytes() - before <= 0
 
 
+def unsettled(gateway: Running) -> DoorConnection:
+    """The client's connection, once something of it waits for the primary's answer."""
+    (connection,) = gateway.call(lambda: gateway.gateway.port.connections)
+    assert isinstance(connection, DoorConnection)
+    wait_until(lambda: not gateway.call(lambda: connection.is_settled))
+    return connection
+
+
 def key_of(name: str) -> Key:
     return next(key for key in KEYS if key.name == name)
 
@@ -256,9 +264,7 @@ def test_a_request_that_the_primary_has_not_answered_when_it_goes_is_in_no_backl
         talk.until(ATTACH)
         world.emulator.faults("contoso").add("silent")
         talk.send(perform(TRANSFER, [Uint(2), Uint(0), b"t", Uint(0), False, False]), request(operation, value))
-        (connection,) = gateway.call(lambda: gateway.gateway.port.connections)
-        assert isinstance(connection, DoorConnection)
-        wait_until(lambda: not gateway.call(lambda: connection.is_settled))
+        connection = unsettled(gateway)
         world.dark()
         assert {talk.until(DETACH)[0] for _ in range(3)} == {1, 2, 3}
         wait_until(lambda: gateway.call(lambda: connection.is_settled))
@@ -271,9 +277,7 @@ def test_a_message_in_an_unusual_spelling_is_diverted_when_the_primary_goes(worl
         world.emulator.faults("contoso").add("silent")
         transfer = perform(TRANSFER, [Uint(0), Uint(0), b"t", Uint(0), False, False])
         talk.send(b"\x00\x80" + TRANSFER.to_bytes(8) + transfer[3:], build(data=[b"diverted"]))
-        (connection,) = gateway.call(lambda: gateway.gateway.port.connections)
-        assert isinstance(connection, DoorConnection)
-        wait_until(lambda: not gateway.call(lambda: connection.is_settled))
+        unsettled(gateway)
         world.dark()
         assert code_of(Fields(talk.until(DISPOSITION)).get(4).descriptor) == ACCEPTED
     assert world.backlog() == ["diverted"]
@@ -285,8 +289,6 @@ def test_a_gateway_that_stops_waits_for_what_is_unsettled_and_counts_what_is_lef
     with talking(gateway, "orders") as talk:
         world.emulator.faults("contoso").add("silent")
         talk.send(perform(TRANSFER, [Uint(0), Uint(0), b"t", Uint(0), False, False]), build(data=[b"x"]))
-        (connection,) = gateway.call(lambda: gateway.gateway.port.connections)
-        assert isinstance(connection, DoorConnection)
-        wait_until(lambda: not gateway.call(lambda: connection.is_settled))
+        unsettled(gateway)
         stopping = asyncio.run_coroutine_threadsafe(gateway.gateway.drain(0.5), gateway.loop)
         assert stopping.result() == 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair.cli.context import EventLog, Stop, choose_pairs, load_settings, run_and_show
-from sbpair.cli.options import Options, PairsArgument, command, duration_option
+from sbpair.cli.options import AllPairsArgument, Options, command, duration_option
 from sbpair.cli.transfer.options import MetricsOptions
 from sbpair.core.access import shown_name
 from sbpair.core.errors import ConnectionLostError, SbpairError, UsageError
@@ -75,7 +75,7 @@ GatewayOutput = GatewayRun | tuple[GatewayPair, ...]
 @command(output="cli.failover.gateway:GatewayOutput")
 def gateway(
     options: Options,
-    pairs: PairsArgument = None,
+    pairs: AllPairsArgument = None,
     *,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where clients connect to; port 0 for any free one.")

@@ -10,7 +10,7 @@ import typer
 from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.context import Stop, choose_pairs, event_log, load_settings, run_async, run_until
-from sbpair.cli.options import Options, PairsArgument, command
+from sbpair.cli.options import AllPairsArgument, Options, command
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.errors import SbpairError, UsageError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @command(output="core.inspection.audit.result:Printed", checks=True, page=True)
 def audit(
     options: Options,
-    pairs: PairsArgument = None,
+    pairs: AllPairsArgument = None,
     namespace: Annotated[
         list[str] | None,
         typer.Option(

@@ -11,7 +11,7 @@ import typer
 from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import go_ahead, go_ahead_by_name
-from sbpair.cli.context import Stop, call, load_settings, run_and_show
+from sbpair.cli.context import call, load_settings, run_and_show, work_of
 from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, OptionSet, command
@@ -484,14 +484,7 @@ def make_change(
             go_ahead_by_name(options, change.doing, by_name, state=state)
         else:
             go_ahead(options, change.doing, state=state)
-
-    async def made(stop: Stop) -> Changed:
-        from sbpair.connect import opened
-
-        async with opened(place.access) as ends:
-            return await verb(ends, request, observer=None, stop=stop)
-
-    return run_and_show(options, made, _told, nothing=state)
+    return run_and_show(options, work_of(place.access, verb, request), _told, nothing=state)
 
 
 def _told(change: Changed) -> CommandResult:

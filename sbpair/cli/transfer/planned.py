@@ -239,10 +239,9 @@ def carry_out(
 
 def _closing(options: Options, request: Any, moved: "MoveResult") -> tuple[str, ...]:
     """The last line, with the command that goes on; of copies that no ledger names, a note instead of it."""
-    summary, said = moved.closing(options.go_on), moved.closing()
-    if summary != said and moved.act.keep and moved.report.forwarded and getattr(request, "ledger", None) is None:
-        return said, "Without --ledger a second run copies everything again."
-    return (summary,)
+    if moved.goes_on and moved.act.keep and moved.report.forwarded and getattr(request, "ledger", None) is None:
+        return moved.closing(), "Without --ledger a second run copies everything again."
+    return (moved.closing(options.go_on),)
 
 
 def _undo(moved: "MoveResult", archive: "Path | None") -> str:

@@ -74,7 +74,7 @@ FORGOTTEN = "Forgotten"
 FAILED = "HandlerFailed"
 """Dead-letter reason of a message that failed as often as is allowed."""
 _OVERTAKEN_BECAUSE = "Later messages of its session were processed without it; see its number."
-_FORGOTTEN_BECAUSE = "It came later than the journal remembers: it was processed, or given up as missing."
+_FORGOTTEN_BECAUSE = "It came later than the journal remembers: it was processed, had failed, or was given up."
 DAY_SECONDS = 86_400.0
 
 

@@ -176,12 +176,24 @@ class MoveResult:
         left = sum(left.count for left in report.left if left.reason not in _NOT_ASKED_FOR)
         if report.dry_run:
             return f"{what}.{f' {left:,} would be left.' if left else ''} Nothing was changed."
-        if any(failure.error.category is Category.NOT_FOUND for failure in report.failures):
+        if self._source_is_gone:
             gone = f"{self.entity} was deleted meanwhile, and with it what was not {self.act.verb}"
             return f"{what}. {gone}. See what {self.namespace} has: sbpair entity list"
+        again = f" Go on with: {go_on}" if go_on and self.goes_on else ""
+        return f"{what}.{f' {left:,} {_are(left)} left.' if left else ''}{again}"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another run may do something about what is left."""
+        report = self.report
+        if report.dry_run or self._source_is_gone:
+            return False
         may_go = any(not stays(left.reason) and left.reason not in _NOT_ASKED_FOR for left in report.left)
-        again = go_on and (may_go or report.failures or report.ended_by in ("stop", "filter"))
-        return f"{what}.{f' {left:,} {_are(left)} left.' if left else ''}{f' Go on with: {go_on}' if again else ''}"
+        return may_go or bool(report.failures) or report.ended_by in ("stop", "filter")
+
+    @property
+    def _source_is_gone(self) -> bool:
+        return any(failure.error.category is Category.NOT_FOUND for failure in self.report.failures)
 
     def _what_happened(self) -> str:
         report, act = self.report, self.act

@@ -263,15 +263,13 @@ def runtime_of(entity: Queue | Topic | Subscription, zero_counts: bool = False) 
     """An entity's facts; with `zero_counts` every count is 0, as a throttled service may report it. A topic's own
     messages are only the scheduled ones; its size is that of all its subscriptions."""
     counts = NO_MESSAGES if zero_counts else entity.counts()
-    times = entity.created_at, entity.updated_at, entity.used_at
+    common = entity.created_at, entity.updated_at, entity.used_at, counts, bool(entity.closed_partitions)
     if not isinstance(entity, Topic):
-        return Runtime(*times, counts, bool(entity.closed_partitions))
+        return Runtime(*common)
     filters = [rule.description.filter for one in entity.subscriptions.values() for rule in one.rules.values()]
     correlation_filters = sum(isinstance(one, CorrelationFilter) for one in filters)
     return Runtime(
-        *times,
-        counts,
-        entity.description.enable_partitioning and bool(entity.namespace.faults.closed_partitions(entity.path)),
+        *common,
         subscription_count=len(entity.subscriptions),
         sql_filter_count=len(filters) - correlation_filters,
         correlation_filter_count=correlation_filters,

@@ -118,6 +118,15 @@ class Entity:
         """The queue's or topic's path, also of a subscription: what transactions know as an entity."""
         return self.path
 
+    @property
+    def is_partitioned(self) -> bool:
+        return self.numbering.partitioned
+
+    @property
+    def closed_partitions(self) -> frozenset[int]:
+        """Numbers of partitions that are away."""
+        return self.namespace.faults.closed_partitions(self.path) if self.is_partitioned else frozenset()
+
     def touch(self) -> None:
         """The entity has been used; auto-delete on idle counts from here."""
         self.accessed_at = self.used_at = self.namespace.clock.now()
@@ -177,15 +186,6 @@ class MessageEntity(Entity):
     @property
     def max_delivery_count(self) -> int:
         return self.description.max_delivery_count
-
-    @property
-    def is_partitioned(self) -> bool:
-        return self.numbering.partitioned
-
-    @property
-    def closed_partitions(self) -> frozenset[int]:
-        """Numbers of partitions that are away."""
-        return self.namespace.faults.closed_partitions(self.path) if self.is_partitioned else frozenset()
 
     @property
     def requires_session(self) -> bool:

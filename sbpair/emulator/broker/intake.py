@@ -152,9 +152,7 @@ class Intake:
         if self._laws.partition_key_is_session_id and description.enable_partitioning:
             check_keys(head)
         if description.enable_partitioning:
-            self._entity.numbering.check_open(
-                message, self._entity.namespace.faults.closed_partitions(self._entity.path)
-            )
+            self._entity.numbering.check_open(message, self._entity.closed_partitions)
 
     def _without_duplicates(self, messages: list[Message]) -> list[Message]:
         if self.history is None or not self._laws.duplicates_dropped:

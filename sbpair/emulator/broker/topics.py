@@ -154,7 +154,7 @@ class Topic(Accepting):
         self.scheduled.find(numbers)
 
     def reserve(self, message: Message) -> int:
-        return self.numbering.next(message, self.namespace.faults.closed_partitions(self.path))
+        return self.numbering.next(message, self.closed_partitions)
 
     def delete(self) -> None:
         super().delete()

@@ -269,6 +269,8 @@ _LISTED: Final = f"""
     select verdict, destination, coalesce(spelling, found.session_id) as session_id, message_id, why
     from found left join spelled using (destination, session_id) order by {_GRAVITY}, {_of("found")}"""
 _COUNTS: Final = tuple(one.name for one in fields(AuditedDestination) if one.name not in ("destination", "verdicts"))
+_BY_NUMBER: Final = "state is null and finished and not passed"
+"""The journal knows its number alone, of which it says that it is finished."""
 _DEAD_AS_FORGOTTEN: Final = f"coalesce(dead_because = '{FORGOTTEN}', false)"
 _DESTINATIONS: Final = f"""
     with counted as (
@@ -276,11 +278,11 @@ _DESTINATIONS: Final = f"""
             count(*) filter (secondaries > 0) as on_secondary, count(*) filter (stamped) as stamped,
             count(*) filter (not stamped) as unstamped,
             count(*) filter ({_COMPLETED}
-                or (state is null and finished and not passed and not {_DEAD_AS_FORGOTTEN})) as completed,
+                or ({_BY_NUMBER} and not {_DEAD_AS_FORGOTTEN})) as completed,
             count(*) filter (most_in_line > 1) as sent_again,
             count(*) filter ((open and not coalesce(sure, false)
                 and not coalesce(dead_because in ('{FAILED}', '{OVERTAKEN}'), false))
-                or (state is null and finished and not passed and {_DEAD_AS_FORGOTTEN})) as unknown
+                or ({_BY_NUMBER} and {_DEAD_AS_FORGOTTEN})) as unknown
         from messages group by all),
     wrong as (select destination, {", ".join(f"count(*) filter (verdict = '{name}') as {name}" for name in VERDICTS)}
         from found group by all)

@@ -48,7 +48,10 @@ def test_what_is_gone_back_and_fewer_is_said_with_a_command_for_each(local: Sbpa
         ("--snapshot missing.json", "missing.json"),
         ("--snapshot plain.json", "no snapshot"),
         ("--ledger missing.jsonl --namespace contoso-weu --auth azure-cli", "There is no ledger missing.jsonl"),
-        ("--archive missing.jsonl --namespace contoso-weu --auth azure-cli", "no file or folder missing.jsonl"),
+        (
+            "--archive missing.jsonl --namespace contoso-weu --auth azure-cli",
+            "There is no file or folder missing.jsonl.",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(sbpair: Sbpair, line: str, said: str) -> None:
