@@ -95,8 +95,11 @@ def of_record(document: Mapping[str, Any], lying: Mapping[tuple[str, str], int])
             yield f"the record of {key} says that its copy on {side} is settled, and it lies there"
 
 
-def of_journal(path: Path, worked: set[str], failed: set[str]) -> Iterator[str]:
-    """The journal's file at rest: every finished message is in a record, or in the entry of its session until then."""
+def of_journal(path: Path, worked: set[str], failed: set[str], remembered: set[str]) -> Iterator[str]:
+    """The journal's file at rest: every finished message is in a record, or in the entry of its session until then.
+
+    `remembered`: the finished ones that the journal still has to know. Of the others it may know.
+    """
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
         rows = file.execute("SELECT kind, document FROM entries WHERE kind IN (?, ?)", (MESSAGES, SESSIONS)).fetchall()
     known: dict[str, str] = {}
@@ -106,7 +109,8 @@ def of_journal(path: Path, worked: set[str], failed: set[str]) -> Iterator[str]:
         known |= {str(one["message_id"]): str(one["state"]) for one in finished}
     for key in sorted(worked | failed):
         if key not in known:
-            yield f"replicated message {key} is finished, and the journal has neither a record nor an entry of it"
+            if key in remembered:
+                yield f"replicated message {key} is finished, and the journal has neither a record nor an entry of it"
         elif known[key] == "completed" and key not in worked:
             yield f"the journal says that replicated message {key} is completed, and nobody has processed it"
         elif known[key] != "completed" and key not in failed:

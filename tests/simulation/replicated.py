@@ -235,8 +235,10 @@ class Replicated:
             if key not in self.worked and key not in self.failed:
                 raise Violation(f"replicated message {key} was accepted, and never processed")
         if self.worked or self.failed:
-            worked, failed = ({key for key in one if self._remembered(one[key])} for one in (self.worked, self.failed))
-            for claim in of_journal(self.journal_file, worked, failed):
+            # A copy that comes after its completion is forgotten becomes a dead letter, and has no new record.
+            finished = self.failed | self.worked
+            known = {key for key, since in finished.items() if self._remembered(since)}
+            for claim in of_journal(self.journal_file, set(self.worked), set(self.failed), known):
                 raise Violation(claim)
 
     def _remembered(self, since: float) -> bool:

@@ -66,6 +66,17 @@ def test_what_is_finished_is_in_the_journal(tmp_path: Path) -> None:
         rows = [(kind, json.dumps(document)) for kind, document in documents.items()]
         file.executemany("INSERT INTO entries VALUES (?, ?)", rows)
     file.close()
-    assert list(of_journal(path, {"m1"}, {"m2"})) == []
-    assert len(list(of_journal(path, {"m1", "m3"}, {"m2"}))) == 1
-    assert len(list(of_journal(path, {"m2"}, {"m1"}))) == 2
+    assert list(of_journal(path, {"m1"}, {"m2"}, {"m1", "m2"})) == []
+    assert len(list(of_journal(path, {"m1", "m3"}, {"m2"}, {"m3"}))) == 1
+    assert len(list(of_journal(path, {"m2"}, {"m1"}, {"m1", "m2"}))) == 2
+
+
+def test_what_the_journal_need_not_know_any_more_it_may_know_rightly_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE entries (kind TEXT, document TEXT)")
+        record = {"finished": {"message_id": "m1", "state": "completed"}}
+        file.execute("INSERT INTO entries VALUES (?, ?)", ("replicated-message", json.dumps(record)))
+    file.close()
+    assert list(of_journal(path, {"m1", "m2"}, {"m1"}, set())) == []
+    assert len(list(of_journal(path, set(), {"m1"}, set()))) == 1
