@@ -100,6 +100,8 @@ def test_a_room_has_files_tests_and_defects_of_each_kind(room: str) -> None:
 
 def test_the_tests_of_a_contract_belong_to_the_rooms_that_keep_it() -> None:
     assert {"tests/journal", "tests/contract/test_journals.py"} <= {*room_tests("journal")}
+    assert "tests/operations" in room_tests("runtime"), "verbs run what is there"
+    assert "tests/operations" not in room_tests("journal")
 
 
 def test_every_room_with_tests_can_be_asked_for() -> None:
