@@ -257,7 +257,9 @@ class Replicated:
             return
         self.world.trace.note("copy", key, lies.side, lies.place)
         if lies.place != MAIN:
-            if self.starts[key] < MOST_ATTEMPTS and not self._doubtful(0.0):
+            # Of what is completed and forgotten, a late copy becomes a dead letter: whoever completes it may lose it.
+            forgotten = key in self.worked and not self._remembered(self.worked[key])
+            if self.starts[key] < MOST_ATTEMPTS and not forgotten and not self._doubtful(0.0):
                 raise Violation(f"replicated message {key} was dead-lettered after {self.starts[key]} attempts")
             self.failed.setdefault(key, self.world.loop.time())
 
