@@ -64,7 +64,7 @@ async def test_it_forwards_what_waits_and_what_comes_until_it_is_stopped(
 
 @pytest.mark.parametrize(
     ("request_", "ended_by"),
-    [(SyphonRequest(for_seconds=1.0), "time"), (SyphonRequest(idle_seconds=1.0), "idle")],
+    [(SyphonRequest(for_seconds=4.0), "time"), (SyphonRequest(idle_seconds=4.0), "idle")],
     ids=["time", "idle"],
 )
 async def test_it_ends_by_itself_when_it_is_asked_to(
