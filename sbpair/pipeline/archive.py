@@ -502,14 +502,9 @@ class _Run:
 
     def _settled_by_rows(self, work: Completing, files: Sequence[ArchiveFile], spans: Sequence[Span]) -> "RDD[Settled]":
         """Where only Spark can read the archive: whole places in one task each."""
-        where = " OR ".join(
-            f"(queue = {_quoted(one.queue)} AND dead_letter = {str(one.dead_letter).lower()} "
-            f"AND sequence_number BETWEEN {one.first} AND {one.last})"
-            for one in spans
-        )
-        places = len({(one.queue, one.dead_letter) for one in spans})
-        frame = read_files(self._session.spark, self._store, files).where(where)
-        rows = frame.select("queue", "dead_letter", "sequence_number", "digest")
+        spark, places = self._session.spark, len({one.place for one in spans})
+        rows = within(spark, read_files(spark, self._store, files), spans)
+        rows = rows.select("queue", "dead_letter", "sequence_number", "digest")
         return rows.repartition(places, "queue", "dead_letter").rdd.mapPartitions(work.of_rows)
 
     def _count(self, settled: Settled) -> None:
@@ -534,11 +529,6 @@ def _rounds(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:
             if not waiting[key]:
                 del waiting[key]
         yield list(taken.values())
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def read_archives(spark: "SparkSession", uris: Sequence[str], *, stores: Sequence[Store] | None = None) -> "DataFrame":

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,19 +25,11 @@ CLAIM_SECONDS = 0.0002
 
 def pace_of(namespace: str, most_per_second: float | None = None) -> Pace:
     """How fast this task may go. Where `most_per_second` bounds it, nothing has to be shared: it is the task's part."""
-    if TaskContext.get() is None:
-        return Pace(most_per_second)
-    return _pace_in(SparkFiles.getRootDirectory(), namespace, most_per_second)
-
-
-@lru_cache(maxsize=64)
-def _pace_in(folder: str, namespace: str, most_per_second: float | None) -> Pace:
-    """A worker of Spark does one task after another."""
-    if most_per_second is not None:
-        return Pace(most_per_second)
-    with suppress(OSError):
-        return SharedPace(Path(folder) / f"pace-{sha256(namespace.encode()).hexdigest()[:16]}.json")
-    return Pace()
+    if most_per_second is None and TaskContext.get() is not None:
+        with suppress(OSError):
+            name = f"pace-{sha256(namespace.encode()).hexdigest()[:16]}.json"
+            return SharedPace(Path(SparkFiles.getRootDirectory()) / name)
+    return Pace(most_per_second)
 
 
 class SharedPace(Pace):

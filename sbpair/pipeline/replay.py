@@ -9,14 +9,14 @@ import asyncio
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.names import is_destination
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from sbpair.pipeline.spark.session import Session
 
-Item = TypeVar("Item")
 COPIES_AT_ONCE = 1_000
 LOOSE_NUMBERS = 100
 """Messages without session: that many numbers of a queue stay together, few enough for tasks of about the same size."""
@@ -106,7 +105,7 @@ def prepare(tables: Tables, request: ReplayRequest) -> tuple[Manifest, bool]:
     tables.rows("of_pair", of_pair, [(request.pair.name, way.from_namespace, way.to_namespace)])
     tables.define("of_this_pair", "select w.* from wanted w join of_pair p on p.name = w.pair")
     tables.define("matched", "select * from of_this_pair")
-    known = [*([request.ledger] if _has_lines(request.ledger) else []), *request.drained]
+    known = [*([request.ledger] if any(files_of(request.ledger)) else []), *request.drained]
     tables.ledgers("known", [str(one) for one in known])
     outcomes = ", ".join(f"'{one}'" for one in DONE_OUTCOMES)
     tables.define(  # the same queue and number mean another message on another namespace; older lines do not say
@@ -135,10 +134,6 @@ def prepare(tables: Tables, request: ReplayRequest) -> tuple[Manifest, bool]:
 RANKED = """select *, row_number() over (partition by lower(destination), lower(session_id), message_id, content
     order by enqueued_at_ms, place, sequence_number) as copy_rank from matched"""
 """Neither a destination's case nor a session's tells two of them apart (`service.session_key`)."""
-
-
-def _has_lines(folder: Path) -> bool:
-    return any(files_of(folder))
 
 
 def in_order(frame: "DataFrame", tasks: int) -> "DataFrame":
@@ -334,12 +329,12 @@ def _record_copies(copies: "DataFrame", folder: Path, way: Way, run: str) -> Non
         "session_id",
         "base64(digest)",
     )
-    time = datetime.now(UTC).isoformat()
+    coming, time = rows.toLocalIterator(), datetime.now(UTC).isoformat()
 
     async def write() -> None:
         ledger = Ledger(folder / f"{run}-duplicates.jsonl", way=way)
         try:
-            for some in batched(rows.toLocalIterator(), COPIES_AT_ONCE):
+            while some := list(islice(coming, COPIES_AT_ONCE)):
                 await ledger.record([_copy(row, time, run) for row in some])
         finally:
             await ledger.close()
@@ -351,13 +346,6 @@ def _copy(row: Any, time: str, run: str) -> Entry:
     queue, number, message_id, enqueued_ms, destination, session_id, digest = row
     message = queue, number, message_id, enqueued_ms, destination, session_id
     return Entry(*message, "duplicate", time, reason=f"run {run}", digest=digest)
-
-
-def batched(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
-    """The items in lists of up to `most` (`itertools.batched` is of Python 3.12)."""
-    left = iter(items)
-    while some := list(islice(left, most)):
-        yield some
 
 
 def _take_tally(report: ReplayReport, tally: Tally) -> None:

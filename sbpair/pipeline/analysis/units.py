@@ -146,15 +146,20 @@ def together(units: Sequence[Unit]) -> Unit:
 
 def read_unit(unit: Unit, columns: Sequence[str] = COLUMNS) -> "pa.Table":
     """The unit's messages in these columns, each once."""
+    table = row_groups(unit, columns, as_dictionaries=_FEW_VALUES)
+    return with_folded_destinations(each_once(table) if unit.overlapping else table)
+
+
+def row_groups(unit: Unit, columns: Sequence[str], *, as_dictionaries: Sequence[str] = ()) -> "pa.Table":
+    """All rows of a unit's row groups."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     tables = []
     for path, groups in unit.parts:
-        with pq.ParquetFile(path, read_dictionary=_FEW_VALUES, pre_buffer=False) as file:
+        with pq.ParquetFile(path, read_dictionary=list(as_dictionaries), pre_buffer=False) as file:
             tables.append(file.read_row_groups(list(groups), columns=list(columns), use_threads=False))
-    table = pa.concat_tables(tables)
-    return with_folded_destinations(each_once(table) if unit.overlapping else table)
+    return pa.concat_tables(tables)
 
 
 def with_folded_destinations(table: "pa.Table") -> "pa.Table":

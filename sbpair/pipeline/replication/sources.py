@@ -26,7 +26,7 @@ from sbpair.core.replication.ownership import SessionEntry
 from sbpair.core.summary import describe
 from sbpair.journal.sqlite import KeyRange, documents
 from sbpair.pipeline.analysis.partials import database
-from sbpair.pipeline.analysis.units import Unit, units_in
+from sbpair.pipeline.analysis.units import Unit, row_groups, units_in
 from sbpair.pipeline.manifest import COMMITS, LocalStore, check_archive
 from sbpair.runtime.replication.store import MESSAGE, destination_of
 
@@ -133,15 +133,8 @@ class ParquetCopies:
         return self.unit.rows
 
     def read(self) -> list[Rows]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        tables = []
-        for path, groups in self.unit.parts:
-            with pq.ParquetFile(path, pre_buffer=False) as file:
-                tables.append(file.read_row_groups(list(groups), columns=list(_OF_PARQUET), use_threads=False))
         with database() as base:
-            base.register("messages", pa.concat_tables(tables))
+            base.register("messages", row_groups(self.unit, _OF_PARQUET))
             stamp = ", ".join(
                 f"map_extract(properties, '{name}')[1].value as {column}"
                 for name, column in ((STREAM, "stream"), (NUMBER, "number_text"), (AFTER, "after"), (AFTER_IDS, "ids"))

@@ -1,13 +1,6 @@
 """The data sources `sbpair-backlog` and `servicebus`.
 
-    sbpair.pipeline.register(spark)
-    backlog = spark.read.format("sbpair-backlog").option("pair", "orders").option("queues", "0,3").load()
-    coming = spark.readStream.format("sbpair-backlog").option("maxOffsetsPerTrigger", 10000).load()
-    frame.write.format("sbpair-backlog").mode("append").option("pair", "orders").option("ledger", "/data/ledger").save()
-    events.write.format("servicebus").mode("append").option("namespace", "contoso").option("entity", "orders").save()
-
-Options of a read: `options`; of a write: `writer`. Credentials are looked up where a task runs, by the names
-that the configuration or the options give them.
+Credentials are looked up where a task runs, by the names that the configuration or the options give them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,49 +1,5 @@
 """Options of `sbpair-backlog`, `servicebus` and of the pipeline's internal sources: strict, and none of them a secret.
-
-Of `sbpair-backlog`:
-
-pair                  name of a pair of the configuration; default: the default pair
-config                path of the configuration file; default: as the command line finds it
-queues                indexes or paths of backlog queues, separated by commas; default: all that exist for the pair's
-                      primary, configured or not
-side                  secondary (default) or primary, whose queues and subscriptions `queues` then names
-
-Of `servicebus`, which needs no configuration:
-
-namespace             name or host of a namespace, reached with an Entra ID credential
-host                  where it is, if its name does not tell: an alias, a custom endpoint, an embedded namespace
-auth                  the credential: azure-cli, managed-identity, workload-identity, environment, default, ...
-connectionStringEnv, connectionStringFile     instead: environment variable or file that holds a connection string;
-                      driver and executors look it up themselves
-caFile                certificate authority to trust instead of the system's
-transport             amqp (default) or websocket
-entity                queue, or topic/Subscriptions/name; several are separated by commas
-
-Of both:
-
-deadLetters           false (default), true (only them) or both
-messagesPerPartition  numbers per Spark partition; default 10000, in a stream one partition per queue
-includePayload        false leaves the column `payload` null: nothing else needs it
-includeBody           false leaves the columns `body` and `body_text` null
-startingOffsets       earliest (default): what lies in the queues; latest: in a stream, only what comes later; or JSON
-                      by queue, `{"orders": 1017}`, or by partition `{"orders": {"0": 1017}}`, where -2 is earliest and
-                      -1 latest
-startingTimestamp     instead: the first message from then on, ISO 8601 or UTC epoch milliseconds
-
-Of `read`:
-
-endingOffsets, endingTimestamp  the same for the end, which is not read any more; default: latest
-firstSequence, lastSequence     numbers to look at, in every queue; default: all
-ranges                JSON of exact spans instead of queues and numbers (used by `pipeline archive`)
-messagesPerSecond     most that one task reads in a second; default: what the namespace gives
-
-Of `readStream`:
-
-maxOffsetsPerTrigger  most messages of a micro-batch
-maxBytesPerTrigger    most bytes of encoded messages in a micro-batch, but at least one message; costs a second look
-minOffsetsPerTrigger  wait until this many have come, but for no longer than `maxTriggerDelay` (15m)
-failOnDataLoss        default: a queue that was deleted and made again fails the query, and messages that were completed
-                      or expired before they were read do not; both are logged. true: both fail it; false: none
+`sbpair help spark` says what each means; it has all but `ranges`: JSON of exact spans, instead of queues and numbers.
 """
 
 import difflib
@@ -251,10 +207,6 @@ class Position:
                 f"The option {which}Offsets is earliest, latest or JSON by queue, not {quoted(offsets)}.",
                 hint=f'For example {{"orders": 1017}}; {EARLIEST} is earliest, {LATEST} is latest.',
             ) from error
-
-    @property
-    def is_plain(self) -> bool:
-        return not self.of_queues and self.at_ms is None
 
     def found(self, connection: Connection, present: Sequence[Span]) -> list[int]:
         """The number in each of the stretches that hold messages: from its first to the one behind its last.

@@ -7,33 +7,11 @@ leaves out what the ledger has. A batch that was sent but not acknowledged may a
 A row that cannot be sent (too large, an id of 200 characters) holds up no other: it is named in the ledger with its
 reason and kept in the ledger's folder `unsent`, as `restore` and a mended job take it.
 
-Of `sbpair-backlog`, which takes rows as it reads them back to the primary:
+Options are those of `sbpair help spark`, and three of a batch that `pipeline replay` uses:
 
-    pair, config    as for a read
-    to              queue or topic of the primary that takes all messages; default: each goes to its own destination
-    ttl             full (default): the time to live starts again; remaining: the time in the backlog is taken off
-
-Of `servicebus`, which takes rows as it reads them, or new messages (`new_messages`), to one queue or topic:
-
-    namespace, auth, connectionStringEnv, connectionStringFile, caFile, transport    as for a read
-    entity          the queue or topic
-
-Of both:
-
-    ledger          folder that driver and executors share; without it nothing is remembered. What it has as sent to
-                    the same destination is left out, whichever job, stream, drain or checkpoint wrote it there
-    failOnRefused   true: a job with rows that cannot be sent fails, after all others were sent; default: true for a
-                    batch, false for a stream
-    rate            messages a second of the whole job; `tasks` says among how many tasks it is shared
-    reserve         throttling credits a second that the whole job leaves to others, of the 1,000 of a namespace of the
-                    Basic or Standard tier
-
-Of a batch:
-
-    run             name in the ledger's files: only what jobs of this name have sent is left out, so that another
-                    name sends the same messages once more; default: by the destination, and the whole ledger counts
     onlyRun         true: stop when the ledger's `run` file names another run (see `runs.the_only_run`)
     report          file on the driver for the sums
+    tasks           among how many tasks `rate` and what `reserve` leaves are shared
 """
 
 import asyncio

@@ -1,8 +1,5 @@
 """Spark sessions as the commands use them: quiet, sized for the job, on the first usable Java, cancelled by Ctrl-C.
 
-    with open_spark(SparkRequest(rows=2_000_000)) as session:
-        counted = session.run(lambda: frame.groupBy("destination").count().collect(), "Counting", tell=show)
-
 Spark SQL is loaded when `session.spark` is first asked for: that takes as long as all of Spark's start before it, and a
 job of plain tasks needs only `session.context`.
 
@@ -286,7 +283,8 @@ def open_spark(request: SparkRequest | None = None) -> Iterator[Session]:
         session = Session(
             context, log, sizing, f"Java {java.version_text} ({java.origin})", lambda: _sql(properties, wanted.prepare)
         )
-        signal.signal(signal.SIGINT, signal.default_int_handler) if _on_main_thread() else None
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             yield session
         finally:
@@ -356,10 +354,6 @@ def _pyspark_version() -> str:
         import pyspark
 
         return pyspark.__version__
-
-
-def _on_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _properties(wanted: SparkRequest, sizing: Sizing) -> dict[str, str]:
