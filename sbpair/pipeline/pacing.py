@@ -7,20 +7,23 @@ Tasks on other machines have other files, and share the budget as several drains
 """
 
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pyspark import SparkFiles, TaskContext
 
 from sbpair.core.transfer.pace import Pace
-from sbpair.files import claim, make_private_file, open_private
+from sbpair.files import claim, make_private_file, open_private, write_private
 
 CLAIM_SECONDS = 0.0002
+CLAIM_PATIENCE_SECONDS = 1.0
+"""Somebody who has the file for longer was stopped, and keeps it: the others go on with a new one."""
 
 
 def pace_of(namespace: str, most_per_second: float | None = None) -> Pace:
@@ -41,7 +44,6 @@ class SharedPace(Pace):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._paused_until = 0.0
         self._kept = tuple(name for name in vars(self) if name != "pauses")
         self._path, self._is_held = path, False
         make_private_file(path)
@@ -52,10 +54,8 @@ class SharedPace(Pace):
         if self._is_held:
             yield
             return
-        file = open_private(self._path, "r+b")
+        file = self._claimed()
         try:
-            while not claim(file):
-                time.sleep(CLAIM_SECONDS)
             with suppress(ValueError):  # empty, or cut off
                 self._take_over(json.JSONDecoder().raw_decode(file.read().decode())[0])
             self._is_held = True
@@ -66,6 +66,17 @@ class SharedPace(Pace):
             self._is_held = False
             with suppress(OSError):
                 file.close()
+
+    def _claimed(self) -> BinaryIO:
+        until = time.monotonic() + CLAIM_PATIENCE_SECONDS
+        while not claim(file := open_private(self._path, "r+b")):
+            file.close()
+            if time.monotonic() > until:
+                fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+                write_private(fresh, b"")
+                fresh.replace(self._path)
+            time.sleep(CLAIM_SECONDS)
+        return file
 
     def _plain(self, name: str) -> Any:
         found = getattr(self, name)
@@ -81,20 +92,20 @@ class SharedPace(Pace):
 
     def refused(self, now: float) -> float:
         with self._held():
-            if now >= self._paused_until:  # else what was under way when another task was refused
-                self._paused_until = now + super().refused(now)
-            else:
-                self.pauses += 1
-            return self._paused_until - now
+            return super().refused(now)
 
     def allowance(self, now: float) -> int | None:
         with self._held():
-            return 0 if now < self._paused_until else super().allowance(now)
+            return super().allowance(now)
 
     def take(self, messages: int) -> None:
         with self._held():
             super().take(messages)
 
+    def grant(self, most: int, now: float) -> int:
+        with self._held():
+            return super().grant(most, now)
+
     def seconds_until_some(self, now: float) -> float:
         with self._held():
-            return max(self._paused_until - now, super().seconds_until_some(now))
+            return super().seconds_until_some(now)

@@ -69,8 +69,6 @@ async def _head(messaging: Messaging, path: str, *, dead_letter: bool, most: int
 
 PAGE_MESSAGES = 250
 """The service gives no more at once."""
-PACED_PAGE_SECONDS = 0.1
-"""A page is no more than a pace allows in so long: budgets are counted by the second."""
 PAGE_GROWTH = 16
 """This many times as much the next page of a browse asks for that began with a small one."""
 FIRST_SEQUENCE_NUMBER = 1
@@ -133,16 +131,14 @@ async def page_from(
         ServiceError: waiting does not help, or did not for `patience_seconds`.
     """
 
-    def peek() -> Awaitable[list[Received]]:
-        bound = None if pace is None else pace.per_second(clock.monotonic())
-        some = most if bound is None else min(most, max(1, int(bound * PACED_PAGE_SECONDS)))
+    def peek(some: int = most) -> Awaitable[list[Received]]:
         asked = receiver.peek(some, from_sequence_number=number)
         if page_seconds is None:
             return asked
         return abandon_after(page_seconds, asked, what=f"Browse of {receiver.source}", entity=receiver.source)
 
     return await patiently(
-        peek if pace is None else lambda: _at_pace(pace, peek, clock, patience_seconds),
+        peek if pace is None else lambda: _at_pace(pace, peek, most, clock, patience_seconds),
         patience_seconds=patience_seconds,
         unreached_seconds=unreached_seconds,
         now=clock.monotonic,
@@ -151,24 +147,25 @@ async def page_from(
 
 
 async def _at_pace(
-    pace: Pace, peek: Callable[[], Awaitable[list[Received]]], clock: Clock, patience_seconds: float
+    pace: Pace, peek: Callable[[int], Awaitable[list[Received]]], most: int, clock: Clock, patience_seconds: float
 ) -> list[Received]:
-    """One page, when its time has come. It is asked for whole: what it is more than may be asked for now is a debt."""
+    """One page, of as many messages as may be asked for when there are some."""
     began = clock.monotonic()
     while True:
-        while wait := pace.seconds_until_some(clock.monotonic()):
-            await clock.sleep(wait)
+        while not (some := pace.grant(most, clock.monotonic())):
+            await clock.sleep(pace.seconds_until_some(clock.monotonic()))
+        page: list[Received] = []
         try:
-            page = await peek()
+            page = await peek(some)
         except ServiceError as error:
             now = clock.monotonic()
-            if error.category is not Category.BUSY or now + (wait := pace.refused(now)) - began > patience_seconds:
+            if error.category is not Category.BUSY or now + pace.refused(now) - began > patience_seconds:
                 raise
-            await clock.sleep(wait)
         else:
-            pace.take(len(page))
             pace.accepted(len(page), clock.monotonic())
             return page
+        finally:
+            pace.take(len(page) - some)
 
 
 async def pages(

@@ -69,6 +69,8 @@ def _of_spark(seconds: int, credits: int) -> Iterator[Row]:
     """Archiving from a secondary and replaying to a primary: so many credits are all there are, or all that --reserve
     leaves of a namespace of the Standard tier."""
     with bench() as on:
+        on.on.fill(len(BACKLOG), SIZE_BYTES)
+        on.archive()  # the first workers of a session take seconds to start
         for reserve in (None, CREDITS - credits):
             budget = credits if reserve is None else CREDITS
             said = f"{credits} credits a second" if reserve is None else f"--reserve {reserve}"

@@ -3,11 +3,35 @@
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sbpair.core.transfer.pace import Pace
-from sbpair.pipeline.pacing import SharedPace, pace_of
+from sbpair.pipeline.pacing import CLAIM_PATIENCE_SECONDS, SharedPace, pace_of
 from sbpair.pipeline.spark.session import Session
+
+HOLDS = """
+import pathlib, sys
+from sbpair.pipeline.pacing import SharedPace
+with SharedPace(pathlib.Path(sys.argv[1]))._held():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def holding(path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process in the middle of a change; it goes on when its input ends."""
+    command = [sys.executable, "-c", HOLDS, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_what_one_learns_the_other_knows(tmp_path: Path) -> None:
@@ -42,22 +66,29 @@ def test_what_one_takes_the_other_lacks(tmp_path: Path) -> None:
 
 def test_a_kill_in_the_middle_holds_nobody_up_and_what_is_cut_off_is_learnt_anew(tmp_path: Path) -> None:
     path = tmp_path / "pace.json"
-    holds = (
-        "import pathlib, sys, time\n"
-        "from sbpair.pipeline.pacing import SharedPace\n"
-        "with SharedPace(pathlib.Path(sys.argv[1]))._held():\n"
-        "    print('held', flush=True)\n"
-        "    time.sleep(60)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", holds, str(path)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+    with holding(path) as process:
         process.send_signal(signal.SIGKILL)
     pace = SharedPace(path)
     pace.accepted(100, 0.0)
     pace.refused(0.1)
     path.write_bytes(path.read_bytes()[:-30])
     assert SharedPace(path).allowance(2.0) is None
+
+
+def test_what_is_stopped_in_the_middle_holds_nobody_up_and_goes_on_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "pace.json"
+    with holding(path) as process:
+        process.send_signal(signal.SIGSTOP)
+        began, one, other = time.monotonic(), SharedPace(path), SharedPace(path)
+        one.accepted(100, 0.0)
+        one.refused(0.1)
+        assert (other.allowance(0.2), other.per_second(0.2)) == (0, 100.0), "both have a new file"
+        assert time.monotonic() - began < CLAIM_PATIENCE_SECONDS + 5.0, "waited for once"
+        process.send_signal(signal.SIGCONT)
+        process.stdin.close()
+        assert process.wait(30) == 0
+    assert SharedPace(path).allowance(0.2) == 0, "what went on has changed its own file only"
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
 def test_tasks_of_a_machine_share_a_pace_and_a_bound_is_a_part_of_its_own(session: Session) -> None:
@@ -69,7 +100,7 @@ def test_tasks_of_a_machine_share_a_pace_and_a_bound_is_a_part_of_its_own(sessio
         return pace.per_second(0.2), pace_of("shop-x", 50.0).per_second(0.2)
 
     (learnt,) = session.context.parallelize([0], 1).map(learn).collect()
-    assert learnt == (98.0, 50.0)
+    assert learnt == (100.0, 50.0)
     assert set(
         session.context.parallelize([1, 1], 2).map(lambda _: pace_of("shop-x").seconds_until_some(0.2) > 0).collect()
     ) == {True}

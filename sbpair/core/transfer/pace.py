@@ -4,8 +4,8 @@ Nothing is bounded until the namespace answers for the first time that it is too
 until then is the first estimate of its budget. From then on messages go out evenly. After each refusal the pace begins
 a little lower and returns along a cubic curve, as the window of a TCP connection does (RFC 9438): fast while it is far
 below the pace that was refused, slowly near it, and ever faster beyond, since others may have stopped to use a part of
-the budget. So an estimate that was much too low costs seconds, and a good one is tested only two or three times a
-minute.
+the budget. So a good estimate is tested only two or three times a minute. The first one is rough, and so is what
+refusals right after it teach: from there the pace grows at once, until it is refused after it had held.
 
 A first refusal says that a second's budget was used up a little early: everything pauses for a moment, what comes up
 meanwhile is kept, and nothing but a small part of the pace is lost. One that follows within seconds says that the pace
@@ -28,8 +28,12 @@ RETURN_SECONDS = 20.0
 """From there back to the pace that was refused; in twice as long as much beyond it, in three times eight times."""
 MOST_GROWTH = 1000.0
 """Times the pace that was refused, however long ago that was."""
+GROWTH = 0.2
+"""Of a rough estimate, in `RETURN_SECONDS`; in half of them an eighth of it."""
 SURE_WAIT = 0.25
 """Of the pause, after a refusal at a pace that had held for a while: only the rest of a second is used up."""
+UNSURE_WAIT = 0.5
+"""Of the pause, if something was accepted before: what is over of a second, in the mean."""
 AGAIN = 0.5
 """Of the pace, at the least, if it was refused again."""
 HELD = 0.9
@@ -60,6 +64,8 @@ class Pace:
         self._start_at = 0.0
         self._refused = 1.0
         """The pace that the curve returns to."""
+        self._is_rough = False
+        self.paused_until = 0.0
         self._series_since = 0.0
         self._tokens = 0.0
         self._looked_at = 0.0
@@ -68,8 +74,8 @@ class Pace:
         """Messages a second that may be sent; None for any number, as long as nothing was refused."""
         if self._start is None:
             return self._most
-        beyond = max(0.0, now - self._start_at) / RETURN_SECONDS - 1.0
-        bend = 1.0 - (self._start / self._refused if beyond < 0.0 else BELOW)
+        beyond = max(0.0, now - self._start_at) / RETURN_SECONDS - (0.0 if self._is_rough else 1.0)
+        bend = GROWTH if self._is_rough else 1.0 - (self._start / self._refused if beyond < 0.0 else BELOW)
         learnt = self._refused * min(MOST_GROWTH, 1.0 + bend * math.pow(beyond, 3))
         return learnt if self._most is None else min(learnt, self._most)
 
@@ -87,9 +93,11 @@ class Pace:
             self._accepted.popleft()
 
     def refused(self, now: float) -> float:
-        """It was too busy; the seconds to wait before the next try. Refusals of what was under way together are one:
-        ask for no more than the first one's."""
+        """It was too busy; the seconds to wait before the next try. What was under way when the pause began teaches
+        nothing more."""
         self.pauses += 1
+        if now < self.paused_until:
+            return self.paused_until - now
         self._refusals += 1
         pace, is_first = self.per_second(now), self._start is None
         is_again = not is_first and (self._refusals > 1 or now - self._start_at < SERIES_SECONDS)
@@ -106,7 +114,10 @@ class Pace:
             refused = min((one for one in (pace, peak) if one is not None), default=None)
             start = None if refused is None else BELOW * refused
             self._series_since = max(now - 1.0, self._accepted[0][0]) if self._accepted else now
-        wait = BUSY.seconds(self._refusals) * (SURE_WAIT if held else 1.0)
+        unsure = UNSURE_WAIT if self._refusals == 1 and self._accepted else 1.0
+        wait = BUSY.seconds(self._refusals) * (SURE_WAIT if held else unsure)
+        self.paused_until = now + wait
+        self._is_rough = is_first or (is_again and self._is_rough)
         if start is not None and refused is not None:
             self._begin(start, refused, now + wait)
         if not held:
@@ -134,6 +145,8 @@ class Pace:
 
     def allowance(self, now: float) -> int | None:
         """Messages that may be sent now; None without a bound."""
+        if now < self.paused_until:
+            return 0
         if (pace := self.per_second(now)) is None:
             return None
         passed = max(0.0, now - self._looked_at)
@@ -146,10 +159,18 @@ class Pace:
         """This many were sent."""
         self._tokens -= messages
 
+    def grant(self, most: int, now: float) -> int:
+        """How many messages may be asked for now; they count as sent, and what does not come is given back."""
+        allowed = self.allowance(now)
+        granted = most if allowed is None else min(most, allowed)
+        self.take(granted)
+        return granted
+
     def seconds_until_some(self, now: float) -> float:
         """How long until more may be sent."""
-        if self.allowance(now) or (pace := self.per_second(now)) is None:
-            return 0.0
+        pause = max(0.0, self.paused_until - now)
+        if pause or self.allowance(now) or (pace := self.per_second(now)) is None:
+            return pause
         return max(0.0, self._looked_at - now) + (self._step(pace) - self._tokens) / pace
 
     @staticmethod

@@ -61,9 +61,12 @@ class Window:
         """Of the namespace that gives the messages: what it gives costs as much as what the other namespace takes."""
         self._busy: tuple[float, ServiceError] | None = None
         """Since when the namespace, too busy, has taken nothing at all, and what it answered first."""
-        self.busy_until = 0.0
-        """Nothing is sent or received before."""
         self._receive_again_at = 0.0
+
+    @property
+    def busy_until(self) -> float:
+        """Nothing is sent or received before."""
+        return self._sending.paused_until
 
     # Receiving
 
@@ -182,10 +185,9 @@ class Window:
         """The namespace refused a send because it is too busy. The pause that begins; None if it is under way."""
         if self._busy is None:
             self._busy = now, error
-        if now < self.busy_until:
+        is_new, seconds = now >= self.busy_until, self._sending.refused(now)
+        if not is_new:
             return None
-        seconds = self._sending.refused(now)
-        self.busy_until = now + seconds
         patience = self._limits.patience_seconds
         left = None if patience is None else max(0.0, self._busy[0] + patience - now)
         return PauseBegan("", error.code, seconds, left)

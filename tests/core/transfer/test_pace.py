@@ -33,7 +33,7 @@ def send_for(seconds, budget, *, pace=None, began=0.0, at_once=8, round_trip=0.0
     seconds between two, and the most that one lasts: whoever sends gets no processor then, and hears nothing."""
     draw = random.Random(f"{seconds}{began}{round_trip}")
     pace = pace or Pace()
-    now, paused_until, stalled_until, next_stall = began, 0.0, 0.0, began
+    now, stalled_until, next_stall = began, 0.0, began
     travelling, answers = [], []
     while now < began + seconds:
         if stalls is not None and now >= next_stall:
@@ -46,15 +46,10 @@ def send_for(seconds, budget, *, pace=None, began=0.0, at_once=8, round_trip=0.0
             for messages, taken in answers:
                 if taken:
                     pace.accepted(messages, now)
-                elif now >= paused_until:
-                    paused_until = now + pace.refused(now)
+                else:
+                    pace.refused(now)
             answers.clear()
-            while now >= paused_until and len(travelling) < at_once:
-                allowed = pace.allowance(now)
-                messages = 100 if allowed is None else min(100, allowed)
-                if not messages:
-                    break
-                pace.take(messages)
+            while len(travelling) < at_once and (messages := pace.grant(100, now)):
                 travelling.append((now + round_trip * draw.uniform(0.7, 1.5), messages))
         now = round(now + 0.005, 3)
     return pace
@@ -114,18 +109,15 @@ def test_it_follows_a_budget_that_others_use_for_a_while():
 
 def test_several_who_know_nothing_of_each_other_use_the_whole_budget_together():
     budget, paces = Budget(lambda now: 1000), [Pace() for _ in range(4)]
-    paused_until, now = [0.0] * 4, 0.0
+    now = 0.0
     while now < 120.0:
-        for place, pace in enumerate(paces):
-            allowed = pace.allowance(now)
-            if now < paused_until[place] or allowed == 0:
+        for pace in paces:
+            if not (messages := pace.grant(100, now)):
                 continue
-            messages = 100 if allowed is None else min(100, allowed)
-            pace.take(messages)
             if budget.send(messages, now):
                 pace.accepted(messages, now)
             else:
-                paused_until[place] = now + pace.refused(now)
+                pace.refused(now)
         now = round(now + 0.01, 3)
     assert budget.taken > 0.95 * 120_000
     assert budget.refused < 0.01 * budget.taken
@@ -141,5 +133,6 @@ def test_nothing_is_bounded_before_the_first_refusal():
 
 def test_a_namespace_that_accepts_nothing_is_asked_ever_more_seldom():
     pace = Pace()
-    assert [pace.refused(float(place)) for place in range(6)] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert [pace.refused(20.0 * place) for place in range(6)] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert (pace.refused(104.0), pace.allowance(104.0), pace.seconds_until_some(104.0)) == (6.0, 0, 6.0)
     assert pace.per_second(10.0) is None
