@@ -9,9 +9,10 @@ import pytest
 
 from sbpair.amqp.sections import HeaderField, PropertyField, Section, build
 from sbpair.amqp.types import Float, Int, Long, Symbol, Timestamp, Ubyte, Uint
-from sbpair.core.editing import as_document, document_text, edited, read_document
+from sbpair.core.editing import Editable, Editables, Repair, as_document, document_text, edited, read_document
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import UsageError
+from sbpair.core.message import Received
 
 TYPED = {
     "text": "a",
@@ -130,3 +131,64 @@ def test_what_a_message_cannot_have_is_refused_and_named(change: Callable[[dict[
 def test_a_text_that_is_no_document_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="The edited message is"):
         read_document(text)
+
+
+@pytest.mark.parametrize(
+    ("put", "without", "field", "value"),
+    [
+        ({"sys.Label": "new"}, (), "subject", "new"),
+        ({"SYS.ReplyToSessionId": "r"}, (), "reply_to_session_id", "r"),
+        ({"sys.contenttype": "text/plain"}, (), "content_type", "text/plain"),
+        ({"sys.TimeToLive": "90s"}, (), "time_to_live_ms", 90_000),
+        ({}, ("sys.SessionId",), "session_id", None),
+    ],
+)
+def test_a_repair_changes_properties_of_the_message(
+    put: dict[str, str], without: tuple[str, ...], field: str, value: object
+) -> None:
+    edit = Repair(put, without).form_of(Received(MESSAGE, 7, "orders"))
+    assert edit is not None
+    assert as_document(edit.payload).get(field) == value
+
+
+def test_a_repair_keeps_the_kind_of_an_application_property_and_makes_new_ones_texts() -> None:
+    edit = Repair({"int": "12", "user.small": "3", "fresh": "12"}, ("text", "user.none")).form_of(
+        Received(MESSAGE, 7, "orders")
+    )
+    assert edit is not None
+    found = as_document(edit.payload)["application_properties"]
+    assert (found["int"], found["small"], found["fresh"]) == (12, 3, "12")
+    assert not {"text", "none"} & found.keys()
+    assert Repair({"int": "2"}).form_of(Received(MESSAGE, 7, "orders")) is None, "nothing changes"
+
+
+@pytest.mark.parametrize(
+    ("put", "said"),
+    [
+        ({"sys.EnqueuedTimeUtc": "x"}, "sys.EnqueuedTimeUtc cannot be changed"),
+        ({"sys.Lable": "x"}, "Did you mean sys.Label?"),
+        ({"a": "1", "user.a": "2"}, "user.a is given twice"),
+        ({"sys.TimeToLive": "soon"}, "sys.TimeToLive"),
+        ({"sys.MessageId": "x" * 129}, "sys.MessageId"),
+    ],
+)
+def test_an_impossible_repair_is_refused_before_any_message(put: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        Repair(put)
+    assert said in refused.value.message
+
+
+def test_of_several_messages_those_that_say_something_new_are_edited() -> None:
+    both = Editables(tuple(Editable.of(Received(MESSAGE, number, "orders")) for number in (4, 9)), several=True)
+    objects = json.loads(both.text)
+    assert both.changed(json.dumps(objects)) == ()
+    objects[1]["subject"] = "new"
+    (found,) = both.changed(json.dumps(objects))
+    assert (found[0].received.sequence_number, as_document(found[1].payload)["subject"]) == (9, "new")
+    assert both.changed(json.dumps(objects[:1])) == (), "what is taken out stays as it is"
+    for other in ({}, [{**objects[0], "sequence_number": 5}], [objects[0], objects[0]]):
+        with pytest.raises(UsageError):
+            both.changed(json.dumps(other))
+    objects[1]["body"] = {"no": "such form"}
+    with pytest.raises(UsageError, match="Message 9: "):
+        both.changed(json.dumps(objects))

@@ -14,6 +14,7 @@ from sbpair.core.inspection.plan import (
     Plan,
     Risk,
     StepKind,
+    as_confirmed,
     check_target,
     differences,
     plan_cleanup,
@@ -174,6 +175,14 @@ class TestCleanup:
         assert kinds(plan) == [(StepKind.DELETE, path(3)), (StepKind.SKIP, path(4))]
         assert plan.steps[0].with_messages and plan.steps[0].risk is Risk.HIGH
 
+    def test_what_a_plan_says_was_confirmed_is_confirmed_again_and_nothing_else_becomes_a_deletion(self) -> None:
+        full = tuple(a_queue(path(index), counts=Counts(active=2)) for index in (3, 4))
+        cleanup = plan_cleanup(healthy(more=full), a_pair(), confirmed=[path(3)])
+        assert kinds(as_confirmed(cleanup, [path(4).upper()])) == [(StepKind.SKIP, path(3)), (StepKind.DELETE, path(4))]
+        odd = a_queue(path(1), requires_duplicate_detection=True)
+        recreate = plan_provision(healthy(more=(odd,)), a_pair(), update=True)
+        assert kinds(as_confirmed(recreate, [path(1)])) == [(StepKind.RECREATE, path(1))]
+
     def test_a_queue_that_another_pair_counts_on_is_not_extra(self) -> None:
         more = (a_queue(path(3)), a_queue(path(4)), a_queue(path(5)))
         other = replace(a_pair(5), name="other")
@@ -253,6 +262,10 @@ class TestFile:
         other = replace(a_pair(), secondary=replace(a_pair().secondary, host=host("elsewhere")))
         with pytest.raises(StalePlanError, match="elsewhere"):
             check_target(self.plan(), other)
+        planned = self.plan()
+        check_target(replace(planned, secondary_host=planned.secondary_host.upper()), a_pair())
+        shouted = replace(a_pair(), secondary=replace(a_pair().secondary, host=planned.secondary_host.upper()))
+        check_target(planned, shouted)
 
 
 class TestExpected:

@@ -254,6 +254,7 @@ def test_what_cannot_be_known_is_said() -> None:
     assert unknown == {"sender", "time to live", "lock", "receivers"}
     cut = explain(replace(planted(), whole=False))
     assert "more messages lie there than were looked through" in told(cut, "neighbours")
+    assert [one.known for one in cut.statements if one.about == "neighbours"] == [False]
 
 
 def test_others_with_its_id_and_before_it_in_its_session_are_counted() -> None:
