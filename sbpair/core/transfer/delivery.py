@@ -77,12 +77,6 @@ class Lane:
         two processes each held what comes next in the other's."""
         return next((item for item in self.waiting if not blocked(item)), None)
 
-    def take(self, item: Item) -> None:
-        if self.waiting[0] is item:
-            self.waiting.popleft()
-        else:
-            self.waiting.remove(item)
-
     @property
     def spent(self) -> bool:
         return not (self.waiting or self.busy)
@@ -209,7 +203,7 @@ class Destination:
         """Move the lane's first messages into the batch; False if the batch could not even take one."""
         taken = 0
         while (item := lane.first(blocked)) is not None and chosen.take(item):
-            lane.take(item)
+            lane.waiting.remove(item)  # nearly always the first
             taken += 1
         lane.busy = taken > 0
         if not taken:
