@@ -58,15 +58,16 @@ def describe_message(message: EncodedMessage) -> MessageSummary:
         return MessageSummary(size_bytes=len(message.payload), unreadable=error.message)
 
 
-_BODY = frozenset((Section.DATA, Section.SEQUENCE, Section.VALUE))
+_BODY_KINDS = {section: section.name.lower() for section in (Section.DATA, Section.SEQUENCE, Section.VALUE)}
+_NO_FIELDS = (None,) * len(PropertyField)
 
 
 def _described(message: EncodedMessage) -> MessageSummary:
     properties = {str(key): value for key, value in message.entries(Section.APPLICATION_PROPERTIES)}
-    fields = [_string(one) for one in message.read(Section.PROPERTIES) or ()]
-    fields += [None] * (len(PropertyField) - len(fields))
-    message_id, _, to, subject, reply_to, correlation_id, content_type = fields[: PropertyField.CONTENT_ENCODING]
-    spans = [span for span in message.spans if span.section in _BODY]
+    fields = [one if one is None else _string(one) for one in message.read(Section.PROPERTIES) or ()]
+    fields += _NO_FIELDS[len(fields) :]
+    message_id, _, to, subject, reply_to, correlation_id, content_type = fields[:7]
+    spans = [span for span in message.spans if span[0] in _BODY_KINDS]
     return MessageSummary(
         message_id=message_id,
         session_id=_string(properties.get(system_properties.SESSION)) or fields[PropertyField.GROUP_ID],
@@ -80,7 +81,7 @@ def _described(message: EncodedMessage) -> MessageSummary:
         scheduled_at=_scheduled_at(message, properties.get(system_properties.SCHEDULED)),
         destination=_destination(properties.get(system_properties.PATH)),
         application_properties=properties,
-        body_kind=spans[0].section.name.lower() if spans else "none",
+        body_kind=_BODY_KINDS[spans[0].section] if spans else "none",
         body_size_bytes=sum(span.end - span.value_start for span in spans),
         size_bytes=len(message.payload),
         dead_letter_reason=_string(properties.get("DeadLetterReason")),

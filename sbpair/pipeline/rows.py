@@ -5,6 +5,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from sbpair.amqp import types
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DIGEST_BYTES = 16
+_FIRST_OF_SENDER = Section.PROPERTIES
+_STATES = {state: state.value for state in State}
 _EARLIEST_SECONDS, _LATEST_SECONDS = -62_135_596_800.0, 253_402_300_799.0
 _TYPE_NAMES: dict[type, str] = {
     type(None): "null",
@@ -60,7 +63,7 @@ def _row(pair: str, received: Received, message: EncodedMessage | None) -> tuple
         dead_letter,
         received.sequence_number,
         _microseconds(received.enqueued_at),
-        received.state.value,
+        _STATES[received.state],
         received.delivery_count,
         summary.dead_letter_reason,
         summary.dead_letter_description,
@@ -113,12 +116,13 @@ def rows_of(pair: str, columns: Sequence[str], without: Collection[str]) -> Call
         len(MESSAGE_COLUMNS) + 2 if name in without else places.get(name, len(MESSAGE_COLUMNS) + (name == "body_text"))
         for name in columns
     ]
+    pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    pick = itemgetter(*chosen) if len(chosen) > 1 else lambda found: (found[chosen[0]],)
 
     def row(received: Received) -> tuple[Any, ...]:
         message = _opened(received)
         body = body_of(message) if bodies else (None, None)
-        all_of_it = (*_row(pair, received, message), *body, None)
-        return tuple([all_of_it[place] for place in chosen])
+        return pick((*_row(pair, received, message), *body, None))
 
     return row
 
@@ -231,7 +235,7 @@ def content_digest(payload: bytes) -> bytes | None:
 
 
 def _digest_of(message: EncodedMessage) -> bytes:
-    parts = [message.payload[start:end] for section, start, _, end in message.spans if section >= Section.PROPERTIES]
+    parts = [message.payload[start:end] for section, start, _, end in message.spans if section >= _FIRST_OF_SENDER]
     return hashlib.sha256(b"".join(parts)).digest()[:DIGEST_BYTES]
 
 
@@ -253,7 +257,10 @@ def _microseconds(seconds: float | None) -> int | None:
 
 
 def _properties(summary: MessageSummary) -> list[tuple[str, dict[str, str | None]]]:
-    return [(name, typed_text(value)) for name, value in summary.application_properties.items()]
+    return [
+        (name, {"type": "string", "value": value} if type(value) is str else typed_text(value))
+        for name, value in summary.application_properties.items()
+    ]
 
 
 def from_typed(kind: str, text: str | None) -> Any:
@@ -277,12 +284,13 @@ def _whole(kind: Callable[[int], Any]) -> Callable[[str], Any]:
 
 
 _WHOLE = (types.Byte, types.Short, types.Int, types.Long, types.Ubyte, types.Ushort, types.Uint, types.Ulong)
+_WHOLE_NAMES: dict[type, str] = {kind: kind.__name__.lower() for kind in _WHOLE}
 _FROM_TEXT: dict[str, Callable[[str], Any]] = {
     "boolean": lambda text: {"true": True, "false": False}[text],
     "double": lambda text: float(json.loads(text)),
     "uuid": uuid.UUID,
     "symbol": types.Symbol,
-    **{kind.__name__.lower(): _whole(kind) for kind in _WHOLE},
+    **{name: _whole(kind) for kind, name in _WHOLE_NAMES.items()},
 }
 
 
@@ -290,8 +298,10 @@ def typed_text(value: Any) -> dict[str, str | None]:
     """An AMQP value as its type's name and a text: strings as they are, anything else as JSON."""
     if type(value) is str:
         return {"type": "string", "value": value}
+    if (name := _WHOLE_NAMES.get(type(value))) is not None:
+        return {"type": name, "value": int.__repr__(value)}
     kind = _TYPE_NAMES.get(type(value)) or type(value).__name__.lower()
     if value is None:
         return {"type": kind, "value": None}
-    shown = str(int(value)) if type(value) in _WHOLE else plain(value)
+    shown = plain(value)
     return {"type": kind, "value": shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)}
