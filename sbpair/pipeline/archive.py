@@ -335,6 +335,7 @@ class _Run:
         tasks = self._session.context.parallelize(cut, len(cut)).map(work.of)
         done: list[ArchivedUnit] = self._session.run(tasks.collect, "Archiving", tell=self._tell)
         self._report.retried += sum(1 for one in done if one.attempt)
+        self._report.throttled += sum(one.throttled for one in done)
         return [file for one in done for file in one.files]
 
     def _budget_of_one(self, tasks: int) -> float | None:

@@ -20,6 +20,8 @@ class ArchiveReport:
     files: int = 0
     retried: int = 0
     """Units that needed more than one attempt."""
+    throttled: int = 0
+    """How often the namespace refused a page because it was too busy; not counted into a URI, where Spark writes."""
     settled: int = 0
     gone: int = 0
     """Archived messages that somebody else had taken out of their queue before they were completed here."""
@@ -102,6 +104,8 @@ class ReplayReport:
     refused_files: tuple[str, ...] = ()
     """Files of the ledger's folder that hold what was refused, as `restore` takes it."""
     resent: int = 0
+    throttled: int = 0
+    """How often the namespace refused a batch because it was too busy."""
     skipped_by_retry: int = 0
     seconds: float = field(default=0.0, metadata=rounded(3))
     dry_run: bool = False

@@ -30,6 +30,8 @@ class TaskDone:
 
     messages: int = 0
     size_bytes: int = 0
+    throttled: int = 0
+    """Once it is over: how often the namespace was too busy for it."""
     facts: dict[str, int | str] = field(default_factory=dict)
 
     def count(self, page: Sequence[Received]) -> None:
@@ -63,6 +65,7 @@ def logged_task(work: str, namespace: str, pace: Pace | None = None, **facts: in
         said = f"task failed: {getattr(failure, 'code', type(failure).__name__)}"
         raise
     finally:
+        done.throttled = 0 if pace is None else pace.pauses - refused_before
         if context is not None:
             places = {name: context.getLocalProperty(key) for name, key in _PLACE.items()}
             told: dict[str, int | float | str] = {
@@ -77,7 +80,7 @@ def logged_task(work: str, namespace: str, pace: Pace | None = None, **facts: in
                 "messages": done.messages,
                 "bytes": done.size_bytes,
                 "seconds": round(time.monotonic() - began, 3),
-                "pauses": 0 if pace is None else pace.pauses - refused_before,
+                "pauses": done.throttled,
             }
             _log(said, told)
 

@@ -24,6 +24,7 @@ def test_archive_take_and_replay_say_what_each_task_did(session: Session, stage:
     stage.divert(messages(150))
     stage.divert(messages(30, prefix="n"), queue=1)
     stage.archive(session, take=True)
+    stage.emulator.faults("shop-weu").add("throttle:entity=orders,op=send,nth=1")
     report = stage.replay(session, tasks=2)
     found = lines_in(session.log)[before:]
     assert {one["msg"] for one in found} == {"task finished"}
@@ -40,6 +41,7 @@ def test_archive_take_and_replay_say_what_each_task_did(session: Session, stage:
     sent = [one for one in found if one["work"] == "send"]
     assert sum(one["messages"] for one in sent) == report.forwarded == 180
     assert {one["run"] for one in sent} == {report.run}
+    assert report.throttled == sum(one["pauses"] for one in sent) > 0, "the driver has the sum of its tasks"
     assert len({(one["stage"], one["partition"]) for one in sent}) == 2
     assert "body 7" not in json.dumps(found)
 

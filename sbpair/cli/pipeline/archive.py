@@ -202,6 +202,8 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
             closing=True,
         )
     notes = [f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())]
+    if report.throttled:
+        notes.append(f"{counted(report.throttled, 'request')} came when the namespace was too busy, and waited.")
     if report.gone:
         notes.append(
             f"{counted(report.gone, 'archived message')} had left the queues before: removed by an interrupted run of "

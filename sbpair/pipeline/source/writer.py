@@ -251,6 +251,8 @@ class Tally:
     """The ledger had them from an earlier attempt."""
     resent: int = 0
     """Sent again because the first try was not acknowledged."""
+    throttled: int = 0
+    """How often the namespace was too busy for a batch."""
     refused: list[str] = field(default_factory=list)
     """Some of the rows that cannot be sent, with the reason."""
     refused_files: list[str] = field(default_factory=list)
@@ -262,6 +264,7 @@ class Tally:
         self.per_destination = dict(Counter(self.per_destination) + Counter(other.per_destination))
         self.skipped += other.skipped
         self.resent += other.resent
+        self.throttled += other.throttled
         self.refused = (self.refused + other.refused)[:MOST_NAMED_ROWS]
         self.refused_files = sorted({*self.refused_files, *other.refused_files})
 
@@ -335,6 +338,7 @@ class ReplayWriter(DataSourceArrowWriter):
                 pace = pace_of(connection.namespace, self._limits().budget_per_second)
                 with logged_task("send", connection.namespace, pace, run=run, to=place.to or "") as done:
                     tally = self._send(connection, iterator, ledger, rows, unsent, pace, done)
+        tally.throttled = done.throttled
         tally.refused_files = [str(unsent.path)] if unsent.path is not None else []
         return ReplayMessage(tally, run)
 
