@@ -27,6 +27,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -1368,9 +1369,7 @@ def _test_senders() -> None:
 
 
 def _test_time_limits() -> None:
-    from azure.servicebus import ServiceBusSender
-
-    if not _opens_within(ServiceBusSender):
+    if not _opens_within():
         raise ValueError("its senders open without a time limit")
 
 
@@ -1456,7 +1455,7 @@ def knows_limits(sender: Any) -> int:
 
 def open_within(sender: Any, seconds: float) -> None:
     """Open the sender's link as its context manager does, but in a bounded time. Raises what the SDK raises."""
-    if not _opens_within(sender):
+    if not _opens_within():
         sender._do_retryable_operation(sender._open)
         return
     sender._do_retryable_operation(
@@ -1464,9 +1463,46 @@ def open_within(sender: Any, seconds: float) -> None:
     )
 
 
+def open_in_time(opening: Callable[[Any], None], sender: Any, seconds: float | None) -> None:
+    """Open a synchronous sender's link in a thread, which is left behind after so many seconds with a copy of the
+    sender of its own. The SDK waits without a limit for the first bytes of a peer that accepts connections and is
+    silent.
+
+    Raises:
+        OperationTimeoutError: that of the SDK; and what the SDK raises.
+    """
+    from azure.servicebus.exceptions import OperationTimeoutError
+
+    own, outcome = copy.copy(sender), Future[None]()
+    forget_connection(sender)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            opening(own)
+        except BaseException as raised:  # noqa: BLE001 - raised where it is waited for
+            error = raised
+        if not outcome.set_running_or_notify_cancel():
+            _close_quietly(own._handler)
+        elif error is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="sbpair-open", daemon=True).start()
+    try:
+        wait([outcome], seconds)
+    finally:
+        late = outcome.cancel()
+    if late:
+        raise OperationTimeoutError(message=f"The link was not open within {seconds:.1f} seconds.")
+    vars(sender).update(vars(own))
+    outcome.result()
+
+
 async def open_within_async(sender: Any, seconds: float) -> None:
     """The same for an asynchronous sender."""
-    if not _opens_within(sender):
+    if not _opens_within():
         await _open_bounded(sender, seconds)
         return
     await sender._do_retryable_operation(
@@ -1474,9 +1510,11 @@ async def open_within_async(sender: Any, seconds: float) -> None:
     )
 
 
-def _opens_within(sender: Any) -> bool:
-    """The SDK's sender, or its class, takes a time limit for opening its link (7.15 does)."""
-    return "timeout" in inspect.signature(sender._open).parameters
+def _opens_within() -> bool:
+    """The SDK's senders take a time limit for opening their links (7.15's do)."""
+    from azure.servicebus import ServiceBusSender
+
+    return "timeout" in inspect.signature(ServiceBusSender._open).parameters
 
 
 async def _open_bounded(sender: Any, seconds: float) -> None:

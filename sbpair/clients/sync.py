@@ -31,6 +31,7 @@ from sbpair.azure.wire import (
     encode_scheduled,
     forget_connection,
     knows_limits,
+    open_in_time,
     open_within,
 )
 from sbpair.clients.calls import (
@@ -125,6 +126,11 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
         """As the SDK's."""
         super().close()
         self._part.close()
+
+    def _open(self, timeout: float | None = None) -> None:
+        if not self._running:
+            limit = {} if timeout is None else {"timeout": timeout}
+            open_in_time(lambda sender: sdk.ServiceBusSender._open(sender, **limit), self, timeout)
 
     def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
         """As the SDK's: returns when a namespace has the message. Without `timeout`, after 60 seconds at most."""

@@ -95,6 +95,16 @@ async def test_a_sender_that_was_closed_asks_nobody(world: World) -> None:
         assert client.state().entities == ()
 
 
+async def test_while_all_is_well_messages_are_scheduled_and_cancelled_by_their_numbers(world: World) -> None:
+    later = datetime.datetime(2035, 1, 1, tzinfo=datetime.UTC)
+    async with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        both = [ServiceBusMessage("dropped"), ServiceBusMessage("kept")]
+        dropped, kept = await sender.schedule_messages(both, later)
+        await sender.cancel_scheduled_messages(dropped)
+        (found,) = await asyncio.to_thread(world.raw, "orders")
+    assert (str(found), found.sequence_number, found.scheduled_enqueue_time_utc) == ("kept", kept, later)
+
+
 async def test_a_message_that_was_scheduled_in_an_outage_cannot_be_cancelled(world: World) -> None:
     async with a_client(world) as client, client.get_queue_sender("orders") as sender:
         client.force_failover("orders")

@@ -208,6 +208,27 @@ async def test_a_takeover_cancels_the_block_alone_and_an_applications_own_cancel
     assert running.cancelling() == int(cancelled)
 
 
+async def test_a_takeover_is_over_once_the_block_has_ended() -> None:
+    work, cleaned = ReplicatedMessage(delivery()), asyncio.Event()
+    within = asyncio.Event()
+
+    async def application() -> None:
+        async with work:
+            within.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await cleaned.wait()
+
+    concluded, running = asyncio.create_task(work._concluded()), asyncio.create_task(application())
+    await within.wait()
+    concluded.cancel()
+    assert not (await asyncio.wait({concluded}, timeout=0.2))[0]
+    cleaned.set()
+    await asyncio.wait({running, concluded})
+    assert (concluded.cancelled(), running.cancelled()) == (True, False)
+
+
 async def test_what_is_taken_over_before_it_was_begun_cannot_be_begun() -> None:
     work = ReplicatedMessage(delivery())
     concluded = asyncio.create_task(work._concluded())

@@ -56,6 +56,27 @@ def test_while_all_is_well_the_sdk_sends_and_nothing_else_happens(world: World) 
     assert world.events == []
 
 
+def test_while_all_is_well_messages_are_scheduled_and_cancelled_by_their_numbers(world: World) -> None:
+    with a_client(world) as client, client.get_queue_sender("orders") as sender:
+        dropped, kept = sender.schedule_messages([ServiceBusMessage("dropped"), ServiceBusMessage("kept")], LATER)
+        sender.cancel_scheduled_messages(dropped)
+        (found,) = world.raw("orders")
+    assert (str(found), found.sequence_number, found.scheduled_enqueue_time_utc) == ("kept", kept, LATER)
+
+
+def test_a_list_is_diverted_within_its_time_where_the_primary_never_opened_a_link(world: World) -> None:
+    """The SDK opens the link for a list in a time of its own, 60 seconds."""
+    with a_client(world) as client:
+        sender = client.get_queue_sender("orders")
+        world.emulator.faults("contoso").add("silent")
+        started = time.monotonic()
+        sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")], timeout=8)
+        assert time.monotonic() - started < 20
+        world.emulator.faults("contoso").clear()
+        sender.close()
+    assert world.backlog() == ["a", "b"]
+
+
 def test_whatever_the_sdk_takes_is_diverted_while_the_primary_is_dark_and_comes_after_it_to_the_primary(
     world: World,
 ) -> None:
