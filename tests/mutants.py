@@ -286,12 +286,13 @@ def sources(room: str, root: Path = ROOT, without: Sequence[str] = ()) -> list[P
 
 
 def room_tests(room: str) -> list[str]:
-    """Folders and files of the room's tests; those of the contracts that it keeps with others are named after it.
+    """Folders and files of the room's tests, with those of the contracts that it keeps with others.
 
     The verbs do nothing but run the runtime: their tests are its tests.
     """
-    word = room.rpartition("/")[2]
-    contracts = (ROOT / "tests" / "contract").glob(f"test_{word}*.py")
+    word, folder = room.rpartition("/")[2], ROOT / "tests" / "contract"
+    kept = f"from sbpair.{room.replace('/', '.')}." in (folder / "conftest.py").read_text("utf-8")
+    contracts = folder.glob("test_*.py" if kept else f"test_{word}*.py")
     verbs = part("operations") if any(path.is_relative_to("sbpair/runtime") for path in sources(room)) else []
     return sorted({*part(word), *verbs, *(one.relative_to(ROOT).as_posix() for one in contracts)})
 

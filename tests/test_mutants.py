@@ -102,6 +102,7 @@ def test_the_tests_of_a_contract_belong_to_the_rooms_that_keep_it() -> None:
     assert {"tests/journal", "tests/contract/test_journals.py"} <= {*room_tests("journal")}
     assert "tests/operations" in room_tests("runtime"), "verbs run what is there"
     assert "tests/operations" not in room_tests("journal")
+    assert "tests/contract/test_messaging.py" in room_tests("azure")
 
 
 def test_every_room_with_tests_can_be_asked_for() -> None:

@@ -57,6 +57,8 @@ async def test_counts_and_times_are_the_same_from_both(
     assert replace(one, accessed_at=None) == replace(other, accessed_at=None)
     assert [queue async for queue in data_plane.list_queues()] == [one]
     assert [queue.path async for queue in arm.list_queues()] == ["orders"]
+    emulator.namespace("primary").create_queue("Others", QueueDescription())
+    assert [queue.path async for queue in arm.list_queues("oth")] == ["Others"]
 
 
 async def test_a_queue_that_nobody_has_used_has_no_time_of_access(
@@ -184,7 +186,7 @@ async def test_an_unreachable_administration_is_a_lost_connection() -> None:
 
 async def test_settings_and_counts_take_one_request(emulator: Emulator, data_plane: DataPlaneAdmin) -> None:
     for index in range(120):
-        emulator.namespace("primary").create_queue(f"q{index:03}", QueueDescription())
+        emulator.namespace("primary").create_queue(f"{'qQ'[index % 2]}{index:03}", QueueDescription())
     faults = emulator.faults("primary")
     counter = faults.add("fail:op=http,after=1000000")
 

@@ -98,6 +98,7 @@ def test_amqp_conditions_keep_their_meaning_for_failover(condition: str, categor
         (WireError(None, "bad signature", status=401), errors.AuthenticationFailedError),
         (WireError(None, "gone", status=410), errors.LockLostError),
         (WireError("amqp:internal-error", "entity is being throttled. Error code: 50009."), errors.ServerBusyError),
+        (WireError("amqp:internal-error", "Throttled. Error code: 50008."), errors.ServerBusyError),
         (TimeoutError(), errors.OperationTimeoutError),
         (asyncio.IncompleteReadError(b"", 1), errors.ConnectionLostError),
         (ConnectionRefusedError("no"), errors.ConnectionLostError),

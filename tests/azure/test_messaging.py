@@ -499,7 +499,7 @@ async def test_a_key_bound_to_an_entity_serves_that_entity_and_no_other(emulator
     adapter = AzureMessaging(
         replace(access_to(emulator), connection_string=Secret(text), ca_file=str(Path(emulator.ca_path)))
     )
-    await adapter.sender("orders").send([message("a")], timeout_seconds=SECONDS)
+    await adapter.sender("ORDERS").send([message("a")], timeout_seconds=SECONDS)
     assert len(await adapter.receiver("orders").receive(1, wait_seconds=SECONDS)) == 1
     assert await adapter.receiver("orders", dead_letter=True).peek(1) == []
     emulator.namespace("primary").create_queue("orders2", QueueDescription())

@@ -12,6 +12,7 @@ from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Int, Long, Symbol, Timestamp, Uint, Ulong
 from sbpair.azure.administration import bare_path, configured_size, entity_status
 from sbpair.azure.atom import seconds_of
+from sbpair.azure.client import a_text
 from sbpair.azure.connect import chosen_plane, make_admin, make_messaging
 from sbpair.azure.frames import batch, schedule_entry
 from sbpair.azure.receiver import Browser, to_received
@@ -48,6 +49,12 @@ def test_durations_are_written_as_the_documents_write_them(seconds: float, text:
 @given(st.integers(min_value=0, max_value=10**12))
 def test_durations_survive_to_the_millisecond(milliseconds: int) -> None:
     assert seconds_of(duration_text(milliseconds / 1000)) == pytest.approx(milliseconds / 1000, abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [7, True, ["a"], {"a": 1}, "", None])
+def test_a_name_that_is_no_text_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="name"):
+        a_text(value, "name")
 
 
 @pytest.mark.parametrize("text", ["", "1M", "PT", "P1Y", "PT1X"])

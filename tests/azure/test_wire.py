@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import azure.servicebus
 import pytest
@@ -20,6 +21,7 @@ from sbpair.amqp.performatives import accepted
 from sbpair.amqp.types import Described
 from sbpair.azure import wire
 from sbpair.azure.errors import WireError
+from sbpair.azure.links import Link
 from sbpair.azure.receiver import AzureReceiver, Receipt
 from sbpair.core.errors import IncompatibleSdkError, OperationTimeoutError, ServiceError
 from sbpair.core.message import Disposition, Received
@@ -136,6 +138,22 @@ async def test_a_refused_self_test_is_tried_again_next_time(monkeypatch: pytest.
         with pytest.raises(IncompatibleSdkError):
             wire.self_test()
     wire.self_test()
+
+
+class NeverOpen:
+    """A wire that does not open, and says how it was left."""
+
+    failed = False
+
+    async def open(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_wire_that_was_not_open_in_time_is_none() -> None:
+    link: Link[Any] = Link(NeverOpen, open_seconds=0.05)  # type: ignore[arg-type]
+    with pytest.raises(TimeoutError, match=r"no connection within 0\.1 seconds"):
+        await link.get(timeout_seconds=LIMIT_SECONDS)
+    assert link.current is None
 
 
 def a_transfer(
