@@ -300,6 +300,15 @@ async def test_one_hiccup_starts_no_failover_where_sends_are_retried() -> None:
 
 
 @virtual_time
+async def test_no_retry_is_waited_for_that_leaves_no_time_for_another_attempt() -> None:
+    async with opened(interval=0, retries=3) as world:
+        world.primary.fail("send", ConnectionLostError("blip"))
+        result = await world.pairing.sender("orders").send(message("1"), timeout_seconds=6)
+        assert result.where is Where.BACKLOG
+        assert (world.primary.calls["send", "orders"], world.clock.monotonic()) == (2, pytest.approx(1.6))
+
+
+@virtual_time
 async def test_cancelling_a_send_leaves_the_pairing_usable() -> None:
     async with opened(interval=0) as world:
         world.primary.go_dark()
