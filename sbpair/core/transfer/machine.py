@@ -138,7 +138,7 @@ class Holding:
             item
             for lane in queue.lanes | queue.parked
             for item in self._destinations.waiting_in(lane)
-            if item.received.source == queue.path and self._queues.is_blocked(item)
+            if self._queues.of(item.received.source) is queue and self._queues.is_blocked(item)
         ]
 
     def _park(self, queue: QueueOrder, blocked: Sequence[Item], budget: int) -> bool:
@@ -167,7 +167,7 @@ class Holding:
         parked = [
             item
             for item in self._custody.left_behind(WAITS_BEHIND)
-            if item.received.source == queue.path and item.lane in lanes
+            if self._queues.of(item.received.source) is queue and item.lane in lanes
         ]
         for item in sorted(parked, key=_number, reverse=True):
             if comes_first:
