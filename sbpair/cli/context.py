@@ -165,7 +165,7 @@ async def _run_until_signal(work: Callable[[Stop], Coroutine[Any, Any, T]]) -> T
             os._exit(Exit.INTERRUPTED if number is signal.SIGINT else Exit.TERMINATED)
         received.append(number)
         logging.getLogger("sbpair").warning(
-            f"{number.name}: finishing messages in flight; a second signal exits at once."
+            f"{number.name}: stopping when nothing is in flight; a second signal exits at once."
         )
         stop.set()
 

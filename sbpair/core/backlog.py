@@ -210,15 +210,16 @@ class Advice:
         return f"{self.sentence} Run: {'; then: '.join(self.commands)}" if self.commands else self.sentence
 
 
-def advice(backlog: Backlog, *, drain: str | None = None) -> tuple[Advice, ...]:
+def advice(backlog: Backlog, *, drain: str | None = None, recorded: str = "") -> tuple[Advice, ...]:
     """What is in the backlog, one entry per kind, each with the command that handles it. Empty if nothing remains.
 
-    `drain`: the command that goes on where messages wait; `sbpair drain PAIR` if not given.
+    `drain`: the command that goes on where messages wait; `sbpair drain PAIR` if not given. `recorded`: the option, if
+    any, with which every other drain keeps its ledger.
     """
-    return tuple(_advice(backlog, drain or f"sbpair drain {backlog.pair}"))
+    return tuple(_advice(backlog, drain or f"sbpair drain {backlog.pair}{recorded}", recorded))
 
 
-def _advice(backlog: Backlog, drain: str) -> Iterator[Advice]:
+def _advice(backlog: Backlog, drain: str, recorded: str) -> Iterator[Advice]:
     pair = backlog.pair
     if backlog.verdict is Verdict.NO_QUEUES:
         yield Advice("No backlog queue exists. Create them.", (f"sbpair provision {pair}",))
@@ -231,13 +232,13 @@ def _advice(backlog: Backlog, drain: str) -> Iterator[Advice]:
         yield Advice(
             f"{_number(backlog, 'dead_letter', 'dead letter')} {_verb(number, 'remains', 'remain')} in "
             f"{_queues(backlog, 'dead_letter')}.",
-            (first, f"sbpair drain {pair} --dlq"),
+            (first, f"sbpair drain {pair} --dlq{recorded}"),
         )
     if number := backlog.known("deferred"):
         yield Advice(
             f"{_number(backlog, 'deferred', 'deferred message')} {_verb(number, 'remains', 'remain')} in "
             f"{_queues(backlog, 'deferred')}.",
-            (f"sbpair drain {pair} --deferred",),
+            (f"sbpair drain {pair} --deferred{recorded}",),
         )
     if number := backlog.known("scheduled"):
         yield Advice(

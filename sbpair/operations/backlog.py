@@ -43,7 +43,7 @@ def asked_of(pair: Pair, request: BacklogRequest) -> Asked:
         go_on=f"sbpair drain {pair.name}{' --dlq' if request.dead_letter else ''}",
         dead_letter=request.dead_letter,
         filtered=request.wanted.is_set,
-        ledger=request.ledger is not None,
+        ledger=request.ledger,
         queue=request.to.queue if isinstance(request.to, ToQueue) else None,
     )
 

@@ -100,8 +100,7 @@ async def find_received(ends: Ends, request: EditRequest, *, stop: asyncio.Event
         FilterError: the filter cannot be evaluated for a message.
         InterruptedWorkError: `stop` was set before an answer came.
     """
-    with unchanged(UNCHANGED):
-        found = await run_until(stop or asyncio.Event(), _found(ends, request))
+    found = await run_until(stop or asyncio.Event(), _found(ends, request))
     place = f"{request.source} on {shown_name(ends.source_access)}"
     where = f"the dead-letter queue of {place}" if request.dead_letter else place
     peek = f"sbpair {'dlq' if request.dead_letter else 'entity'} peek {ends.source_access.label}:{request.source}"
@@ -292,7 +291,8 @@ async def dead_letter_message(
         InterruptedWorkError: `stop` was set before the message was settled.
     """
     wanted = EditRequest(request.source, request.number, patience_seconds=request.patience_seconds)
-    (received,) = await find_received(ends, wanted, stop=stop)
+    with unchanged(UNCHANGED):
+        (received,) = await find_received(ends, wanted, stop=stop)
     if received.state is State.SCHEDULED:
         raise UsageError(
             f"Message {request.number} of {request.source} is scheduled: it cannot be dead-lettered.",

@@ -161,7 +161,7 @@ async def _to_subscription(
 
     result = await run_entity(replace(run, make_judge=only_for, states_to=request.to), ends, observer, stop)
     others = counted(len(found) - 1, "other subscription")
-    proof = f"By the rules of {topic} no message that goes to {request.to} goes to its {others}."
+    proof = f"By the rules of {topic} what is moved goes to {request.to} alone, not to its {others}."
     if not result.report.dry_run:
         same = rules_of(await topology.subscriptions(topic, rules=True)) == rules_of(found)
         proof += (

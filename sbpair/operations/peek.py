@@ -12,6 +12,7 @@ from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityKind
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.message import Received
+from sbpair.core.names import subscription_of
 from sbpair.core.pairing import Side
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
@@ -25,6 +26,7 @@ from sbpair.core.transfer.peeked import (
     PeekResult,
     explain_reasons,
     grouped,
+    of_a_topic,
     peeked,
 )
 from sbpair.core.transfer.resend import ALL_MESSAGES, Selection
@@ -221,7 +223,19 @@ async def browse_messages(
     messages = _shown(report, with_body=request.with_body)
     groups = grouped(messages, request.group_by) if request.group_by else None
     shown = () if request.group_by else messages
-    return DeadLetters(shown_name(ends.source_access), request.source, report.looked_at, report.left_off, shown, groups)
+    place = shown_name(ends.source_access), request.source
+    explained = (of_a_topic(request.source),) if not report.looked_at and await _is_topic(ends, request.source) else ()
+    return DeadLetters(*place, report.looked_at, report.left_off, shown, groups, explained)
+
+
+async def _is_topic(ends: Ends, path: str) -> bool:
+    """As far as it may be known."""
+    if ends.admin is None or subscription_of(path) is not None:
+        return False
+    try:
+        return await ends.admin.get_topic(path) is not None
+    except ServiceError:
+        return False
 
 
 # The dead letters of a whole namespace by cause.

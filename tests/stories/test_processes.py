@@ -94,7 +94,7 @@ def test_a_signal_to_all_of_them_stops_them_as_one(stranded: tuple[World, list[s
     os.killpg(process.pid, number)  # as a terminal does on Ctrl-C, and a service manager that stops a service
     out, err = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 128 + number, err
-    assert err.count(f"{number.name}: finishing messages in flight") == 1
+    assert err.count(f"{number.name}: stopping when nothing is in flight") == 1
     assert "Traceback" not in err
     assert "stopped by a signal" in err
     assert json.loads(out)["data"]["forwarded"] == len(lines_in(ledger_of(world))) < COUNT

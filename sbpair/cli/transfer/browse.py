@@ -255,8 +255,8 @@ def _peeked(options: Options, place: EntityRef, request: "operations.BrowseReque
         found,
         (table,),
         screen=screen,
-        notes=() if number else request.selection.advice,
-        closing=not number,
+        notes=() if number else (*found.explained, *request.selection.advice),
+        closing=not number or found.left_off,
         summary=f"{shown} shown of {found.looked_at:,} browsed{more}.",
     )
 
@@ -385,5 +385,5 @@ def _backlog_shown(result: "PeekResult", request: "operations.PeekRequest") -> C
         notes=(*result.explained, *result.notes),
         summary=result.closing,
         exit=result.exit,
-        closing=bool(result.explained),
+        closing=bool(result.explained) or result.left_off,
     )

@@ -12,6 +12,7 @@ from sbpair.cli.asking import LOCAL_PAIR, named, will_ask
 from sbpair.cli.context import Stop, load_settings, run_async
 from sbpair.cli.options import Options, OptionSet
 from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.entities import EntityKind
 from sbpair.core.errors import InvalidNameError, UsageError
 from sbpair.core.names import SUBSCRIPTIONS, check_entity_path, split_source, subscription_of
 from sbpair.core.pairing import Side
@@ -146,11 +147,16 @@ async def open_places(source: EntityRef, target: EntityRef | None = None) -> "As
                 raise
             try:
                 async with asyncio.timeout(_LIST_SECONDS):
-                    known = [one.path for one in await topology.entities(rules=False)]
+                    known = {one.path: one.kind for one in await topology.entities(rules=False)}
             except (ServiceError, TimeoutError):
                 raise error from None
             error.entity = missing
-            raise error.looking_like(known) from None
+            error.looking_like(known)
+            if missing.lower() in (path.lower() for path, kind in known.items() if kind is EntityKind.TOPIC):
+                error.hint = f"It is a topic. Name one of its subscriptions: {missing}/Subscriptions/NAME"
+            elif missing.lower() in (source.access.label.lower(), source.access.host.lower()):
+                error.hint = f"That is the name of a namespace: --namespace {missing}"
+            raise error from None
 
 
 def call_at(options: Options, place: EntityRef, verb: Callable[..., Coroutine[Any, Any, T]], request: Any) -> T:

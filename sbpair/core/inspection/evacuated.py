@@ -396,6 +396,8 @@ class EvacuateResult:
         number = sum(move.moved for move in self.moves)
         total = sum(move.accepted for move in self.moves)
         earlier = f" ({total:,} with earlier runs)" if total > number else ""
+        if any(step.action is Action.FINISH for step in self.plan.steps):
+            made += " (with earlier runs)"
         what = f"Created {made} on {target}; it accepted {counted(number, 'message')}{earlier}."
         if self.source_empty:
             closed = " It is closed to senders, and was counted once more since." if self.closed else ""

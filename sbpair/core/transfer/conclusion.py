@@ -6,12 +6,15 @@ is called archived or moved, with the place.
 """
 
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from sbpair.core import errors
 from sbpair.core.backlog import Advice, Backlog, Verdict, advice, empty_sentence
 from sbpair.core.errors import ServiceError
+from sbpair.core.message import State
 from sbpair.core.outcome import Exit
 from sbpair.core.prices import Forecast, of_messages
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, metric, published, spoken_clock
@@ -50,8 +53,8 @@ class Asked:
     """The command that goes on with what is left."""
     dead_letter: bool = False
     filtered: bool = False
-    ledger: bool = False
-    """Whether a ledger keeps what was sent from being sent again."""
+    ledger: Path | None = None
+    """What keeps what was sent from being sent again."""
     queue: str | None = None
     """The queue on the primary that everything was sent to, instead of each message's own destination."""
 
@@ -195,7 +198,7 @@ def _uncompleted(report: DrainReport, asked: Asked) -> str:
     )
     these = "it" if one else "them"
     of_them = f"{report.uncompleted:,} of them {'is' if one else 'are'} not completed yet and still in the backlog"
-    if asked.ledger:
+    if asked.ledger is not None:
         return f"; {of_them}: the same command completes {these} without {sending} {these} again"
     return f"; {of_them}: the next run {send} {these} again, with the same MessageId"
 
@@ -238,8 +241,11 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst
         return f"{first} The rest of the backlog was not counted. Run: sbpair status {asked.pair}"
     if backlog.verdict is Verdict.EMPTY:
         return f"{first} {empty_sentence(backlog)}"
-    if asked.filtered and report.ended_by not in _NOT_ALL_READ and not _left(report):
-        return f"{first} Nothing that matches the filter is left."
+    if _all_that_match(report, asked):
+        if not (deferred := sum(one.count for one in report.left)):
+            return f"{first} Nothing that matches the filter is left."
+        these = f"{counted(deferred, 'deferred message')} may match it, too."
+        return f"{first} No other message that matches the filter is left. {these} Run: {asked.go_on} --deferred"
     found = _remaining(report, backlog, asked)
     if not found:
         return f"{first} {_of_some_queues(backlog)}"
@@ -258,6 +264,12 @@ def _other_fates(report: DrainReport, backlog: Backlog | None, asked: Asked) -> 
         yield f"{stay:,} would stay ({listed(one.reason for one in report.left if one.count)})"
     if backlog is not None and not asked.dead_letter and (behind := backlog.known("dead_letter")):
         yield f"{counted(behind, 'dead letter')} would stay where {'it is' if behind == 1 else 'they are'}"
+
+
+def _all_that_match(report: DrainReport, asked: Asked) -> bool:
+    """Whether the filter was applied to all messages, and nothing is left but deferred ones, which it is not asked
+    about."""
+    return asked.filtered and report.ended_by not in _NOT_ALL_READ and not _received_left(report)
 
 
 def waits_for_locks(queues: Mapping[str, int], until: float) -> str:
@@ -279,7 +291,10 @@ def further(report: DrainReport, backlog: Backlog | None, asked: Asked) -> tuple
     """Sentences before the closing one: why messages are left, what each reason calls for, and what else there is."""
     told, asked = [*_why_left(report), *_notes(report, asked)], _to_go_on(report, asked)
     if backlog is not None and not report.dry_run:
-        rest = advice(backlog) if asked.filtered else _remaining(report, backlog, asked)[1:]
+        all_match = _all_that_match(report, asked)
+        rest = (
+            advice(backlog, recorded=_recorded(report, asked)) if all_match else _remaining(report, backlog, asked)[1:]
+        )
         told += [str(one) for one in rest]
     return tuple(told)
 
@@ -322,9 +337,10 @@ def _unhandled(report: DrainReport, backlog: Backlog, asked: Asked) -> bool:
 def _remaining(report: DrainReport, backlog: Backlog, asked: Asked) -> list[Advice]:
     """What is left, what the run was asked about first."""
     without_filter = asked.dead_letter or (asked.filtered and report.ended_by == TOO_MANY_LEFT)
-    found = list(advice(backlog, drain=f"sbpair drain {asked.pair}" if without_filter else asked.go_on))
+    drain = None if without_filter else asked.go_on
+    found = list(advice(backlog, drain=drain, recorded=_recorded(report, asked)))
     if asked.dead_letter:
-        found.sort(key=lambda one: not any(command.endswith("--dlq") for command in one.commands))
+        found.sort(key=lambda one: not any(" --dlq" in command for command in one.commands))
         undeliverable = _only_left(report, lambda reason: reason.startswith(UNDELIVERABLE))
         if found and report.archive is None and undeliverable:
             # The same command would leave them again.
@@ -340,15 +356,21 @@ def _remaining(report: DrainReport, backlog: Backlog, asked: Asked) -> list[Advi
     return found
 
 
+def _recorded(report: DrainReport, asked: Asked) -> str:
+    """The option with which another drain to the primary keeps the same ledger; that of an archive refuses it."""
+    return "" if asked.ledger is None or report.archive is not None else f" --ledger {shlex.quote(str(asked.ledger))}"
+
+
 def _kept(command: str, asked: Asked) -> str:
     """Instead of a command that would only leave what this run has just dead-lettered."""
-    return f"{command} --archive {asked.pair}-kept" if command == f"sbpair drain {asked.pair} --dlq" else command
+    drain = f"sbpair drain {asked.pair} --dlq"
+    return f"{drain} --archive {asked.pair}-kept" if command.startswith(drain) else command
 
 
 def _only_left(report: DrainReport, why: Callable[[str], bool]) -> bool:
     """Whether all that is left is for such reasons, so that the same command would leave it again."""
     in_vain = report.ended_by not in _EARLY and not report.failures and not report.uncompleted
-    return in_vain and bool(left := _left(report)) and all(map(why, left))
+    return in_vain and bool(left := _received_left(report)) and all(map(why, left))
 
 
 def _needs_cure(reason: str) -> bool:
@@ -377,6 +399,11 @@ def _were(backlog: Backlog) -> str:
 def _left(report: DrainReport) -> list[str]:
     """Reasons for which messages are left."""
     return [one.reason for one in report.left if one.count]
+
+
+def _received_left(report: DrainReport) -> list[str]:
+    """The same without deferred messages, which a drain takes only if asked to."""
+    return [reason for reason in _left(report) if reason != State.DEFERRED]
 
 
 def _exit_name(reason: str) -> str:
@@ -433,6 +460,10 @@ _TRY_AGAIN = "The destination did not take them in time; drain again when it doe
 def _notes(report: DrainReport, asked: Asked) -> Iterator[str]:
     if report.broken_off is not None:
         yield f"{report.broken_off} What was moved until then has left the backlog; correct the filter to go on."
+    moved_any = report.forwarded or report.already_forwarded or report.dead_lettered or report.pings
+    if asked.filtered and report.filtered_out and not moved_any and not _received_left(report):
+        browse = f"sbpair peek {asked.pair} --group-by destination{' --dlq' if asked.dead_letter else ''}"
+        yield f"Of {counted(report.filtered_out, 'message')} none matches the filter. Their destinations: {browse}"
     if report.locked:
         until = spoken_clock(max(one.until for one in report.locked))
         yield (

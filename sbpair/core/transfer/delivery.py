@@ -549,7 +549,8 @@ class Destinations:
         self._accepted(destination, batch.items)
 
     def unrecorded(self, batch: Batch) -> None:
-        """The ledger had no room for the batch, or could not be written after the namespace had accepted it."""
+        """The ledger or archive had no room for the batch, or the ledger could not be written after the namespace had
+        accepted it."""
         self._over(batch)
         self.custody.unrecorded(batch.items)
 

@@ -176,6 +176,14 @@ class DeadLetters:
     messages: tuple[PeekedMessage, ...]
     groups: tuple[Group, ...] | None = None
     """With `--group-by`: how many there are of each kind, and no messages."""
+    explained: tuple[str, ...] = field(default=(), metadata=HIDDEN)
+    """Why nothing can be seen."""
+
+
+def of_a_topic(path: str) -> str:
+    """What can be seen of the messages of a topic."""
+    where = f"The others are in its subscriptions, {path}/Subscriptions/NAME."
+    return f"{path} is a topic: only its scheduled messages lie in it. {where}"
 
 
 class GroupKey(StrEnum):

@@ -13,6 +13,7 @@ from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE
 from sbpair.core.transfer.canary import Grown
 from sbpair.core.transfer.conclusion import ENDED, hindered_by
 from sbpair.core.transfer.destinations import DestinationSeen
+from sbpair.core.transfer.peeked import of_a_topic
 from sbpair.core.transfer.report import DEAD_LETTERED, TOO_MANY_LEFT, DrainReport, OutcomeRow, reasons
 from sbpair.core.transfer.resend import CAME_LATER, NOT_PLANNED, NOT_REACHED, Planned, stays
 from sbpair.core.words import counted, with_hint
@@ -88,11 +89,7 @@ class MovePlan:
         """What is not to be expected of the entity and its messages. `path`: of the source."""
         if not self.topic:
             return self.judge.remarks
-        return (
-            *self.judge.remarks,
-            f"{path} is a topic: only its scheduled messages lie in it. The others are in its subscriptions, "
-            f"{path}/Subscriptions/NAME.",
-        )
+        return (*self.judge.remarks, of_a_topic(path))
 
 
 @dataclass(frozen=True, slots=True)

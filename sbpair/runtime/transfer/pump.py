@@ -14,7 +14,7 @@ from datetime import UTC
 from typing import Any
 
 from sbpair.concurrency import cancel_on, end
-from sbpair.core.errors import LocksLostError, SbpairError, SendIncompleteError, ServiceError, UnknownServiceError
+from sbpair.core.errors import LocksLostError, SbpairError, SendIncompleteError, ServiceError
 from sbpair.core.events import (
     DeadLettered,
     Event,
@@ -154,8 +154,7 @@ class Carrier:
         except SbpairError as error:
             self.break_down(error)
             if await self._recorded(batch, begun, ()):
-                failed = UnknownServiceError(error.message)
-                self.machine.destinations.send_failed(batch, failed, self.clock.monotonic())
+                self.machine.destinations.unrecorded(batch)
         else:
             self.machine.custody.remember(batch.items)
             if await self._recorded(batch, begun, range(len(batch.items))):

@@ -211,6 +211,7 @@ def test_an_interrupted_evacuation_says_how_to_go_on_and_the_same_command_does(m
     assert (len(made.ids("orders")), len(made.ids("orders", Side.SECONDARY))) == (300 - moved, moved)
     again = made.runner(*WORDS, "--yes", "-o", "json")
     assert (again.code, again.data["source_empty"], again.data["moves"][0]["accepted"]) == (0, True, 300), again
+    assert "Created 1 entity (with earlier runs) on local-secondary" in again.stderr
     assert sorted(made.ids("orders", Side.SECONDARY), key=str) == sorted(sent)
 
 

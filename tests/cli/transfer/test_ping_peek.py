@@ -58,6 +58,7 @@ def test_peek_shows_the_oldest_of_all_queues_and_says_that_there_is_more(backlog
     assert len(messages) == 50
     assert messages[0]["subject"] == "plain"
     assert ran.data["left_off"] is True
+    assert "50 messages shown of 50 browsed; there may be more, see --limit." in ran.stderr
     assert [one["enqueued_at"] for one in messages] == sorted(one["enqueued_at"] for one in messages)
 
 

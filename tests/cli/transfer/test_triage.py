@@ -85,6 +85,15 @@ def test_an_entity_that_does_not_exist_is_compared_with_those_that_do(made: Enti
     ):
         ran = made.runner(*words)
         assert (ran.code, "Did you mean 'invoicing-west'?" in ran.stderr) == (1, True), ran
+    topic = "invoicing-news"
+    made.subscription(topic, "all")
+    for words, said in (
+        (("dlq", "list", "local-primary"), "That is the name of a namespace: --namespace local-primary"),
+        (("dlq", "peek", topic), f"It is a topic. Name one of its subscriptions: {topic}/Subscriptions/NAME"),
+        (("entity", "peek", topic), f"{topic} is a topic: only its scheduled messages lie in it."),
+    ):
+        ran = made.runner(*words, "--pair", "local")
+        assert said in ran.stderr, ran
 
 
 def test_a_connection_string_is_read_from_stdin_a_file_or_the_environment_and_never_from_an_argument(

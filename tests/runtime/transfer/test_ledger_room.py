@@ -16,12 +16,13 @@ import pytest
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import (
     ConnectionLostError,
+    SbpairError,
     SendIncompleteError,
     ServerBusyError,
     UnauthorizedError,
     UsageError,
 )
-from sbpair.core.events import Doubtful
+from sbpair.core.events import Doubtful, Paused
 from sbpair.core.message import PARTITION_SHIFT
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.ledger import Entry
@@ -31,7 +32,7 @@ from sbpair.operations.backlog import BacklogRequest, doubtful_of
 from sbpair.operations.doubtful import VERIFY_SECONDS
 from sbpair.operations.ledgers import LedgerRun, doubtful_file, open_ledger
 from sbpair.runtime.clock import Quiet
-from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
+from sbpair.runtime.transfer.drain import DrainJob, ToArchive, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger, LedgerError, outcomes_in
 from tests.core.snapshots import a_pair
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
@@ -71,7 +72,7 @@ class Backlog:
     """A backlog of messages on fakes, drained as often as is asked for."""
 
     def __init__(self, messages: int) -> None:
-        self.clock = FakeClock()
+        self.clock, self.observer = FakeClock(), RecordingObserver()
         self.primary, self.secondary = FakeNamespace("primary", self.clock), FakeNamespace("secondary", self.clock)
         self.orders = self.primary.add_queue("orders")
         self.queue = self.secondary.add_queue(QUEUE, QueueSettings(lock_duration_seconds=5.0))
@@ -98,7 +99,7 @@ class Backlog:
         request = BacklogRequest((QUEUE,))
         return doubtful_of(request, source=secondary, target=primary, clock=self.clock, stop=stop or asyncio.Event())
 
-    async def drain(self, ledger: Ledger, **more: float) -> DrainReport:
+    async def drain(self, ledger: Ledger | None, **more: object) -> DrainReport:
         try:
             return await drain(
                 DrainJob(
@@ -106,13 +107,26 @@ class Backlog:
                     secondary=self.secondary.messaging(),
                     primary=self.primary.messaging(),
                     clock=self.clock,
-                    observer=RecordingObserver(),
+                    observer=self.observer,
                     ledger=ledger,
                     stop=asyncio.Event(),
                 )
             )
         finally:
-            await ledger.close()
+            if ledger is not None:
+                await ledger.close()
+
+
+@virtual_time
+async def test_a_full_disk_under_an_archive_is_no_failure_of_a_destination(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    world, folder = Backlog(1200), tmp_path_factory.mktemp("disk")
+    with small_disk(folder, 16 * 1024), pytest.raises(SbpairError, match="Cannot write the archive"):
+        await world.drain(None, to=ToArchive(folder / "archive"))
+    assert world.observer.of(Paused) == []
+    assert all(one.lock is None for one in world.queue.messages.values()), "locks stayed behind"
+    assert len(world.queue.messages) == 1200
 
 
 @virtual_time
