@@ -411,7 +411,10 @@ async def carry_out(
         except SbpairError as error:
             log.changed(*what, error.code)
             raise
-        log.changed(*what)
+        try:
+            log.changed(*what)
+        except SbpairError as error:
+            raise error.with_state(change.sentence) from error.__cause__
     return change
 
 

@@ -3,6 +3,7 @@
 JSON Lines, one line a step that was carried out, appended with one write each, so that several runs can share the file.
 """
 
+import errno
 import getpass
 import os
 import socket
@@ -52,8 +53,10 @@ class OperationsLog:
         if self._file is None or self.path is None:
             return
         try:
-            self._file.write(json_text(line).encode() + b"\n")
-            self._file.flush()
+            # Not through a buffer, which would be written once more, and fail again, when the file is closed.
+            written = os.write(self._file.fileno(), text := json_text(line).encode() + b"\n")
+            if written < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
@@ -91,7 +94,8 @@ def _opened(path: Path) -> BinaryIO:
 
 def _unwritable(path: Path, error: OSError) -> SbpairError:
     return SbpairError(
-        f"Cannot write the operations log {path}: {error}", hint="Set XDG_STATE_HOME to a folder that can be written."
+        f"Cannot write the operations log {path}: {error.strerror or error}.",
+        hint="Set XDG_STATE_HOME to a folder that can be written and has room.",
     )
 
 

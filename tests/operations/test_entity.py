@@ -11,7 +11,7 @@ import pytest
 
 from sbpair.connect import open_ends
 from sbpair.core.entities import EntityKind, EntitySettings, EntityStatus, RuleFacts
-from sbpair.core.errors import EntityExistsError, EntityNotFoundError, InterruptedWorkError, UsageError
+from sbpair.core.errors import EntityExistsError, EntityNotFoundError, InterruptedWorkError, SbpairError, UsageError
 from sbpair.operations import (
     CreateEntityRequest,
     CreateRuleRequest,
@@ -30,6 +30,7 @@ from sbpair.operations import (
 )
 from sbpair.ports import Ends, Topology
 from tests.operations.conftest import World, backlog_queue
+from tests.test_files import room_for
 
 
 @pytest.fixture
@@ -62,6 +63,16 @@ async def test_a_queue_from_its_creation_to_its_end(ends: Ends, tmp_path: Path) 
         await show_entity(ends, ShowEntityRequest("parked"))
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     assert [line["action"] for line in lines] == ["create", "set-status", "set-status", "delete"]
+
+
+async def test_a_change_whose_line_has_no_room_says_that_it_is_made(ends: Ends, tmp_path: Path) -> None:
+    log = tmp_path / "operations.jsonl"
+    log.write_text("{}\n")
+    with room_for(log.stat().st_size), pytest.raises(SbpairError) as told:
+        await create_entity(ends, CreateEntityRequest(path="news", kind=EntityKind.QUEUE, log=log))
+    assert told.value.message.startswith(f"Cannot write the operations log {log}: File too large. news on ")
+    assert told.value.message.endswith(" is created (queue; default settings).")
+    assert log.read_text() == "{}\n"
 
 
 async def test_rules_of_a_subscription(ends: Ends) -> None:
