@@ -12,13 +12,18 @@ LIMIT_SECONDS = 600.0
 _LOOK_AGAIN_SECONDS = 0.02
 
 
-def until(condition: Callable[[], T], process: "subprocess.Popen[str] | None" = None) -> T:
+def until(
+    condition: Callable[[], T],
+    process: "subprocess.Popen[str] | None" = None,
+    *,
+    limit_seconds: float = LIMIT_SECONDS,
+) -> T:
     """The first true value of the condition.
 
     Raises:
-        AssertionError: the process that should have met it has ended, or it was not met within `LIMIT_SECONDS`.
+        AssertionError: the process that should have met it has ended, or it was not met in time.
     """
-    deadline = time.monotonic() + LIMIT_SECONDS
+    deadline = time.monotonic() + limit_seconds
     while not (value := condition()):
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "it did not happen"

@@ -34,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # would tell stderr of each object of its own that nobody took back.
     if "_duckdb" not in sys.modules:
         gc.freeze()
+    # A Ctrl-C that came while `exec` ran a text, as for a dataclass, has `python -m` end by the signal although it was
+    # caught; the next text that is run takes that back.
+    exec("")  # noqa: S102
     sys.exit(code)
 
 

@@ -157,6 +157,7 @@ class TopApp(App[None]):
         self.exit()
 
     def on_resize(self) -> None:
+        self.refresh()  # all of it: a terminal that was small for a moment has lost rows, and Textual knows of none
         self.redraw()
 
     # What is shown.

@@ -363,6 +363,29 @@ def test_a_signal_whose_exception_is_lost_while_modules_are_compiled_ends_it_all
     assert not list((sbpair.home / "state" / "sbpair").glob("emulator*"))
 
 
+CAUGHT = """\
+import signal, sys
+from sbpair.cli import main, running
+
+running.run = lambda arguments: exec(f"signal.raise_signal({arguments[0]})")
+main.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_signal_that_comes_while_a_dataclass_is_made_is_a_sentence_too(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """`python -m` remembers a KeyboardInterrupt that was raised in a text that `exec` ran, also when it was caught."""
+    (tmp_path / "caught.py").write_text(CAUGHT)
+    command = [sys.executable, "-m", "caught", str(int(number))]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=Sbpair(tmp_path).variables(), capture_output=True, text=True, timeout=LIMIT_SECONDS
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr in ("Interrupted.\n", "Terminated.\n")
+
+
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_a_demo_takes_its_files_away_also_while_it_starts(sbpair: Sbpair, number: signal.Signals, code: int) -> None:
     (sbpair.home / "tmp").mkdir()
