@@ -1464,9 +1464,8 @@ def open_within(sender: Any, seconds: float) -> None:
 
 
 def open_in_time(opening: Callable[[Any], None], sender: Any, seconds: float | None) -> None:
-    """Open a synchronous sender's link in a thread, which is left behind after so many seconds with a copy of the
-    sender of its own. The SDK waits without a limit for the first bytes of a peer that accepts connections and is
-    silent.
+    """Open a synchronous sender's link in a thread, which works on a copy of the sender and is left behind once the
+    time is over. The SDK waits without a limit for the first bytes of a peer that accepts connections and is silent.
 
     Raises:
         OperationTimeoutError: that of the SDK; and what the SDK raises.

@@ -232,13 +232,13 @@ def _advice(backlog: Backlog, drain: str, recorded: str) -> Iterator[Advice]:
         yield Advice(
             f"{_number(backlog, 'dead_letter', 'dead letter')} {_verb(number, 'remains', 'remain')} in "
             f"{_queues(backlog, 'dead_letter')}.",
-            (first, f"sbpair drain {pair} --dlq{recorded}"),
+            (first, f"sbpair drain {pair} --dlq" + recorded),
         )
     if number := backlog.known("deferred"):
         yield Advice(
             f"{_number(backlog, 'deferred', 'deferred message')} {_verb(number, 'remains', 'remain')} in "
             f"{_queues(backlog, 'deferred')}.",
-            (f"sbpair drain {pair} --deferred{recorded}",),
+            (f"sbpair drain {pair} --deferred" + recorded,),
         )
     if number := backlog.known("scheduled"):
         yield Advice(

@@ -57,6 +57,8 @@ def top(
     )
     if not colors_wanted(options.no_color):
         os.environ["NO_COLOR"] = "1"
+    for name in ("LINES", "COLUMNS"):  # a size that this terminal once had: Textual would not look further
+        os.environ.pop(name, None)
 
     async def work(stop: asyncio.Event) -> None:
         from sbpair.cli.inspection.top_view import TopApp

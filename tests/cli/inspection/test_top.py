@@ -228,8 +228,9 @@ def test_rates_come_from_two_reads(full: Sbpair) -> None:
     ],
 )
 def test_it_fits_what_the_terminal_becomes(full: Sbpair, size: tuple[int, int], text: str) -> None:
-    """Without a text: the terminal is as large as before when the program gets round to looking at it."""
-    with terminal(full) as top:
+    """Without a text: the terminal is as large as before when the program gets round to looking at it. A shell may have
+    exported the size that it had."""
+    with terminal(full, LINES="24", COLUMNS="80") as top:
         top.shows("pairs 1")
         top.keys("e")
         top.shows("entities 12", "? help")

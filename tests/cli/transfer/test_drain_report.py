@@ -1,6 +1,7 @@
 """The one list of counters of a drain: what a tally notes is in the report, its JSON, its schema, metrics and table."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -184,11 +185,11 @@ def test_a_drain_that_would_leave_the_same_again_is_not_advised(
 @pytest.mark.parametrize(
     ("ledger", "then"),
     [
-        (True, "the same command completes them without sending them again"),
-        (False, "the next run sends them again, with the same MessageId"),
+        (Path("sent.jsonl"), "the same command completes them without sending them again"),
+        (None, "the next run sends them again, with the same MessageId"),
     ],
 )
-def test_what_was_sent_and_is_not_completed_is_told_beside_what_waits(ledger: bool, then: str) -> None:
+def test_what_was_sent_and_is_not_completed_is_told_beside_what_waits(ledger: Path | None, then: str) -> None:
     run = DrainReport(forwarded=5, uncompleted=3)
     waiting = Backlog("orders", 0.0, (QueueContents("q/0", active=3, deferred=0, scheduled=0, dead_letter=0),))
     said = closing(run, waiting, replace(ASKED, ledger=ledger))
