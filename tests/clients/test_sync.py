@@ -16,7 +16,7 @@ from sbpair import ServiceBusClient, ServiceBusSender
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Described, Long, Symbol
 from sbpair.azure.messaging import AzureMessaging
-from sbpair.azure.wire import encode_outgoing
+from sbpair.azure.wire import Feature, encode_outgoing, lacks
 from sbpair.clients.failover import LOOP_NAME
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.encoded import EncodedMessage
@@ -64,6 +64,7 @@ def test_while_all_is_well_messages_are_scheduled_and_cancelled_by_their_numbers
     assert (str(found), found.sequence_number, found.scheduled_enqueue_time_utc) == ("kept", kept, LATER)
 
 
+@pytest.mark.skipif(lacks(Feature.TIME_LIMITS) is not None, reason=str(lacks(Feature.TIME_LIMITS)))
 def test_a_list_is_diverted_within_its_time_where_the_primary_never_opened_a_link(world: World) -> None:
     """The SDK opens the link for a list in a time of its own, 60 seconds."""
     with a_client(world) as client:
