@@ -257,10 +257,7 @@ def _microseconds(seconds: float | None) -> int | None:
 
 
 def _properties(summary: MessageSummary) -> list[tuple[str, dict[str, str | None]]]:
-    return [
-        (name, {"type": "string", "value": value} if type(value) is str else typed_text(value))
-        for name, value in summary.application_properties.items()
-    ]
+    return [(name, typed_text(value)) for name, value in summary.application_properties.items()]
 
 
 def from_typed(kind: str, text: str | None) -> Any:

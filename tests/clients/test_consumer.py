@@ -178,8 +178,11 @@ def delivery() -> Delivery:
     return Delivery(build(data=[b"x"]), "s", "m", "primary:1", Side.PRIMARY, 1, 1, 1)
 
 
-async def begun(work: ReplicatedMessage, *, cancelled: bool = False) -> asyncio.Task[None]:
-    """An application in the block of a message. `cancelled`: it is so itself, while the block ends."""
+async def begun(
+    work: ReplicatedMessage, *, cancelled: bool = False, cleaned: asyncio.Event | None = None
+) -> asyncio.Task[None]:
+    """An application in the block of a message. `cancelled`: it is so itself, while the block ends. `cleaned`: what its
+    end waits for."""
     within = asyncio.Event()
 
     async def application() -> None:
@@ -190,6 +193,8 @@ async def begun(work: ReplicatedMessage, *, cancelled: bool = False) -> asyncio.
             finally:
                 if cancelled and (own := asyncio.current_task()) is not None:
                     own.cancel()
+                if cleaned is not None:
+                    await cleaned.wait()
 
     running = asyncio.create_task(application())
     await within.wait()
@@ -210,18 +215,8 @@ async def test_a_takeover_cancels_the_block_alone_and_an_applications_own_cancel
 
 async def test_a_takeover_is_over_once_the_block_has_ended() -> None:
     work, cleaned = ReplicatedMessage(delivery()), asyncio.Event()
-    within = asyncio.Event()
-
-    async def application() -> None:
-        async with work:
-            within.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await cleaned.wait()
-
-    concluded, running = asyncio.create_task(work._concluded()), asyncio.create_task(application())
-    await within.wait()
+    concluded = asyncio.create_task(work._concluded())
+    running = await begun(work, cleaned=cleaned)
     concluded.cancel()
     assert not (await asyncio.wait({concluded}, timeout=0.2))[0]
     cleaned.set()

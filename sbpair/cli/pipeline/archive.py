@@ -16,6 +16,7 @@ from sbpair.cli.pipeline.session import (
     IntoOption,
     JobLog,
     SparkOptions,
+    busy_notes,
     check_folder,
     pair_by_name,
     wants_delta,
@@ -202,8 +203,7 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
             closing=True,
         )
     notes = [f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())]
-    if report.throttled:
-        notes.append(f"{counted(report.throttled, 'request')} came when the namespace was too busy, and waited.")
+    notes += busy_notes(report.throttled)
     if report.gone:
         notes.append(
             f"{counted(report.gone, 'archived message')} had left the queues before: removed by an interrupted run of "

@@ -13,6 +13,7 @@ from sbpair.cli.pipeline.session import (
     EngineOptions,
     ExplainOption,
     JobLog,
+    busy_notes,
     check_folder,
     pair_by_name,
     rows_in,
@@ -23,7 +24,6 @@ from sbpair.core.message import TtlMode
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
-from sbpair.core.words import counted
 from sbpair.pipeline.reports import Explained, ReplayReport, ReplayResult
 from sbpair.render.result import CommandResult, Table, columns
 
@@ -152,8 +152,7 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
         if report.resent
         else []
     )
-    if report.throttled:
-        notes.append(f"{counted(report.throttled, 'request')} came when the namespace was too busy, and waited.")
+    notes += busy_notes(report.throttled)
     if report.refused_files:
         folder = shlex.quote(str(Path(report.refused_files[0]).parent))
         notes.append(f"What was refused is kept. Send it to a queue of your choice: sbpair restore {folder} --to QUEUE")

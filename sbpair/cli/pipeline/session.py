@@ -17,6 +17,7 @@ from sbpair.cli.transfer.options import QueuesOption, ReserveOption, budget_of
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
+from sbpair.core.words import counted
 from sbpair.files import make_private_folder, try_folder
 from sbpair.render.console import say
 from sbpair.render.progress import Shown
@@ -277,6 +278,12 @@ def line_of(progress: "JobProgress") -> str:
     attempts = f"{progress.failed} attempt{'s' if progress.failed != 1 else ''}"
     failed = f"; {attempts} failed and run again" if progress.failed else ""
     return f"{progress.label}: {tasks}, {format_duration(round(progress.seconds))}{failed}"
+
+
+def busy_notes(throttled: int) -> list[str]:
+    """A sentence about the requests of a job's tasks that were throttled, if any were."""
+    waited = f"{counted(throttled, 'request')} came when the namespace was too busy, and waited."
+    return [waited] if throttled else []
 
 
 HtmlOption = Annotated[Path | None, typer.Option(help="Write the report here.")]
