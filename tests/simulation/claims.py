@@ -33,10 +33,14 @@ class Claims:
         self._said: dict[Lane, list[str]] = defaultdict(list)
         """The messages of a lane of which is known that they come before the next, in their order."""
         self._lane_of: dict[str, Lane] = {}
+        self._place: dict[str, int] = {}
+        """Of each message among all, by when it was sent first."""
 
     def sending(self, keys: Sequence[str], lane: Lane) -> None:
         """A sender begins to send these, all of one session."""
         self._lane_of.update(dict.fromkeys(keys, lane))
+        for key in keys:
+            self._place.setdefault(key, len(self._place))
 
     def said(self, keys: Sequence[str], *, accepted: bool, certain: bool) -> Iterator[str]:
         """A sender has said what became of these: what is wrong with that."""
@@ -52,9 +56,13 @@ class Claims:
         self.arrived[key] += 1
         if not self.holds or self.arrived[key] > 1 or (lane := self._lane_of.get(key)) is None:
             return
-        for other in self._said[lane]:
+        said = self._said[lane]
+        is_said = key in said
+        for other in said:
             if other == key:
                 return
+            if not is_said and self._place[other] > self._place[key]:
+                continue  # a send that failed, and comes late: before what was sent after it
             if not self.arrived[other]:
                 yield f"message {key} of {lane[2]} came before {other}, whose session was held"
 

@@ -36,6 +36,20 @@ def test_a_held_session_that_is_overtaken_is_a_false_claim() -> None:
         assert list(claims.came("m2")) == [], "a second copy comes at any time"
 
 
+def test_a_send_that_failed_and_comes_late_may_come_before_what_was_sent_after_it_and_no_earlier() -> None:
+    claims = Claims(holds=True)
+    for key, accepted in (("m1", True), ("m2", False), ("m3", True)):
+        claims.sending([key], LANE)
+        assert list(claims.said([key], accepted=accepted, certain=accepted)) == []
+    assert len(list(claims.came("m2"))) == 1, "m1 was held before"
+    assert list(claims.came("m1")) == list(claims.came("m3")) == []
+    late = Claims(holds=True)
+    for key, accepted in (("m1", False), ("m2", True)):
+        late.sending([key], LANE)
+        assert list(late.said([key], accepted=accepted, certain=accepted)) == []
+    assert list(late.came("m1")) == list(late.came("m2")) == []
+
+
 def test_counts_of_a_report_are_those_of_the_ledger() -> None:
     assert list(of_drain(REPORT, LINES)) == list(of_drain(REPORT, None)) == []
     assert len(list(of_drain(REPORT, LINES[1:]))) == 2
