@@ -108,7 +108,7 @@ def any_value(dice: Dice) -> bytes:
 
 def framed(dice: Dice, small: int, items: Sequence[bytes], *, count: int | None = None) -> bytes:
     """A list or map of these items, long where it has to be, now and then where it has not, or with a wrong size."""
-    content, number = b"".join(items), len(items) if count is None else count
+    content, number = b"".join(items), max(0, len(items) if count is None else count)
     size = len(content) + (dice.choice((-1, 1)) if dice.rarely(0.01) else 0)
     if len(content) >= 255 or number > 255 or dice.rarely(0.05):
         return bytes((small + 0x10,)) + struct.pack(">II", size + 4, number) + content

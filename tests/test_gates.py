@@ -37,6 +37,7 @@ MAY_WRITE_TO_THE_TERMINAL = {
     "cli/inspection/status.py": "asks whether it is a terminal",
     "cli/inspection/top.py": "asks whether it is a terminal; what it draws is made printable",
     "cli/running.py": "asks whether somebody reads",
+    "operations/log.py": "no terminal: its file, past the buffer",
     "pipeline/spark/session.py": "Spark's own log, a private file",
 }
 
