@@ -61,8 +61,7 @@ from sbpair.core.transfer.verdict import Classifier
 from sbpair.emulator.admin.calls import Call
 from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.seed import SeedError, plant
-from sbpair.emulator.seed.microsoft_config import is_microsoft_config, seed_of
+from sbpair.emulator.seed import SeedError, is_microsoft_config, plant, seed_of
 from sbpair.engine.auth import (
     ALL_RIGHTS,
     SERVICE_BUS_AUDIENCE,
@@ -79,12 +78,12 @@ from sbpair.engine.connection import Connection
 from sbpair.engine.errors import EntityError, rejected
 from sbpair.engine.link import Link, LinkHandler
 from sbpair.gateway.door import DoorConnection
-from sbpair.gateway.heads import put_head, read_head
 from sbpair.gateway.keys import KeyRing
 from sbpair.gateway.passed import PassedLink
 from sbpair.gateway.primary import PrimaryWire
 from sbpair.gateway.server import GatewayView
 from sbpair.gateway.tokens import Proofs, Tokens
+from sbpair.gateway.upward import put_head, read_head
 from sbpair.operations.restore import read_archives
 from sbpair.pipeline.manifest import Commit
 from sbpair.runtime.replication.handlers import Delivery, environment_of

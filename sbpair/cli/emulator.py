@@ -329,8 +329,7 @@ def read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, Any
     only one that an emulator of theirs is started with, so it says which."""
     if path is None:
         return {}, usual
-    from sbpair.emulator.seed import SeedError
-    from sbpair.emulator.seed.microsoft_config import is_microsoft_config, seed_of
+    from sbpair.emulator.seed import SeedError, is_microsoft_config, seed_of
     from sbpair.settings import DocumentError, parse_yaml_with_lines, read_text
 
     try:

@@ -16,11 +16,11 @@ A message comes in from the top and goes out the same way:
     validation, limits, throttling   what the administration refuses; what a tier takes
     admin           administration over HTTP: Atom of the data plane, Azure Resource Manager
     namespace       one namespace: its entities, keys, faults; store: on disk
-    geo_recovery, geo_replication   aliases of two namespaces; replicas of one
+    geo             aliases of two namespaces (geo-disaster recovery); replicas of one (Geo-Replication)
     server, thread  all namespaces of a process, on a loop or beside synchronous code
     testing, pytest_plugin   for the tests of applications
     seed            entities and messages from a file
-    control, control_port, window   how a running emulator is asked from a shell and a browser
+    control, window   how a running emulator is asked from a shell and a browser
 
 The public names are imported when they are first used: the command line asks for this package long before it needs it.
 """
@@ -61,7 +61,7 @@ _MODULES = {
     "sbpair.engine.clock": ("Clock", "ManualClock", "SystemClock"),
     "sbpair.engine.errors": ("EmulatorError",),
     "sbpair.engine.faults": ("FaultError", "FaultKind", "FaultRule", "Faults", "Operation"),
-    "sbpair.emulator.geo_recovery": ("AliasConfig",),
+    "sbpair.emulator.geo": ("AliasConfig",),
     "sbpair.emulator.namespace": ("Namespace",),
     "sbpair.emulator.server": ("Emulator", "NamespaceConfig"),
     "sbpair.emulator.testing": ("EmbeddedNamespace",),

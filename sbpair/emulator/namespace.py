@@ -27,7 +27,7 @@ from sbpair.emulator.entities import (
     target_path,
 )
 from sbpair.emulator.filters import Rule
-from sbpair.emulator.geo_replication import GeoReplication, mailboxes
+from sbpair.emulator.geo import GeoReplication, mailboxes
 from sbpair.emulator.keys import KeySource, random_keys
 from sbpair.emulator.laws import Laws
 from sbpair.emulator.throttling import Throttling

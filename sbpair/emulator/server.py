@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from sbpair.emulator.control_port import ControlPort
+from sbpair.emulator.control import ControlPort
 from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.keys import StoredKeys, chosen_keys, random_keys
 from sbpair.emulator.namespace import Namespace
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
     from sbpair.emulator.admin.arm_models import ArmDirectory
-    from sbpair.emulator.geo_recovery import AliasConfig, AliasPort
+    from sbpair.emulator.geo import AliasConfig, AliasPort
 
 DEFAULT_HOST: Final = "127.0.0.1"
 AMQP_PORT: Final = 5672
@@ -164,7 +164,7 @@ class Emulator:
         """Pair the namespaces of every alias, and listen for it."""
         if not self._alias_configs:
             return
-        from sbpair.emulator.geo_recovery import AliasPort, first_pairing
+        from sbpair.emulator.geo import AliasPort, first_pairing
 
         for config in self._alias_configs:
             members = (self.namespace(config.primary), self.namespace(config.secondary))
@@ -191,7 +191,7 @@ class Emulator:
         Raises:
             EntityError: it has no secondary any more.
         """
-        from sbpair.emulator.geo_recovery import fail_over_pair
+        from sbpair.emulator.geo import fail_over_pair
 
         config = next(one for one in self._alias_configs if one.name == self._alias(alias).name)
         fail_over_pair(config.name, self.namespace(config.primary))

@@ -28,8 +28,7 @@ from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.namespace import Namespace, delete_all, expire_due
-from sbpair.emulator.outgoing import MessageFields, payload
-from sbpair.emulator.seed import only, plant
+from sbpair.emulator.seed import MessageFields, only, payload, plant
 from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.thread import EmulatorThread
 from sbpair.engine.clock import AdvancingClock

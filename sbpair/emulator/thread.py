@@ -14,7 +14,7 @@ from sbpair.engine.faults import Faults
 from sbpair.engine.trace import Trace
 
 if TYPE_CHECKING:
-    from sbpair.emulator.geo_recovery import AliasConfig
+    from sbpair.emulator.geo import AliasConfig
 
 T = TypeVar("T")
 

@@ -33,12 +33,11 @@ from sbpair.engine.auth import Claims, claims_for
 from sbpair.engine.connection import MAX_FRAME_SIZE, Connection
 from sbpair.engine.link import Link, LinkState
 from sbpair.engine.session import WINDOW, Session
-from sbpair.gateway.heads import Head, put_head, read_accepted, read_head
 from sbpair.gateway.passed import PassedLink
 from sbpair.gateway.primary import PrimaryWire, error_of, open_primary
 from sbpair.gateway.served import forgotten, refusal
 from sbpair.gateway.tokens import CbsToken, PassingCbs
-from sbpair.gateway.upward import WAITING_BYTES, Outstanding, Upward
+from sbpair.gateway.upward import WAITING_BYTES, Head, Outstanding, Upward, put_head, read_accepted, read_head
 
 if TYPE_CHECKING:
     from sbpair.gateway.server import GatewayFront, House

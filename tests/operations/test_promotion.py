@@ -22,7 +22,7 @@ from sbpair.core.message import Disposition
 from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import compose
 from sbpair.core.serialization import iso_time
-from sbpair.emulator.geo_replication import ANSWER_SECONDS
+from sbpair.emulator.geo import ANSWER_SECONDS
 from sbpair.operations import (
     CopyRequest,
     Ends,

@@ -260,7 +260,7 @@ def _tls(cert: Path | None, key: Path | None, *hosts: str) -> "ServerTls":
 
 def _say(running: "Gateway", snippet: Snippet, *, plain: bool) -> None:
     """Connection strings on stdout, everything else on stderr."""
-    from sbpair.gateway.snippets import SNIPPETS
+    from sbpair.gateway.keys import SNIPPETS
 
     for house in running.front.houses.values():
         pair = house.pair

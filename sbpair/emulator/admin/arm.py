@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
-from sbpair.emulator.admin.arm_keys import entity_holder, handle_rules, namespace_holder
 from sbpair.emulator.admin.arm_models import (
     PROVIDER,
     ArmDirectory,
@@ -29,7 +28,13 @@ from sbpair.emulator.admin.arm_models import (
     rule_properties,
     text,
 )
-from sbpair.emulator.admin.arm_namespaces import NamespaceResources, RecoveryConfigs
+from sbpair.emulator.admin.arm_namespaces import (
+    NamespaceResources,
+    RecoveryConfigs,
+    entity_holder,
+    handle_rules,
+    namespace_holder,
+)
 from sbpair.emulator.admin.calls import (
     JSON_CONTENT_TYPE,
     Call,

@@ -15,15 +15,16 @@ from typing import Any, TypeVar
 from xml.etree.ElementTree import Element
 
 from sbpair.emulator.admin import atom_xml
-from sbpair.emulator.admin.atom_rules import describe_rule, read_rule
 from sbpair.emulator.admin.atom_xml import (
     COUNTS_NS,
     MalformedBody,
     Node,
     child,
     child_text,
+    describe_rule,
     local_name,
     node,
+    read_rule,
     text_node,
 )
 from sbpair.emulator.admin.atom_xml import description as description_node

@@ -22,7 +22,7 @@ from sbpair.emulator.admin.arm_models import ArmDirectory
 from sbpair.emulator.admin.atom import AtomApi, allow
 from sbpair.emulator.admin.atom import entity_of as atom_entity
 from sbpair.emulator.admin.calls import Call, Reply, arm_error, atom_error, json_reply, method_not_allowed
-from sbpair.emulator.geo_recovery import fail_over_pair
+from sbpair.emulator.geo import fail_over_pair
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine.budgets import SLICE_SECONDS, Budget, Memory, Turns
 from sbpair.engine.errors import STORE_FULL, UNKNOWN_OUTCOME, EntityError, bad_request, not_found

@@ -9,12 +9,10 @@ A law stands in the chapter of its subject. It is in the book only with a test t
 
 from collections.abc import Mapping
 
-from sbpair.emulator.laws.entities import EntityLaws, ForwardingLaws, PartitionLaws
+from sbpair.emulator.laws.entities import EntityLaws, ForwardingLaws, PartitionLaws, QuotaLaws, SizeLaws
 from sbpair.emulator.laws.law import Evidence, Form, Law
-from sbpair.emulator.laws.links import LinkRules, TransactionLaws
 from sbpair.emulator.laws.management import AccessLaws, ManagementLaws, RegionLaws
-from sbpair.emulator.laws.messages import MessageLaws, SessionLaws
-from sbpair.emulator.laws.quotas import QuotaLaws, SizeLaws
+from sbpair.emulator.laws.messages import LinkRules, MessageLaws, SessionLaws, TransactionLaws
 from sbpair.engine.errors import EmulatorError
 from sbpair.service import Tier
 

@@ -51,7 +51,7 @@ class ManagementLaws:
     geo_recovery = fixed(
         "A Geo-DR pairing copies entities, no messages, and its alias leads to the other namespace after a failover.",
         documented("Azure Service Bus Geo-disaster recovery"),
-        "geo_recovery.py first_pairing",
+        "geo.py first_pairing",
         differs="all at once; an alias has an address (`--alias`) only if the emulator was started with it",
     )
     geo_replication = fixed(
@@ -87,18 +87,18 @@ class RegionLaws:
     planned_promotion_read_only = rule(
         "From the request of a planned promotion to its end the namespace is read only.",
         _GEO_REPLICATION,
-        "geo_replication.py GeoReplication.promote",
+        "geo.py GeoReplication.promote",
         differs="the other region has no address of its own; one namespace is promoted in place, and cuts connections",
     )
     forced_promotion_loses_tail = fixed(
         "A forced promotion loses what asynchronous replication has not brought to the secondary yet.",
         _GEO_REPLICATION,
-        "geo_replication.py GeoReplication.promote",
+        "geo.py GeoReplication.promote",
     )
     completions_come_back = fixed(
         "Messages whose completion or deferral was not replicated are there again after a forced promotion.",
         _GEO_REPLICATION,
-        "geo_replication.py GeoReplication.drop_message",
+        "geo.py GeoReplication.drop_message",
         differs="dead-letterings and forwardings of that time are not taken back, and states of sessions stay",
     )
 

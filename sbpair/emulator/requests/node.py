@@ -19,7 +19,7 @@ from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transaction
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.requests import operations
-from sbpair.emulator.requests.call import Answering, Call, Operation, Reply, WithinTransaction
+from sbpair.emulator.requests.operations import Answering, Call, Operation, Reply, WithinTransaction
 from sbpair.emulator.senders import EntityLink
 from sbpair.engine import errors
 from sbpair.engine.auth import LISTEN, SEND, rights_for

@@ -27,7 +27,7 @@ from sbpair.emulator.broker.messages import Message, parse
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.namespace import Namespace, expire_due
-from sbpair.emulator.outgoing import payload
+from sbpair.emulator.seed import payload
 from sbpair.engine.clock import AdvancingClock
 from sbpair.engine.errors import BrokerError, EmulatorError, EntityError
 from sbpair.engine.faults import ActiveFault, FaultError, fault_to_json

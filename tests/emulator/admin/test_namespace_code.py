@@ -21,8 +21,7 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.inspection.contents import Contents, FoundNamespace, compare
 from sbpair.emulator import EmulatorThread
-from sbpair.emulator.seed import plant
-from sbpair.emulator.seed.microsoft_config import seed_of
+from sbpair.emulator.seed import plant, seed_of
 from sbpair.operations import ListEntitiesRequest, read_namespace
 from sbpair.render.export import TERRAFORM_NAMES, Kind, in_hcl
 from sbpair.render.namespace_code import written_of

@@ -7,8 +7,8 @@ import pytest
 from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Ulong
 from sbpair.emulator.broker.addresses import locate
 from sbpair.emulator.entities import CorrelationFilter, RuleDescription, SqlAction, SqlFilter
-from sbpair.emulator.requests.call import Call
 from sbpair.emulator.requests.node import OPERATIONS
+from sbpair.emulator.requests.operations import Call
 from sbpair.engine.budgets import finish
 from sbpair.engine.errors import (
     ARGUMENT_ERROR,

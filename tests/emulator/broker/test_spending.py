@@ -21,8 +21,8 @@ from sbpair.emulator.broker.addresses import locate
 from sbpair.emulator.broker.messages import BATCH_FORMAT
 from sbpair.emulator.broker.transactions import MAX_PARTS_PER_TRANSACTION
 from sbpair.emulator.entities import RuleDescription, SqlAction, SqlFilter
-from sbpair.emulator.requests.call import MAX_REQUEST_NUMBERS, Call
 from sbpair.emulator.requests.node import OPERATIONS
+from sbpair.emulator.requests.operations import MAX_REQUEST_NUMBERS, Call
 from sbpair.engine.link import LinkHandler
 from sbpair.service import Tier
 from tests.emulator.spender import Spender

@@ -12,8 +12,8 @@ from sbpair.emulator.entities import (
     SqlFilter,
 )
 from sbpair.emulator.namespace import new_auth_rule
-from sbpair.emulator.requests.call import Call
 from sbpair.emulator.requests.operations import (
+    Call,
     delete_messages,
     receive_by_sequence_number,
     set_session_state,

@@ -6,8 +6,7 @@ import pytest
 
 from sbpair.emulator import EmbeddedNamespace
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.seed import SeedError, plant
-from sbpair.emulator.seed.microsoft_config import is_microsoft_config, seed_of
+from sbpair.emulator.seed import SeedError, is_microsoft_config, plant, seed_of
 
 QUEUES = [
     {"Name": "orders/in", "Properties": {"ForwardTo": "orders", "DefaultMessageTimeToLive": "PT1H"}},

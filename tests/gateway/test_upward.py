@@ -17,7 +17,7 @@ from sbpair.amqp.performatives import (
 )
 from sbpair.amqp.types import AmqpDecodeError, Uint
 from sbpair.engine.errors import rejected
-from sbpair.gateway.heads import put_head, read_accepted, read_head
+from sbpair.gateway.upward import put_head, read_accepted, read_head
 
 numbers = st.integers(0, 2**32 - 1)
 

@@ -1,4 +1,4 @@
-"""Geo-disaster recovery: two Premium namespaces under an alias that reaches one of them.
+"""Two regions. Geo-disaster recovery: two Premium namespaces under an alias that reaches one of them.
 
 Entities, rules and keys of the primary are on the secondary at once, as the service has them there after a while; no
 message is. A fail-over ends the pairing: the alias leads to the former secondary, and the former primary keeps what it
@@ -7,16 +7,23 @@ holds. On both sides is kept what an operator sees, in `Namespace.disaster_recov
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sbpair.emulator.broker.entity import Entity, MessageEntity
+from sbpair.emulator.broker.mailbox import Mailbox
+from sbpair.emulator.broker.messages import Message, State
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
-from sbpair.emulator.namespace import Namespace
 from sbpair.engine.errors import EmulatorError, EntityError
 from sbpair.service import Tier
+
+if TYPE_CHECKING:
+    from sbpair.emulator.namespace import Namespace
+
 
 PRIMARY = "Primary"
 SECONDARY = "Secondary"
@@ -26,7 +33,7 @@ _CHUNK_BYTES = 64 * 1024
 Json = dict[str, Any]
 
 
-def pair(alias: str, primary: Namespace, secondary: Namespace, configs: tuple[Json, Json]) -> None:
+def pair(alias: str, primary: "Namespace", secondary: "Namespace", configs: tuple[Json, Json]) -> None:
     """Join two namespaces under an alias; `configs` are what the primary and the secondary tell of it.
 
     Raises:
@@ -43,7 +50,7 @@ def pair(alias: str, primary: Namespace, secondary: Namespace, configs: tuple[Js
     _told(primary, secondary)
 
 
-def part(alias: str, survivor: Namespace) -> None:
+def part(alias: str, survivor: "Namespace") -> None:
     """End a pairing: the alias stays with `survivor`, the other namespace keeps what it holds and knows no alias."""
     other = survivor.recovery_partner
     survivor.disaster_recovery_configs[alias] |= {"role": ALONE, "partnerNamespace": ""}
@@ -56,7 +63,7 @@ def part(alias: str, survivor: Namespace) -> None:
     _told(*both)
 
 
-def fail_over(alias: str, secondary: Namespace) -> None:
+def fail_over(alias: str, secondary: "Namespace") -> None:
     """Make the secondary the namespace that the alias leads to.
 
     Raises:
@@ -68,7 +75,7 @@ def fail_over(alias: str, secondary: Namespace) -> None:
     part(alias, secondary)
 
 
-def fail_over_pair(alias: str, member: Namespace) -> Namespace:
+def fail_over_pair(alias: str, member: "Namespace") -> "Namespace":
     """`fail_over`, asked of either namespace of the pair; the one that the alias leads to from now on.
 
     Raises:
@@ -87,7 +94,7 @@ def wrong_state(message: str) -> EntityError:
     return EntityError(409, 40900, f"Conflict. {message}", "Conflict")
 
 
-def _told(*namespaces: Namespace) -> None:
+def _told(*namespaces: "Namespace") -> None:
     for namespace in namespaces:
         namespace.journal.put_settings()
         for watcher in list(namespace.recovery_watchers):
@@ -97,7 +104,7 @@ def _told(*namespaces: Namespace) -> None:
 # Entities on both sides.
 
 
-def _copy_all(primary: Namespace, secondary: Namespace) -> None:
+def _copy_all(primary: "Namespace", secondary: "Namespace") -> None:
     """All entities, without forwarding first: its target may come later."""
     forwarding: list[Queue | Subscription] = []
     for queue in primary.queues():
@@ -115,7 +122,7 @@ def _copy_all(primary: Namespace, secondary: Namespace) -> None:
 _NO_FORWARDING: Any = {"forward_to": None, "forward_dead_lettered_messages_to": None}
 
 
-def _mirror(secondary: Namespace, entity: Queue | Topic | Subscription, *, gone: bool) -> None:
+def _mirror(secondary: "Namespace", entity: Queue | Topic | Subscription, *, gone: bool) -> None:
     """Have an entity of the primary on the secondary as it is now."""
     if isinstance(entity, Subscription):
         _mirror_subscription(secondary, entity, gone=gone)
@@ -126,7 +133,7 @@ def _mirror(secondary: Namespace, entity: Queue | Topic | Subscription, *, gone:
         put(entity.path, entity.description)
 
 
-def _mirror_subscription(secondary: Namespace, entity: Subscription, *, gone: bool) -> None:
+def _mirror_subscription(secondary: "Namespace", entity: Subscription, *, gone: bool) -> None:
     topic, name = entity.topic.path, entity.name
     if gone:
         secondary.delete_subscription(topic, name)
@@ -166,8 +173,8 @@ class AliasPort:
     def __init__(
         self,
         name: str,
-        members: Sequence[Namespace],
-        reach: Callable[[Namespace], tuple[str, int]],
+        members: Sequence["Namespace"],
+        reach: Callable[["Namespace"], tuple[str, int]],
         host: str,
         port: int,
     ) -> None:
@@ -200,7 +207,7 @@ class AliasPort:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
-    def serving(self) -> Namespace | None:
+    def serving(self) -> "Namespace | None":
         """The namespace that the alias leads to; None once it was deleted."""
         for namespace in self._members:
             config = namespace.disaster_recovery_configs.get(self.name)
@@ -250,7 +257,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         await writer.drain()
 
 
-def first_pairing(config: AliasConfig, primary: Namespace, secondary: Namespace) -> None:
+def first_pairing(config: AliasConfig, primary: "Namespace", secondary: "Namespace") -> None:
     """Pair the namespaces of an alias at the start, unless it is from an earlier one (a store has kept it).
 
     Raises:
@@ -281,3 +288,107 @@ def _config(role: str, partner: str) -> Json:
         ),
         "role": role,
     }
+
+
+# Geo-Replication of one namespace ("Azure Service Bus Geo-Replication"): what another region does not have yet. The
+# secondary is as far behind as it may be (`maxReplicationLagDurationInSeconds`; 0: never), so that a forced promotion
+# loses as much as it can: messages of that time are gone, and those completed or deferred in it are there again. A
+# planned promotion waits until the secondary has everything; until then the namespace is read only. Either ends all
+# connections and locks. Not kept: dead-lettering and forwarding are not taken back, and sessions keep their states.
+
+ANSWER_SECONDS = 0.5
+"""So long connections outlive a promotion: the request for it, which may be on one of them, is answered first."""
+
+
+def mailboxes(namespace: "Namespace") -> list[Mailbox]:
+    """All of a namespace."""
+    entities: list[MessageEntity] = list(namespace.queues())
+    entities += [one for topic in namespace.topics() for one in topic.subscriptions.values()]
+    return [box for entity in entities for box in entity.mailboxes]
+
+
+class GeoReplication:
+    """Stands before a namespace's journal, and knows how to take back what was noted within the lag."""
+
+    def __init__(self, namespace: "Namespace", lag_seconds: float) -> None:
+        self.lag_seconds = lag_seconds
+        self._namespace = namespace
+        self.journal = namespace.journal
+        self._places: dict[int, tuple[Mailbox, Message, State]] = {}
+        self._tail: deque[tuple[float, Callable[[], None]]] = deque()
+        for box in mailboxes(self._namespace):
+            for message in box.log:
+                self._places[id(message)] = (box, message, message.state)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.journal, name)
+
+    def put_message(self, entity: Entity, place: str, message: Message) -> None:
+        """A message is new, or has changed."""
+        self.journal.put_message(entity, place, message)
+        if not isinstance(entity, MessageEntity) or ":" in place:
+            return  # on its way through a topic or a forwarding
+        before = self._places.get(id(message))
+        box = entity.mailbox(place)
+        self._places[id(message)] = (box, message, message.state)
+        if before is None:
+            self._note(partial(self._lose, message))
+        elif before[0] is box and before[2] is State.ACTIVE and message.state is State.DEFERRED:
+            self._note(partial(self._make_active, box, message))
+
+    def drop_message(self, message: Message) -> None:
+        """A message is gone."""
+        self.journal.drop_message(message)
+        if (found := self._places.pop(id(message), None)) is not None:
+            self._note(partial(self._bring_back, *found))
+
+    def promote(self, promoted: Callable[[], None], *, forced: bool) -> None:
+        """Make the secondary the primary: now, without what it does not have, or once it has everything."""
+        clock = self._namespace.clock
+        if forced:
+            self._catch_up()
+            for _, take_back in reversed(tuple(self._tail)):
+                take_back()
+            self._finish(promoted)
+        elif self.lag_seconds:
+            self._namespace.read_only = self._namespace.laws.planned_promotion_read_only
+            clock.call_at(clock.now() + self.lag_seconds, lambda: self._finish(promoted))
+        else:
+            self._finish(promoted)
+
+    def _finish(self, promoted: Callable[[], None]) -> None:
+        self._tail.clear()
+        self._namespace.read_only = False
+        promoted()
+        clock = self._namespace.clock
+        clock.call_at(clock.now() + ANSWER_SECONDS, self._cut)
+
+    def _cut(self) -> None:
+        self._namespace.faults.remove(self._namespace.faults.add("drop"))
+        for box in mailboxes(self._namespace):
+            box.free_all()
+
+    def _note(self, take_back: Callable[[], None]) -> None:
+        self._catch_up()
+        self._tail.append((self._namespace.clock.now(), take_back))
+
+    def _catch_up(self) -> None:
+        replicated = self._namespace.clock.now() - self.lag_seconds
+        while self._tail and self._tail[0][0] <= replicated:
+            self._tail.popleft()
+
+    def _lose(self, message: Message) -> None:
+        if (found := self._places.get(id(message))) is not None:
+            found[0].free_all()
+            found[0].remove(message)
+
+    @staticmethod
+    def _make_active(box: Mailbox, message: Message) -> None:
+        if box.log.get(message.sequence_number) is message and message.state is State.DEFERRED:
+            box.take_out(message)
+            message.state = State.ACTIVE
+            box.add(message)
+
+    def _bring_back(self, box: Mailbox, message: Message, state: State) -> None:
+        message.state = State.ACTIVE if state is State.DEFERRED else state
+        box.add(message)

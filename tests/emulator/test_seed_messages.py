@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.emulator import EmbeddedNamespace, Emulator
-from sbpair.emulator.seed import SeedError, plant
-from sbpair.emulator.seed.microsoft_config import seed_of
+from sbpair.emulator.seed import SeedError, plant, seed_of
 from sbpair.settings import parse_yaml_with_lines
 
 SEED = """\
