@@ -108,6 +108,10 @@ _TURNED: dict[type[ast.cmpop], tuple[str, str, str]] = {
 """The sign of a comparison, what it is turned into, and what kind of defect that is."""
 _FOLDS = {"lower", "casefold", "strip", "removesuffix", "removeprefix"}
 _OF_ALL = {"max": "min", "min": "max", "any": "all", "all": "any"}
+_SAME_EITHER_WAY = {"max", "min"}
+"""The order of their arguments does not matter."""
+_LATER = "add_done_callback"
+"""Calls nothing before the code that follows it has run to its next wait."""
 
 
 def _call_of(node: ast.AST) -> ast.Call | None:
@@ -130,7 +134,9 @@ def _other_order(text: Text, node: ast.AST) -> Iterator[Edit]:
     """What must be on disk, or known, before something else is not."""
     for body in (getattr(node, "body", None), getattr(node, "orelse", None), getattr(node, "finalbody", None)):
         for first, second in itertools.pairwise(body) if isinstance(body, list) else ():
-            if isinstance(first, _STEPS) and isinstance(second, _STEPS) and _call_of(second) and not _is_text(first):
+            call = _call_of(second) if isinstance(second, _STEPS) else None
+            later = call is not None and isinstance(call.func, ast.Attribute) and call.func.attr == _LATER
+            if isinstance(first, _STEPS) and call and not later and not _is_text(first):
                 (start, middle), (begin, end) = text.span(first), text.span(second)
                 between = text.source[middle:begin].decode()
                 yield Edit(text.path, "other order", start, end, text.of(second) + between + text.of(first))
@@ -190,7 +196,8 @@ def _names(node: ast.AST) -> bool:
 
 def _doubt(text: Text, node: ast.AST) -> Iterator[Edit]:
     """A certainty that nobody has, or a yes for a no."""
-    if isinstance(node, ast.keyword | ast.Assign | ast.Return) and _is_constant(node.value, bool):
+    strict = isinstance(node, ast.keyword) and node.arg == "strict"  # `zip` asserts by it what is so
+    if isinstance(node, ast.keyword | ast.Assign | ast.Return) and _is_constant(node.value, bool) and not strict:
         yield text.edit("yes for no", node.value, "False" if text.of(node.value) == "True" else "True")  # type: ignore[arg-type]
     if isinstance(node, ast.keyword) and node.arg == "uncertain" and not isinstance(node.value, ast.Constant):
         yield text.edit("doubt forgotten", node.value, "False")
@@ -222,7 +229,8 @@ def _one_for_another(text: Text, node: ast.AST) -> Iterator[Edit]:
 
 def _of_another(text: Text, node: ast.AST) -> Iterator[Edit]:
     """The answer, lock or name of another: two arguments of one call change places; a key loses its first part."""
-    if isinstance(node, ast.Call) and len(node.args) >= 2:
+    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    if isinstance(node, ast.Call) and len(node.args) >= 2 and name not in _SAME_EITHER_WAY:
         first, second = node.args[:2]
         if isinstance(first, ast.Name | ast.Attribute) and isinstance(second, ast.Name | ast.Attribute):
             start, end = text.span(first)[0], text.span(second)[1]

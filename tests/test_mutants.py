@@ -89,6 +89,18 @@ def f(a: int = 1 < 2, *, b: "dict[A.B, C[0]]") -> X[0]:
     } == {("bound off by one", b"<")}
 
 
+def test_what_comes_to_the_same_is_not_planted() -> None:
+    """Arguments of `max` in the other order, what `zip` asserts, and a task that is told later in the other order."""
+    source = """
+def f(a, b, task):
+    self.tasks.add(task)
+    task.add_done_callback(self.tasks.discard)
+    return g(max(a, b), zip(a, b, strict=True))
+"""
+    kinds = {edit.kind for _, edit in edits(Path("a"), source.encode())}
+    assert kinds == {"add left out", "add_done_callback left out", "of all for of any", "of another"}, "zip(b, a)"
+
+
 @pytest.mark.parametrize("room", ["failover", "replication", "transfer", "clients", "azure", "emulator/broker"])
 def test_a_room_has_files_tests_and_defects_of_each_kind(room: str) -> None:
     files = sources(room)
