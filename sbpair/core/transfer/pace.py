@@ -32,10 +32,10 @@ GROWTH = 0.2
 """Of a rough estimate, in `RETURN_SECONDS`; in half of them an eighth of it."""
 SURE_WAIT = 0.25
 """Of the pause, after a refusal at a pace that had held for a while: only the rest of a second is used up."""
-UNSURE_WAIT = 0.5
-"""Of the pause, if something was accepted before: what is over of a second, in the mean."""
 AGAIN = 0.5
 """Of the pace, at the least, if it was refused again."""
+TRUSTED = 0.25
+"""Of what a pace was above what was accepted since: the pauses between took a part of that."""
 HELD = 0.9
 """Of the pace: if so much was accepted since the last refusal, the next one is as the first."""
 SERIES_SECONDS = 3.0
@@ -107,15 +107,14 @@ class Pace:
             measured = sum(messages for at, messages in self._accepted if at >= since) / max(1.0, now - since)
             held = self._refusals == 1 and measured >= HELD * pace
             start: float | None = max(AGAIN * pace, min(BELOW * pace, measured))
-            refused: float | None = (pace + start) / 2 if start is not None else None
+            refused: float | None = start + TRUSTED * (pace - start) if start is not None else None
         else:
             # What the namespace accepts in a second before it refuses is its budget, or more than that.
             peak = self._most_accepted_in_a_second(now)
             refused = min((one for one in (pace, peak) if one is not None), default=None)
             start = None if refused is None else BELOW * refused
             self._series_since = max(now - 1.0, self._accepted[0][0]) if self._accepted else now
-        unsure = UNSURE_WAIT if self._refusals == 1 and self._accepted else 1.0
-        wait = BUSY.seconds(self._refusals) * (SURE_WAIT if held else unsure)
+        wait = BUSY.seconds(self._refusals) * (SURE_WAIT if held else 1.0)
         self.paused_until = now + wait
         self._is_rough = is_first or (is_again and self._is_rough)
         if start is not None and refused is not None:
