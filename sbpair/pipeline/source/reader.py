@@ -3,8 +3,10 @@
 Nothing is locked, received or changed: Spark runs `read` again for every action and every retry, so it may only look.
 """
 
+import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
@@ -135,12 +137,26 @@ def batches_of(
         with logged_task("browse", connection.namespace, pace, **span_facts(span)) as done:
             for page in connection.browse(span, pace):
                 done.count(page)
-                rows += map(row_of, page)
+                with uncollected():
+                    rows += map(row_of, page)
                 if len(rows) >= BATCH_ROWS:
                     yield to_batch(rows, schema)
                     rows = []
             if rows:
                 yield to_batch(rows, schema)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No search for cycles, of which decoding makes none: it would look through all that a page has become, many times
+    while it becomes that."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def refuse_topics(connection: Connection, sources: Sequence[tuple[str, bool]]) -> None:
