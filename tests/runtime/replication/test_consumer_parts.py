@@ -1,0 +1,315 @@
+"""The parts of a consumer: what it counts, what it still waits for, whom it asks whether anything is left."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sbpair.core.errors import ConnectionLostError, JournalUnavailableError, ServerBusyError, ServiceError
+from sbpair.core.events import NotIdleYet, Paused, ReceiveFailed
+from sbpair.core.message import Received, State
+from sbpair.core.pairing import Side
+from sbpair.core.replication.ownership import Finished, Terms
+from sbpair.core.replication.ownership import State as Became
+from sbpair.core.rewrite import compose
+from sbpair.journal.sqlite import SqliteJournal
+from sbpair.runtime.replication import consumer
+from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest, Remaining, look
+from tests.fakes import EPOCH, FakeClock, RecordingObserver, virtual_time
+
+TOPIC = "news/Subscriptions/all"
+
+
+class Shelf:
+    """A namespace: what lies in its entities, and which of them cannot be browsed."""
+
+    host = "contoso.example.com"
+
+    def __init__(self, **lying: list[Received]) -> None:
+        self.lying = {path.replace("_", "/"): found for path, found in lying.items()}
+        self.errors: dict[str, ServiceError] = {}
+        self.browsed: list[str] = []
+        self.closed = 0
+
+    def receiver(self, path: str, **_: Any) -> Any:
+        return Reader(self, path)
+
+
+class Reader:
+    def __init__(self, shelf: Shelf, path: str) -> None:
+        self.shelf, self.path, self.source = shelf, path, path
+
+    async def peek(self, most: int, *, from_sequence_number: int = 0) -> list[Received]:
+        self.shelf.browsed.append(self.path)
+        if self.path in self.shelf.errors:
+            raise self.shelf.errors[self.path]
+        found = self.shelf.lying.get(self.path, [])
+        return [one for one in found if one.sequence_number >= from_sequence_number][:2]
+
+    async def close(self) -> None:
+        self.shelf.closed += 1
+
+
+def lying(number: int, session: str | None, message_id: str | None, at: float | None = None) -> Received:
+    payload = compose(body=b"", message_id=message_id or "", session_id=session, scheduled_at=at)
+    state = State.ACTIVE if at is None else State.SCHEDULED
+    return Received(payload, number, "q", message_id=message_id, session_id=session, state=state)
+
+
+FINISHED = {("s", "done"), ("s", "later"), ("", "plain")}
+
+
+async def test_what_lies_on_both_sides_is_counted_once_by_what_it_is() -> None:
+    primary = Shelf(
+        q=[lying(1, "S", "done"), lying(2, "s", "new"), lying(3, "s", "later", EPOCH + 9), lying(4, None, "plain")]
+    )
+    secondary = Shelf(q=[lying(1, "s", "done"), lying(2, "s", "other", EPOCH + 5), lying(3, "s", "other", EPOCH + 7)])
+    sides: Any = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
+    found = await look("q", sides, FINISHED, page_seconds=60.0)
+    assert found == Remaining(
+        complete=True,
+        second_copies=3,
+        active_second_copies=2,
+        scheduled=2,
+        next_at=EPOCH + 5,
+        errors={},
+    )
+    assert (primary.closed, secondary.closed, set(primary.browsed)) == (1, 1, {"q"})
+    assert (await look("q", {Side.PRIMARY: primary}, (), page_seconds=60.0)).second_copies == 0  # type: ignore[dict-item]
+
+
+async def test_a_subscription_is_looked_at_with_its_topic_and_only_its_own_silence_is_the_side_s() -> None:
+    shelf = Shelf()
+    shelf.lying = {TOPIC: [lying(1, "s", "done")], "news": [lying(1, "s", "x", EPOCH + 3)]}
+    sides: Any = {Side.PRIMARY: shelf}
+    found = await look(TOPIC, sides, FINISHED, page_seconds=60.0)
+    assert (found.complete, found.scheduled, found.active_second_copies, found.next_at) == (True, 1, 1, EPOCH + 3)
+    shelf.errors["news"] = ServerBusyError("no right")
+    found = await look(TOPIC, sides, FINISHED, page_seconds=60.0)
+    assert (found.complete, dict(found.errors), found.next_at) == (False, {}, None)
+    shelf.errors = {TOPIC: ServerBusyError("busy")}
+    found = await look(TOPIC, sides, FINISHED, page_seconds=60.0)
+    assert (found.complete, dict(found.errors)) == (False, {Side.PRIMARY: shelf.errors[TOPIC]})
+    assert found.not_seen(4) == Remaining(False, 4, 0, None, EPOCH + 3, found.errors)
+
+
+class Consumers:
+    """A consumer on two shelves with a journal in memory."""
+
+    def __init__(self, path: Path, **request: Any) -> None:
+        self.clock, self.observer, self.stop = FakeClock(), RecordingObserver(), asyncio.Event()
+        self.shelves = {side: Shelf() for side in Side}
+        self.journal = SqliteJournal(path / "journal.db", now=lambda: self.clock.now().timestamp())
+        self.request = ConsumeRequest("q", **{"terms": Terms(), "until_idle_seconds": 5.0} | request)
+        sides: Any = self.shelves
+        self.one = consumer._Consumer(self.request, sides, self.journal, _nothing, self.clock, self.observer, self.stop)
+
+
+async def _nothing(delivery: Any) -> None:
+    return None
+
+
+def virtual(scenario: Any, path: Path, **request: Any) -> None:
+    @virtual_time
+    async def told() -> None:
+        made = Consumers(path, **request)
+        await scenario(made)
+        await made.journal.close()
+
+    told()
+
+
+def test_a_finished_message_has_a_second_copy_out_until_that_is_met(tmp_path: Path) -> None:
+    async def scenario(made: Consumers) -> None:
+        one = made.one
+        for side, session, message, result in (
+            ("primary", "S", "m1", "completed"),
+            ("primary", "s", "m2", "failed"),
+            ("primary", "s", "m3", "again"),
+            ("secondary", "s", "m1", "duplicate"),
+            ("secondary", "s", "m2", "lost"),
+        ):
+            one._count(side, session, message, result)
+        assert one._single == {("s", "m2")}
+        assert not one._stop.is_set()
+        await asyncio.sleep(3.0)
+        one._count("secondary", "s", "m2", "dead-lettered")
+        assert (one._single, one._active_at, one._stop.is_set()) == (set(), 3.0, False)
+        one._count("primary", "s", "m4", "completed")
+        assert (one._stop.is_set(), one._ended_by) == (True, "count")
+        one._end("idle")
+        assert one._ended_by == "count", "the first reason is the one"
+
+    virtual(scenario, tmp_path, max_messages=3)
+
+
+def test_second_copies_are_minded_only_where_both_sides_are_read_and_it_ends_by_itself(tmp_path: Path) -> None:
+    for number, (request, minded) in enumerate(
+        (
+            ({}, True),
+            ({"until_idle_seconds": None}, False),
+            ({"until_idle_seconds": None, "for_seconds": 5.0}, True),
+            ({"sides": (Side.PRIMARY,)}, False),
+        )
+    ):
+
+        async def scenario(made: Consumers, minded: bool = minded) -> None:
+            assert (made.one._single is not None) is minded
+            made.one._count("primary", "s", "m", "completed")
+
+        (folder := tmp_path / str(number)).mkdir()
+        virtual(scenario, folder, **request)
+
+
+@pytest.mark.parametrize(
+    ("remaining", "after", "until"),
+    [
+        (Remaining(True), 0.0, None),
+        (Remaining(True, scheduled=1), 0.0, None),
+        (Remaining(True, scheduled=1, next_at=EPOCH + 299.0), 0.0, 300.0),
+        (Remaining(True, scheduled=1, next_at=EPOCH + 300.0), 0.0, None),
+        (Remaining(True, active_second_copies=1), 0.0, 300.0),
+        (Remaining(True, active_second_copies=1), 299.0, 300.0),
+        (Remaining(True, active_second_copies=1), 300.0, None),
+        (Remaining(False, second_copies=1, scheduled=None), 29.0, 30.0),
+        (Remaining(False, second_copies=1, scheduled=None), 30.0, None),
+        (Remaining(False, second_copies=0, scheduled=None), 0.0, None),
+    ],
+)
+def test_how_long_what_is_still_to_come_is_worth_waiting_for(
+    tmp_path: Path, remaining: Remaining, after: float, until: float | None
+) -> None:
+    async def scenario(made: Consumers) -> None:
+        await asyncio.sleep(after)
+        made.one._active_at = 0.0
+        assert made.one._worth_waiting_for(remaining) == until
+
+    virtual(scenario, tmp_path)
+
+
+def test_it_is_idle_once_nothing_has_come_no_session_is_open_and_nothing_is_to_come(tmp_path: Path) -> None:
+    async def scenario(made: Consumers) -> None:
+        one, loop = made.one, asyncio.get_running_loop()
+        working = asyncio.create_task(asyncio.sleep(3.0))
+        one._workers.add(working)
+        working.add_done_callback(one._workers.discard)
+        at = loop.time() + 20.0
+        made.shelves[Side.PRIMARY].lying = {"q": [lying(1, "s", "x", EPOCH + at)]}
+        loop.call_later(20.5, lambda: made.shelves[Side.PRIMARY].lying.clear())
+        loop.call_later(20.5, lambda: one._count("primary", "s", "x", "completed"))
+        await one._wait_until_idle()
+        assert (one._ended_by, one._stop.is_set()) == ("idle", True)
+        assert loop.time() == pytest.approx(20.5 + 5.0, abs=0.3)
+        told = made.observer.of(NotIdleYet)
+        assert [(event.messages, event.next_at) for event in told] == [(1, EPOCH + at)], "each state is told once"
+        assert told[0].at == pytest.approx(EPOCH + 8.0, abs=0.5)
+
+    virtual(scenario, tmp_path)
+
+
+def test_a_side_that_was_never_heard_is_asked_once_in_the_end(tmp_path: Path) -> None:
+    async def scenario(made: Consumers) -> None:
+        one, error = made.one, ServerBusyError("busy")
+        one._heard(Side.PRIMARY)
+        await one._confirm(Side.PRIMARY)
+        assert made.shelves[Side.PRIMARY].browsed == []
+        made.shelves[Side.SECONDARY].errors["q"] = error
+        await one._confirm(Side.SECONDARY)
+        await one._confirm(Side.SECONDARY)
+        assert (one._unread, made.shelves[Side.SECONDARY].browsed) == ({Side.SECONDARY: error}, ["q"])
+        remaining = await one._look()
+        assert (remaining.scheduled, made.shelves[Side.SECONDARY].browsed) == (None, ["q"]), "it is not asked again"
+        one._heard(Side.SECONDARY)
+        assert one._unread == {}
+        remaining = await one._look()
+        assert (one._unread, remaining.complete) == ({}, False), "it has answered before"
+
+    virtual(scenario, tmp_path)
+
+
+def test_what_other_consumers_met_is_asked_of_the_journal_where_a_side_cannot_be_seen(tmp_path: Path) -> None:
+    async def scenario(made: Consumers) -> None:
+        one = made.one
+        for name in ("both", "one"):
+            one._count("primary", "s", name, "completed")
+        store = one._setup.store
+        await store.record("s", Finished("both", Became.COMPLETED, EPOCH), ("primary", "secondary"))
+        await store.record("s", Finished("one", Became.COMPLETED, EPOCH), ("primary",))
+        assert (await one._look()).second_copies == 0
+        assert one._single == {("s", "both"), ("s", "one")}, "where all was seen nobody else is asked"
+        made.shelves[Side.SECONDARY].errors["q"] = ConnectionLostError("gone")
+        remaining = await one._look()
+        assert (remaining.second_copies, one._single) == (1, {("s", "one")})
+        assert one._remaining is remaining
+
+    virtual(scenario, tmp_path)
+
+
+def test_a_journal_that_is_down_is_tried_until_the_consumer_is_stopped(tmp_path: Path) -> None:
+    async def scenario(made: Consumers) -> None:
+        tries: list[float] = []
+
+        async def fails(hosts: list[str]) -> None:
+            tries.append(made.clock.monotonic())
+            if len(tries) < 3:
+                raise JournalUnavailableError("down")
+
+        made.one._setup = SimpleNamespace(store=SimpleNamespace(open=fails))  # type: ignore[assignment]
+        await made.one._open_journal()
+        paused = made.observer.of(Paused)
+        assert [one.seconds for one in paused] == [consumer.JOURNAL_DOWN.seconds(n) for n in (1, 2)]
+        assert tries[1:] == [paused[0].seconds, paused[0].seconds + paused[1].seconds]
+        tries.clear()
+        asyncio.get_running_loop().call_later(0.01, made.stop.set)
+        began = made.clock.monotonic()
+        await made.one._open_journal()
+        assert made.clock.monotonic() == pytest.approx(began + 0.01), "a stop ends the pause"
+        await made.one._open_journal()
+        assert len(tries) == 1
+
+    virtual(scenario, tmp_path)
+
+
+def test_a_side_that_fails_is_paused_longer_each_time_up_to_a_bound(tmp_path: Path) -> None:
+    async def scenario(made: Consumers) -> None:
+        for failures in (1, 4, 9):
+            await made.one._pause(Side.PRIMARY, ServerBusyError("busy"), failures)
+        paused = [one.retry_after_seconds for one in made.observer.of(ReceiveFailed)]
+        assert paused == [consumer.SYPHON.seconds(n) for n in (1, 4, 4)]
+        assert made.clock.monotonic() == pytest.approx(sum(one or 0.0 for one in paused))
+
+    virtual(scenario, tmp_path)
+
+
+def test_a_run_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    async def scenario(made: Consumers) -> None:
+        await made.one._wait_until_over()
+        assert (made.one._ended_by, made.clock.monotonic()) == ("time", 7.0)
+
+    virtual(scenario, tmp_path, for_seconds=7.0)
+
+
+def test_what_a_report_sums_up() -> None:
+    counts = (
+        ("primary", "completed", 3),
+        ("secondary", "completed", 2),
+        ("primary", "failed", 1),
+        ("secondary", "dead-lettered", 4),
+        ("primary", "dead-lettered", 0),
+    )
+    report = ConsumeReport(counts, 1.0, "stop")
+    assert (report.total("completed"), report.dead_lettered, report.dead_lettered_on) == (
+        5,
+        5,
+        ("primary", "secondary"),
+    )
+    assert ConsumeReport((("secondary", "failed", 0),), 1.0, "stop").dead_lettered_on == ()
+
+
+@pytest.mark.parametrize("wrong", [{"sessions": 0}, {"concurrency": 0}, {"acceptors": 0}, {"sides": ()}])
+def test_a_consumer_has_at_least_one_of_each(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Exception, match="1 or more"):
+        ConsumeRequest("q", **wrong)
+    ConsumeRequest("q", sessions=1, concurrency=1, acceptors=1)
