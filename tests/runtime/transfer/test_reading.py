@@ -1,13 +1,24 @@
 """What a browse proves of the messages that a receive went past."""
 
 import asyncio
+from collections.abc import Sequence
+
+import pytest
 
 from sbpair.core.entities import QueueSettings
+from sbpair.core.errors import (
+    ConnectionLostError,
+    EntityNotFoundError,
+    ServerBusyError,
+    ServiceError,
+    UnauthorizedError,
+)
+from sbpair.core.events import ReceiveFailed
 from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.state import Forward, Leave, Limits, Send, key_of
-from sbpair.runtime.transfer.reading import Patience, Reader, Room, Source
+from sbpair.runtime.transfer.reading import IDLE_POLL_SECONDS, Patience, Reader, Room, Source, _by_number
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 from tests.waiting import LIMIT_SECONDS
 
@@ -86,3 +97,123 @@ async def test_no_more_deferred_messages_are_fetched_once_as_many_as_may_be_are_
         await reader.take_deferred(source, [one.sequence_number for one in deferred], asyncio.Event())
     assert machine.left_full
     assert machine.custody.left_messages < len(deferred)
+
+
+def a_reader(patience: Patience, **errors: object) -> tuple[Reader, Source, RecordingObserver]:
+    clock, observer = FakeClock(), RecordingObserver()
+    namespace = FakeNamespace("secondary", clock)
+    namespace.add_queue(QUEUE)
+    machine = Settlement(Limits())
+    machine.queues.add(QUEUE, 60.0)
+    source = Source(QUEUE, namespace.messaging().receiver(QUEUE))
+    reader = Reader(
+        machine,
+        forward,
+        {QUEUE: source},
+        clock=clock,
+        observer=observer,
+        patience=patience,
+        room=Room(),
+        moved=asyncio.Event(),
+        changed=lambda: None,
+    )
+    reader.awake = clock  # type: ignore[assignment]  # the same time, which no sleep of the machine interrupts
+    return reader, source, observer
+
+
+async def fail(reader: Reader, source: Source, error: ServiceError, *, took: float = 0.0) -> float | None:
+    """One receive that failed after so long; how long it is waited, None: the source is given up."""
+    began = reader.clock.monotonic()
+    await asyncio.sleep(took)
+    await reader._receive_failed(source, error, since=began)
+    told = reader.observer.of(ReceiveFailed)[-1]  # type: ignore[attr-defined]
+    assert (told.queue, told.error_code) == (QUEUE, error.code)
+    waited = reader.clock.monotonic() - began - took
+    assert waited == (told.retry_after_seconds or 0.0)
+    return told.retry_after_seconds  # type: ignore[no-any-return]
+
+
+BUSY, DOWN, WRONG = ServerBusyError("busy"), ConnectionLostError("down"), UnauthorizedError("no")
+
+
+@pytest.mark.parametrize(
+    ("endless", "was_read", "error", "pauses"),
+    [
+        (False, True, DOWN, [1.0, 2.0, 4.0, 3.0, None]),
+        (False, True, BUSY, [1.0, 2.0, 4.0, 3.0, None]),
+        (False, False, BUSY, [1.0, 2.0, 4.0, 3.0, None]),
+        (False, False, DOWN, [1.0, 2.0, None]),
+        (False, True, WRONG, [None]),
+        (True, True, WRONG, [10.0, 20.0]),
+        (True, False, DOWN, [1.0, 2.0, 4.0, 8.0]),
+    ],
+)
+def test_how_long_a_source_may_fail(
+    endless: bool, was_read: bool, error: ServiceError, pauses: list[float | None]
+) -> None:
+    @virtual_time
+    async def story() -> None:
+        reader, source, _ = a_reader(Patience(endless=endless, seconds=10.0, unreached_seconds=3.0))
+        source.was_read = was_read
+        assert [await fail(reader, source, error) for _ in pauses] == pauses
+        assert (source.failed is error, source.last_error, source.failing_since) == (pauses[-1] is None, error, 0.0)
+
+    story()
+
+
+@virtual_time
+async def test_a_try_that_would_end_too_late_is_not_begun() -> None:
+    for took, pause in ((4.9, 1.0), (5.1, None)):
+        reader, source, _ = a_reader(Patience(endless=False, seconds=10.0))
+        assert await fail(reader, source, DOWN, took=took) == pause
+
+
+@virtual_time
+async def test_messages_that_failed_together_are_fetched_one_by_one() -> None:
+    class Deferred:
+        """Has what it has; a request that names one that is gone fails as a whole."""
+
+        def __init__(self) -> None:
+            self.asked: list[list[int]] = []
+
+        async def receive_deferred(self, numbers: Sequence[int]) -> list[Received]:
+            self.asked.append(list(numbers))
+            if 2 in numbers:
+                raise EntityNotFoundError("gone")
+            return [Received(b"", number, "q") for number in numbers]
+
+    receiver = Deferred()
+    found = await _by_number(receiver, [1, 2, 3])  # type: ignore[arg-type]
+    assert ([one.sequence_number for one in found], receiver.asked) == ([1, 3], [[1, 2, 3], [1], [2], [3]])
+
+
+@virtual_time
+async def test_a_source_that_rests_is_polled_again_when_told_or_while_something_is_held() -> None:
+    reader, source, _ = a_reader(Patience(endless=False, seconds=10.0))
+    waiting = asyncio.create_task(reader._until_polled_again(source))
+    await asyncio.sleep(10 * IDLE_POLL_SECONDS)
+    assert not waiting.done()
+    source.poll_again.set()
+    await waiting
+    source.poll_again.clear()
+    [message] = [Received(b"", 1, QUEUE, message_id="1")]
+    reader.machine.arrived(message, Leave("held"), lock_until=1e6, lock_seconds=60.0, now=reader.clock.monotonic())
+    began = reader.clock.monotonic()
+    held = bool(reader.machine.custody.live)
+    waiting = asyncio.create_task(reader._until_polled_again(source))
+    await asyncio.sleep(1.5 * IDLE_POLL_SECONDS)
+    assert waiting.done() is held
+    assert reader.clock.monotonic() > began
+    waiting.cancel()
+
+
+@virtual_time
+async def test_receivers_wait_for_a_round_and_are_counted() -> None:
+    room = Room()
+    room.open()
+    waiting = [asyncio.create_task(room.wait()) for _ in range(2)]
+    await asyncio.sleep(1.0)
+    assert (room.waiting, [one.done() for one in waiting]) == (2, [False, False]), "a round before counts for nothing"
+    room.open()
+    await asyncio.gather(*waiting)
+    assert room.waiting == 0
