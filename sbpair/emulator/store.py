@@ -328,6 +328,9 @@ class Store(NamespaceStore):
             self._write(_DROP_MESSAGE, message.row)
             message.row = 0
 
+    def put_numbers(self, entity: Entity) -> None:
+        self._numbered[_key(entity)] = entity  # written with the message, wherever that is kept
+
     def put_session(self, entity: Entity, session: Session) -> None:
         if session.state is None:
             self._write("DELETE FROM sessions WHERE path = ? AND id = ?", _key(entity), session.id)

@@ -240,6 +240,7 @@ class MessageEntity(Entity):
         message.enqueued_at = self.namespace.clock.now()
         message.expires_at = self._expiry(message)
         if self.description.forward_to:
+            self.namespace.journal.put_numbers(self)
             self.transfers.send(message, self.description.forward_to)
         else:
             self.main.add(message)

@@ -33,6 +33,9 @@ class Journal:
     def drop_message(self, message: Message) -> None:
         """A message is gone."""
 
+    def put_numbers(self, entity: "Entity") -> None:
+        """An entity has given a number to a message that it does not keep itself."""
+
     def put_session(self, entity: "Entity", session: Session) -> None:
         """A session's state has changed; None means there is nothing to keep."""
 

@@ -210,6 +210,7 @@ class Topic(Accepting):
             message.enqueued_sequence_number = message.sequence_number
 
     def _publish(self, message: Message, offers: Sequence[Offer]) -> None:
+        self.namespace.journal.put_numbers(self)
         for offer in offers:
             if self.subscriptions.get(offer.subscription.name.lower()) is offer.subscription:
                 offer.subscription.take(message, offer, self.description.default_message_time_to_live_seconds)

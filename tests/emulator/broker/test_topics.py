@@ -1,19 +1,23 @@
 """Topics: copies per subscription, rules with actions, filter errors, shared quota, time to live, scheduling."""
 
+from dataclasses import replace
+
 import pytest
 
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Int, Symbol
+from sbpair.emulator.broker.messages import State
 from sbpair.emulator.entities import (
     EntityStatus,
     FalseFilter,
+    QueueDescription,
     RuleDescription,
     SqlAction,
     SqlFilter,
     SubscriptionDescription,
     TopicDescription,
 )
-from sbpair.engine.errors import MESSAGE_NOT_FOUND, QUOTA, BrokerError
+from sbpair.engine.errors import DISABLED, MESSAGE_NOT_FOUND, QUOTA, BrokerError, EntityError
 
 
 @pytest.fixture
@@ -181,3 +185,167 @@ async def test_a_subscription_that_is_deleted_gives_its_room_back(bench):
     assert later <= topic.counts().size_in_bytes < size
     bench.clock.advance(10)
     assert topic.counts().size_in_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("rules", "takes_steps"), [([], False), ([1, 1], False), ([2], False), ([3], True), ([1, 2], True), ([0] * 3, True)]
+)
+async def test_a_topic_with_more_than_two_rules_or_subscriptions_works_in_steps(bench, topic, rules, takes_steps):
+    for number, count in enumerate(rules):
+        subscription = subscribe(bench, f"s{number}")
+        for rule in range(1, count):
+            bench.namespace.create_rule("events", subscription.name, f"r{rule}", RuleDescription())
+        if not count:
+            bench.namespace.delete_rule("events", subscription.name, "$Default")
+    assert topic.takes_steps is takes_steps
+
+
+@pytest.mark.parametrize(("own", "cap", "lives"), [(None, 10, 10), (5, 10, 5), (20, 10, 10), (20, None, 20)])
+async def test_a_copy_lives_as_long_as_the_shorter_of_its_own_time_and_the_topics(bench, own, cap, lives):
+    topic = bench.namespace.create_topic("events", TopicDescription(default_message_time_to_live_seconds=cap))
+    subscription = subscribe(bench, "s")
+    bench.send(topic, "a", ttl=own)
+    assert bench.peek(subscription)[0].expires_at == bench.clock.now() + lives
+
+
+async def test_a_scheduled_message_in_a_topic_says_so_and_keeps_its_first_number(bench, topic):
+    subscription = subscribe(bench, "S")
+    bench.send(topic, "first")
+    sent_at = bench.clock.now()
+    bench.send(topic, "later", at=sent_at + 10)
+    [kept] = topic.scheduled.log
+    assert (kept.state, kept.enqueued_at, kept.sequence_number) == (State.SCHEDULED, sent_at, 2)
+    bench.clock.advance(10)
+    [_, later] = bench.peek(subscription)
+    assert (later.state, later.enqueued_at) == (State.ACTIVE, sent_at + 10)
+    assert (later.sequence_number, later.enqueued_sequence_number) == (2, 3)
+
+
+async def test_what_is_scheduled_in_a_topic_goes_with_it(bench, topic):
+    subscription = subscribe(bench, "s")
+    bench.send(topic, "later", at=bench.clock.now() + 10)
+    bench.namespace.delete_topic("events")
+    bench.clock.advance(10)
+    assert subscription.counts().total == 0
+
+
+async def test_the_copies_of_one_transfer_have_room_together_or_are_refused(bench, topic):
+    """Those of a subscription that takes nothing need none."""
+    for name in ("one", "two"):
+        subscribe(bench, name)
+    subscribe(bench, "off", status=EntityStatus.DISABLED)
+    messages = [message for _ in range(2) for message in topic.intake.read(bench.message("x" * 80, message_id="1"), 0)]
+    topic.quota.limit_bytes = 4 * len(messages[0].payload) - 1
+    with pytest.raises(BrokerError) as caught:
+        list(topic.accepting(messages))
+    assert (caught.value.condition, topic.counts().size_in_bytes) == (QUOTA, 0)
+    topic.quota.limit_bytes += 1
+    list(topic.accepting(messages))
+    assert topic.counts().size_in_bytes == topic.quota.limit_bytes
+
+
+async def test_transfers_without_keys_leave_nothing_to_the_next_message(bench):
+    """Each transfer has a partition of its own, and so has what is sent after it."""
+    topic = bench.namespace.create_topic("events", TopicDescription(enable_partitioning=True))
+    subscribe(bench, "s")
+    for _ in range(2):
+        for _ in topic.accepting(topic.intake.read(bench.message("x"), 0)):
+            assert topic.numbering.transfer_turn is None
+    assert len({number >> 48 for number in topic.numbering.last}) == 2
+
+
+@pytest.mark.parametrize("path", ["events", "events/Subscriptions/s", "q"])
+@pytest.mark.parametrize("when", ["created", "updated", "changed"])
+async def test_auto_delete_on_idle_of_every_kind_counts_from_creation_and_from_updates(bench, path, when):
+    namespace, idle = bench.namespace, {"auto_delete_on_idle_seconds": 300}
+    first = {} if when == "updated" else idle
+    top, _, name = path.partition("/Subscriptions/")
+    namespace.create_queue("q", QueueDescription(**first))
+    namespace.create_topic("events", TopicDescription(**{} if name else first))
+    if name:
+        subscribe(bench, "s", **first)
+
+    def found():
+        return namespace.get_subscription(top, name) if name else namespace.find(top)
+
+    entity = found()
+    if when != "created":
+        bench.clock.advance(299)
+        description = replace(entity.description, user_metadata="changed", **idle)
+        if name:
+            namespace.update_subscription(top, name, description)
+        else:
+            namespace.update(top, description)
+        assert entity.updated_at == bench.clock.now() > entity.created_at
+    assert entity.used_at == (entity.created_at if name else None)  # a subscription is used by its making
+    bench.clock.advance(299)
+    assert found() is entity
+    bench.clock.advance(1)
+    assert found() is None
+
+
+async def test_a_topic_that_is_disabled_or_made_smaller_is_so_at_once(bench, topic, make_inbox):
+    link = make_inbox()
+    topic.links[link] = None
+    bench.namespace.update("events", replace(topic.description, max_size_in_megabytes=2048))
+    assert topic.quota.limit_bytes == 2 * 1024**3
+    assert link.detached is None
+    for status, detached in (
+        (EntityStatus.RECEIVE_DISABLED, None),
+        (EntityStatus.SEND_DISABLED, DISABLED),
+        (EntityStatus.DISABLED, DISABLED),
+    ):
+        link.detached = None
+        topic.links[link] = None
+        bench.namespace.update("events", replace(topic.description, status=status))
+        assert link.detached == detached, status
+
+
+async def test_a_subscription_that_may_receive_again_serves_who_waits(bench, topic, make_inbox):
+    subscription = subscribe(bench, "s", status=EntityStatus.RECEIVE_DISABLED)
+    bench.send(topic, "a")
+    inbox, link = bench.receive(subscription), make_inbox()
+    assert inbox.texts == []
+    bench.namespace.update_subscription("events", "s", replace(subscription.description, status=EntityStatus.ACTIVE))
+    assert inbox.texts == ["a"]
+    subscription.links[link] = None
+    work = topic.accepting(topic.intake.read(bench.message("while the rules are asked"), 0))
+    next(work)
+    off = replace(subscription.description, status=EntityStatus.DISABLED)
+    bench.namespace.update_subscription("events", "s", off)
+    assert link.detached == DISABLED
+    list(work)
+    assert subscription.counts().active == 1
+
+
+@pytest.mark.parametrize(("failed_filter", "dead"), [("strict", 1), ("other", 0)])
+async def test_dead_letters_that_a_subscription_makes_itself_are_numbered_and_dated(make_bench, failed_filter, dead):
+    bench = make_bench(laws={"failed-filter": failed_filter})
+    topic = bench.namespace.create_topic("events")
+    failing = RuleDescription(filter=SqlFilter(expression="1 / size = 1"))
+    subscribe(bench, "failing", failing, dead_lettering_on_filter_evaluation_exceptions=True)
+    subscribe(bench, "sessions", requires_session=True)
+    for number in (1, 2):
+        bench.clock.advance(1)
+        bench.send(topic, "a", properties={"size": Int(0)})
+        for name, why, most in (("failing", "FilterEvaluationException", dead), ("sessions", "Session ID is null.", 1)):
+            letters = bench.peek(bench.namespace.get_subscription("events", name).dead_letters)
+            assert len(letters) == number * most
+            for letter in letters[number - 1 :]:
+                assert (letter.sequence_number, letter.enqueued_at) == (number, bench.clock.now())
+                assert letter.section(Section.APPLICATION_PROPERTIES)["DeadLetterReason"] == why
+
+
+async def test_a_subscription_takes_so_many_rules_with_proper_names(bench, topic):
+    subscription = subscribe(bench, "s")
+    default = subscription.rule("$default")
+    subscription.rules.update({f"r{number}": default for number in range(1997)})
+    bench.clock.advance(1)
+    bench.namespace.create_rule("events", "s", "x" * 50, RuleDescription())
+    assert subscription.updated_at == bench.clock.now()
+    bench.namespace.create_rule("events", "s", "third", RuleDescription())
+    for name, status in (("x" * 51, 400), ("bad name", 400), ("THIRD", 409), ("fourth", 403)):
+        with pytest.raises(EntityError) as caught:
+            bench.namespace.create_rule("events", "s", name, RuleDescription())
+        assert caught.value.http_status == status
+    assert len(subscription.rules) == 2000
