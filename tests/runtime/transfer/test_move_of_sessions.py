@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sbpair.concurrency import waits
 from sbpair.core.entities import QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import (
     ArgumentRefusedError,
@@ -24,6 +25,7 @@ from sbpair.core.transfer.resend import HELD, NOT_REACHED, OTHER_STATE, STATE_ST
 from sbpair.core.transfer.state import Forward, Leave, key_of
 from sbpair.runtime.transfer import move_sessions
 from sbpair.runtime.transfer.drain import TransferRequest
+from sbpair.runtime.transfer.ledger import LedgerError
 from sbpair.runtime.transfer.move_sessions import SessionMove, reported_later
 from tests.fakes import FakeClock, virtual_time
 
@@ -88,8 +90,11 @@ class Lines:
     def __init__(self) -> None:
         self.lines: list[Any] = []
         self.forwarded: set[Any] = set()
+        self.full = False
 
     async def record(self, lines: Sequence[Any]) -> None:
+        if self.full:
+            raise LedgerError("full")
         self.lines += lines
 
 
@@ -156,18 +161,19 @@ async def test_messages_are_counted_by_session_whatever_its_spelling_and_state()
             message(6, "a", State.SCHEDULED),
             message(7, "A", kind="why"),
             message(8, None),
+            message(9, "xY"),
         ],
-        spellings=["a", "D"],
+        spellings=["a", "D", "XY"],
     )
     job = Job(source, Entity())
     look = await SessionMove(job)._look_for_sessions()  # type: ignore[arg-type]
-    assert look.held == {"A": 2, "": 1, "D": 0}
-    assert {key[1] for key in look.going} == {1, 2, 8}
+    assert look.held == {"A": 2, "": 1, "xY": 1, "D": 0}
+    assert {key[1] for key in look.going} == {1, 2, 8, 9}
     assert look.unopened == DrainReport(left=(Left("because", 1),), filtered_out=1)
     job.request = replace(job.request, deferred=True, scheduled=True)
     job.session_states = False
     look = await SessionMove(job)._look_for_sessions()  # type: ignore[arg-type]
-    assert look.held == {"A": 2, "": 1, "c": 1}, "what is scheduled goes by another way"
+    assert look.held == {"A": 2, "": 1, "xY": 1, "c": 1}, "what is scheduled goes by another way"
     source.messages = [message(1, "a")]
     assert (await SessionMove(job)._look_for_sessions()).unopened is None  # type: ignore[arg-type]
 
@@ -336,6 +342,12 @@ async def test_where_a_state_is_placed() -> None:
     assert await placed(job) is None, "the ledger has it"
     [line] = job.ledger.lines
     assert (line.message_id, target.states["A"]) == ("a", b"changed by a receiver")
+    full = job_to(Entity(), ordered)
+    full.ledger = Lines()
+    full.ledger.full = True
+    with pytest.raises(LedgerError):
+        await placed(full)
+    assert full.ledger.forwarded == set(), "what is not written down is done again"
     job.ledger.forwarded = {move_sessions._key_of_line(replace(line, message_id="A"))}
     assert await placed(job) is None, "nor the line of an earlier build"
     assert len(job.ledger.lines) == 1
@@ -346,12 +358,14 @@ async def test_sessions_are_looked_for_again_as_long_as_messages_come() -> None:
     source = Entity([message(1, "a")])
     job = Job(source, Entity(), idle_seconds=5.0)
     job.session_states = False
-    loop = asyncio.get_running_loop()
+    loop, sentences = asyncio.get_running_loop(), list[str]()
+    loop.call_later(1.0, lambda: sentences.extend(one.sentence for one in waits()))
     loop.call_later(3.0, lambda: source.messages.append(message(2, "b")))
     job.report = DrainReport(forwarded=1, left=(Left("why", 1),), confirmed_empty=True)
     parts = await SessionMove(job).moved_until_idle(job.request)  # type: ignore[arg-type]
     assert [one.left for one in parts] == [(), (Left("why", 1),), (Left("why", 1),)], "the last pass tells what is left"
     assert loop.time() == pytest.approx(4.0 + 5.0)
+    assert [bool(one) for one in sentences] == [True], "what it waits for is told from the first pause on"
     assert [session for session in source.opened if session] == ["a", "a", "b"]
     job.left = [None]
     began = loop.time()
@@ -380,6 +394,68 @@ async def test_the_lock_of_a_session_is_kept_until_its_end() -> None:
     await SessionMove(job)._held_session(receiver, "a", 1, job.request, None)  # type: ignore[arg-type]
     await asyncio.sleep(100.0)
     assert renewed == [3.0, 6.0]
+
+
+@virtual_time
+async def test_sessions_are_followed_one_link_each_until_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(move_sessions, "MOST_SESSIONS", 2)
+    source = Entity([message(1, "a"), message(2, "A"), message(3, "b"), message(4, "c")], states={"A": b"s"})
+    target = Entity()
+    job, gone = Job(source, target), {("q", 99, None, -1)}
+    job.recorded = {("q", 1, None, -1)} | gone
+    following: list[tuple[set[Any], str | None, asyncio.Event]] = []
+    open_sinks: list[bool] = []
+
+    async def followed(recorded: set[Any], sources: Any, sink: Any, *, stop: asyncio.Event) -> None:
+        following.append((recorded, sources[0].receiver.session_id, stop))
+        try:
+            await stop.wait()
+        finally:
+            open_sinks.append(sink._links is not None and not closed)
+
+    closed: list[str] = []
+
+    class Sink(move_sessions.NamespaceSink):
+        async def close(self) -> None:
+            closed.append("closed")
+            await super().close()
+
+    monkeypatch.setattr(move_sessions, "NamespaceSink", Sink)
+    job.followed = followed  # type: ignore[attr-defined]
+    move = SessionMove(job)  # type: ignore[arg-type]
+    running = asyncio.create_task(move.followed())
+    await asyncio.sleep(3.5)
+    assert sorted(str(session) for _, session, _ in following) == ["A", "b"], "as many as are held at a time"
+    assert target.states == {"A": b"s"}
+    source.lock_lost = True
+    await asyncio.sleep(30.0)
+    sessions = [session for _, session, _ in following]
+    assert len(sessions) > 2, "a session whose lock is lost is taken again"
+    assert all(recorded == {("q", 1, None, -1)} for recorded, _, _ in following)
+    job.stop.set()
+    await running
+    assert all(stop.is_set() for _, _, stop in following)
+    assert (closed, set(open_sinks)) == (["closed"], {True}), "the sink outlives all that send to it"
+
+
+@virtual_time
+async def test_an_entity_that_cannot_be_browsed_keeps_the_sessions_that_are_held() -> None:
+    source = Entity()
+    job = Job(source, Entity())
+    looks: list[float] = []
+
+    class Busy(Session):
+        async def peek(self, most: int, *, from_sequence_number: int = 0) -> list[Received]:
+            looks.append(asyncio.get_running_loop().time())
+            raise ServerBusyError("busy")
+
+    source.receiver = lambda path, **_: Busy(source, path, None)  # type: ignore[method-assign,assignment]
+    running = asyncio.create_task(SessionMove(job).followed())  # type: ignore[arg-type]
+    await asyncio.sleep(3.5)
+    assert looks == [0.0, 1.0, 2.0, 3.0]
+    job.stop.set()
+    await running
+    assert asyncio.get_running_loop().time() == 3.5
 
 
 def test_a_part_that_is_reported_later_says_what_it_did_alone() -> None:
