@@ -239,10 +239,9 @@ class AzureReceiver:
         wire.raise_if_failed()
         return [wire.arrived.popleft() for _ in range(min(max_messages, len(wire.arrived)))]
 
-    def _top_up(self, wire: ReceiverWire, max_messages: int) -> None:
-        wanted = max_messages - len(wire.arrived)
+    def _top_up(self, wire: ReceiverWire, wanted: int) -> None:
         # Credit of an earlier call may still be out: only what is lacking is a reason for another flow frame.
-        if wanted > 0 and wire.credit < wanted:
+        if wire.credit < wanted:
             wire.grant(wanted)
 
     def _expect_nothing(self, wire: ReceiverWire, *, got_any: bool) -> None:

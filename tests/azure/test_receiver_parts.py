@@ -36,6 +36,8 @@ class OwnWire(wire.ReceiverWire):
         self.asked: list[tuple[bytes, dict[str, Any]]] = []
         self.granted: list[int] = []
         self.drained = 0
+        self.under_way: list[int] = []
+        """Delivery ids of what comes while the credit is taken back."""
         self.closed = False
 
     async def open(self) -> None:
@@ -51,6 +53,7 @@ class OwnWire(wire.ReceiverWire):
     async def drain(self, *, timeout_seconds: float) -> None:
         assert timeout_seconds > 0
         self.drained += 1
+        arrive(self, *self.under_way)
 
     async def request(self, operation: bytes, body: dict[str, Any], *, timeout_seconds: float) -> Answer:
         self.raise_if_failed()
@@ -142,13 +145,17 @@ async def test_what_comes_late_is_given_back_unless_somebody_asks_again(monkeypa
 
 
 async def test_a_receiver_that_is_closed_gives_back_what_nobody_took() -> None:
-    own, closed = OwnWire(), list[object]()
+    own, browsing, closed = OwnWire(), OwnWire(Answer(204, None, None, "")), list[object]()
     made = receiver_on(own)
-    made._on_close = closed.append
+    made._browsing = Link(lambda: browsing)  # type: ignore[arg-type,return-value]
+    await made.peek(1)
+    made._on_close = lambda one: closed.extend((one, own.closed, browsing.closed))
+    own.under_way = [4]
     arrive(own, 1, 2)
     await made.receive(1, wait_seconds=0)
     await made.close()
-    assert (own.drained, own.written(), own.closed, closed) == (1, [(2, True, "released")], True, [made])
+    assert (own.drained, own.written()) == (1, [(2, True, "released"), (4, True, "released")])
+    assert closed == [made, True, True], "all that it had is closed by then"
     assert isinstance(made._idle, type(None))
     with pytest.raises(errors.ConnectionLostError):
         await made.peek(1)
@@ -186,6 +193,17 @@ async def test_a_message_is_settled_on_its_link_or_by_its_lock_token(
         texts = {"deadletter-reason": "r", "deadletter-description": "d"} if on_link == "rejected" else {}
         assert operation == receiver.UPDATE
         assert body == {"disposition-status": by_request, "lock-tokens": own.array([TOKEN])} | texts
+
+
+async def test_a_message_that_is_deferred_is_not_given_to_anybody_again() -> None:
+    for disposition, undeliverable in ((Disposition.DEFER, True), (Disposition.ABANDON, False)):
+        own = OwnWire()
+        settling = asyncio.create_task(receiver_on(own).settle(held(own, 5), disposition))
+        await asyncio.sleep(0)
+        [(_, body)] = FrameBuffer().feed(own._compose())
+        [fields] = wire._read_frame(body)[1][4].values()
+        assert (list(fields)[1:2] == [True]) is undeliverable
+        settling.cancel()
 
 
 async def test_a_lock_that_went_with_its_connection_is_lost() -> None:
