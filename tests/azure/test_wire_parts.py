@@ -672,3 +672,67 @@ async def test_bytes_are_read_from_either_transport_until_its_end() -> None:
     writer = SimpleNamespace(transport=SimpleNamespace(abort=lambda: aborted.append("aborted")))
     await wire._abort_transport(SimpleNamespace(_transport=SimpleNamespace(writer=writer)))
     assert aborted == ["aborted"]
+
+
+async def test_the_tasks_of_a_wire_end_with_it() -> None:
+    class SdkSession:
+        def create_sender_link(self, *arguments: Any) -> Any:
+            return "sender", arguments
+
+        def create_receiver_link(self, *arguments: Any) -> Any:
+            return "receiver", arguments
+
+    hooked: list[Any] = []
+
+    class Hooked(wire.Wire):
+        def _hook(self, link: Any) -> None:
+            hooked.append(link)
+
+    made = Hooked(SimpleNamespace(_running=True))
+    reader = asyncio.StreamReader()
+    transport = SimpleNamespace(reader=reader, _read_buffer=SimpleNamespace(read=lambda: b""))
+    session = SdkSession()
+    connection = Peer()
+    connection._transport = transport  # type: ignore[attr-defined]
+    client: Any = SimpleNamespace(_connection=connection, _session=session, _cbs_authenticator=None)
+    made._take_over(client)
+    tasks = list(made._tasks)
+    assert session.create_receiver_link("q") == ("receiver", ("q",)), "the entity's own link"
+    assert session.create_sender_link("$management") == ("sender", ("$management",)), "and later ones are the SDK's"
+    assert hooked == [("receiver", ("q",))] == [made._link]
+    await asyncio.sleep(0)
+    assert (len(tasks), [task.done() for task in tasks], made.silent_for() < 60) == (3, [False] * 3, True)
+    await made.abort()
+    assert ([task.cancelled() for task in tasks], made._tasks, made._sdk._running) == ([True] * 3, [], False)
+    ended = Hooked(SimpleNamespace(_running=True))
+    ended._take_over(client)
+    reader.feed_eof()
+    async with asyncio.timeout(60):
+        while not ended.failed:
+            await asyncio.sleep(0)
+    with pytest.raises(ConnectionResetError, match="closed the connection"):
+        ended.raise_if_failed()
+    await ended.abort()
+
+
+async def test_what_is_written_is_taken_as_long_as_there_is_something() -> None:
+    made, _, _ = an_open_wire()
+    written, left = list[bytes](), [b"one", b"two", b"", b"three", b""]
+
+    async def write(data: bytes) -> None:
+        written.append(data)
+
+    made._compose = lambda: left.pop(0)  # type: ignore[method-assign]
+    made._connection = SimpleNamespace(_transport=SimpleNamespace(write=write), _last_frame_sent_time=0.0)
+    writing = asyncio.create_task(made._write_loop())
+    await asyncio.sleep(0)
+    assert written == []
+    for expected in ([b"one", b"two"], [b"one", b"two", b"three"]):
+        made._wake.set()
+        async with asyncio.timeout(60):
+            while made._wake.is_set():
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert written == expected
+    assert made._connection._last_frame_sent_time > 0
+    writing.cancel()
