@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sbpair.operations.audit import *
-    from sbpair.operations.cleanup import *
     from sbpair.operations.cost import *
     from sbpair.operations.discover import *
     from sbpair.operations.doctor import *
@@ -32,16 +31,15 @@ if TYPE_CHECKING:
     from sbpair.operations.entity import *
     from sbpair.operations.evacuate import *
     from sbpair.operations.in_place import *
+    from sbpair.operations.ledgers import *
     from sbpair.operations.move import *
     from sbpair.operations.peek import *
     from sbpair.operations.ping import *
     from sbpair.operations.promotion import *
     from sbpair.operations.provision import *
-    from sbpair.operations.report import *
     from sbpair.operations.restore import *
     from sbpair.operations.resubmit import *
     from sbpair.operations.rules import *
-    from sbpair.operations.scrape import *
     from sbpair.operations.send import *
     from sbpair.operations.sessions import *
     from sbpair.operations.status import *
@@ -59,7 +57,6 @@ _MODULES = {
         "audit_snapshot",
         "read_history",
     ),
-    "cleanup": ("CleanupRequest", "EmptyRequest", "cleanup", "empty"),
     "cost": ("Compared", "CostRequest", "Estimated", "compare_costs", "estimate_cost"),
     "discover": ("DiscoverRequest", "Discovery", "discover"),
     "doctor": ("Diagnoses", "DoctorRequest", "doctor"),
@@ -101,6 +98,7 @@ _MODULES = {
         "reschedule_message",
         "undefer",
     ),
+    "ledgers": ("IncidentReport", "ReportRequest", "report"),
     "move": ("CopyRequest", "MovePlan", "MoveRequest", "MoveResult", "Selection", "copy", "move"),
     "peek": (
         "BrowseRequest",
@@ -117,8 +115,7 @@ _MODULES = {
     ),
     "ping": ("PingRequest", "Pinged", "ping"),
     "promotion": ("PromotionReport", "PromotionRequest", "report_promotion"),
-    "provision": ("AppliedPlan", "ProvisionRequest", "provision"),
-    "report": ("IncidentReport", "ReportRequest", "report"),
+    "provision": ("AppliedPlan", "CleanupRequest", "EmptyRequest", "ProvisionRequest", "cleanup", "empty", "provision"),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
     "resubmit": ("Repair", "ResubmitRequest", "Steps", "resubmit"),
     "rules": (
@@ -131,10 +128,9 @@ _MODULES = {
         "find_unmatched",
         "test_rules",
     ),
-    "scrape": ("ScrapeRequest", "scrape_namespace"),
     "send": ("SendRequest", "SentMessages", "send"),
     "sessions": ("ListSessionsRequest", "SessionRequest", "list_sessions", "set_session_state", "show_session"),
-    "status": ("StatusReport", "StatusRequest", "status", "watch_status"),
+    "status": ("ScrapeRequest", "StatusReport", "StatusRequest", "scrape_namespace", "status", "watch_status"),
 }
 """Module -> its names, which are those of its `__all__`."""
 __all__ = sorted(name for names in _MODULES.values() for name in names)

@@ -28,8 +28,7 @@ from sbpair.core.transfer.resend import Planned, refuse_destination, window_of
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult, guaranteed, with_unreached
 from sbpair.core.transfer.verdict import Judge
 from sbpair.core.words import counted
-from sbpair.operations.doubtful import Verify, looking_for
-from sbpair.operations.ledgers import LedgerRun, open_ledger
+from sbpair.operations.ledgers import LedgerRun, Verify, looking_for, open_ledger
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import pages
 from sbpair.runtime.clock import Quiet, SystemClock

@@ -40,10 +40,9 @@ from sbpair.core.transfer.report import FILTERED_OUT, DrainReport
 from sbpair.core.transfer.resend import ALL_MESSAGES, follower
 from sbpair.core.transfer.summary import Act
 from sbpair.files import is_claimed
-from sbpair.operations.doubtful import looking_for
 from sbpair.operations.entity_run import EntityRun, run_entity
 from sbpair.operations.following import POLL_SECONDS, Following
-from sbpair.operations.ledgers import LedgerRun, open_ledger
+from sbpair.operations.ledgers import LedgerRun, looking_for, open_ledger
 from sbpair.operations.log import OperationsLog
 from sbpair.operations.move import resender
 from sbpair.ports import Ends, Observer, Topology

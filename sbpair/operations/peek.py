@@ -38,7 +38,7 @@ from sbpair.core.transfer.triage import (
     ReasonCounter,
     Triage,
 )
-from sbpair.operations.backlog import no_queue
+from sbpair.operations.drain import no_queue
 from sbpair.ports import Ends, Observer, Sides
 from sbpair.runtime import browse
 from sbpair.runtime.inspection import backlog

@@ -35,8 +35,7 @@ from sbpair.core.transfer.state import Forward, Limits, key_of
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted
 from sbpair.files import make_private_folder, write_private
-from sbpair.operations.doubtful import looking_for
-from sbpair.operations.ledgers import LedgerRun, open_ledger
+from sbpair.operations.ledgers import LedgerRun, looking_for, open_ledger
 from sbpair.ports import Ends, Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.transfer.restore import not_known, still_queued

@@ -1,9 +1,8 @@
 """Settings: flags > environment > project file > user file > defaults; each value says where it came from.
 
-keys.py         the table of keys: checks, documentation, JSON Schema
+keys.py         the table of keys: checks, documentation, JSON Schema, and their SBPAIR_... variables
 documents.py    JSON and text of unknown origin within bounds
 files.py        which files, YAML within bounds, the strict reader with line numbers
-environment.py  SBPAIR_... variables
 state.py        the pair `local` and the remembered default pair
 resolve.py      what wins, the `Pair`s that come out, and what is said of a folder's file at its first use
 
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sbpair.settings.documents import *
-    from sbpair.settings.environment import *
     from sbpair.settings.files import *
     from sbpair.settings.keys import *
     from sbpair.settings.resolve import *
@@ -23,9 +21,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "documents": ("DocumentError", "parse_json", "read_text"),
-    "environment": ("environment_names", "to_environment"),
     "files": ("parse_yaml", "parse_yaml_with_lines", "read_file", "together"),
-    "keys": ("FILE_NAME", "Sourced", "json_schema"),
+    "keys": ("FILE_NAME", "Sourced", "environment_names", "json_schema", "to_environment"),
     "resolve": (
         "BETWEEN",
         "HOW_TO_CONFIGURE",

@@ -32,9 +32,16 @@ from sbpair.core.names import check_namespace_label, namespace_label
 from sbpair.core.pairing import PAIR_OPTIONS, Pair, Side, pair_options
 from sbpair.core.redact import quoted
 from sbpair.settings.documents import DocumentError, read_text
-from sbpair.settings.environment import CONNECTION_STRINGS, ENVIRONMENT_PAIR, from_environment
 from sbpair.settings.files import config_files, read_file, user_file
-from sbpair.settings.keys import NAMESPACE_KEYS, PAIR_KEYS, SIDES, Sourced
+from sbpair.settings.keys import (
+    CONNECTION_STRINGS,
+    ENVIRONMENT_PAIR,
+    NAMESPACE_KEYS,
+    PAIR_KEYS,
+    SIDES,
+    Sourced,
+    from_environment,
+)
 from sbpair.settings.state import (
     EMULATOR_STATE_FILE,
     LOCAL_PAIR,

@@ -35,7 +35,7 @@ from sbpair.operations import (
     purge,
     resubmit,
 )
-from sbpair.operations.report import ReportRequest, report
+from sbpair.operations.ledgers import ReportRequest, report
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver
 from tests.operations.conftest import World
 

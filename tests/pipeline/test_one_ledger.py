@@ -30,7 +30,7 @@ from sbpair.emulator import Emulator
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.entities import QueueDescription
 from sbpair.operations.in_place import find_message
-from sbpair.operations.report import ReportRequest, report
+from sbpair.operations.ledgers import ReportRequest, report
 from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.source.datasource import BacklogDataSource, ServiceBusDataSource
 from sbpair.pipeline.spark.session import Session

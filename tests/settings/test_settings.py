@@ -9,8 +9,7 @@ import yaml
 from sbpair.core.access import AuthMethod, Secret
 from sbpair.core.errors import ConfigurationError, PairingError, UsageError
 from sbpair.settings import Settings, first_use, json_schema, load, remember_default_pair
-from sbpair.settings.environment import environment_names
-from sbpair.settings.keys import check_pair_name
+from sbpair.settings.keys import check_pair_name, environment_names
 
 GOOD = """\
 version: 1

@@ -23,7 +23,7 @@ from sbpair.core.words import counted
 
 if TYPE_CHECKING:
     from sbpair.core.transfer.filters import MessageFilter
-    from sbpair.operations.backlog import BacklogRequest
+    from sbpair.operations.drain import BacklogRequest
 
 QueuesOption = Annotated[
     list[str] | None,

@@ -18,7 +18,7 @@ from sbpair.core.transfer.conclusion import Asked, DrainResult
 from sbpair.core.transfer.ledger import Entry
 from sbpair.core.transfer.ledger_report import IncidentReport
 from sbpair.core.transfer.report import DrainReport, Left
-from sbpair.operations.report import ReportRequest, report
+from sbpair.operations.ledgers import ReportRequest, report
 from sbpair.render.formats import page_to_markdown
 from sbpair.render.html import to_html
 from sbpair.render.page import Bars, Cards, Finding, Findings, Line, Lines, Page, Text, Tone

@@ -28,9 +28,8 @@ from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.ledger import Entry
 from sbpair.core.transfer.report import DrainReport
 from sbpair.files import AppendedFile
-from sbpair.operations.backlog import BacklogRequest, doubtful_of
-from sbpair.operations.doubtful import VERIFY_SECONDS
-from sbpair.operations.ledgers import LedgerRun, doubtful_file, open_ledger
+from sbpair.operations.drain import BacklogRequest, doubtful_of
+from sbpair.operations.ledgers import VERIFY_SECONDS, LedgerRun, doubtful_file, open_ledger
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger, LedgerError, outcomes_in
