@@ -32,8 +32,7 @@ folders carry the same words on every floor: transfer (drain, syphon), failover 
     amqp                AMQP 1.0 bytes <-> typed values: pure
     sqlfilter           Service Bus SQL: subscription rules and every `--where`: pure
     service.py          nouns and rules of the service that core and emulator share
-    files.py            records that must survive: appended whole or not at all, one writer
-    lines.py            values of a file that know the lines they stand in
+    files.py            records that must survive: appended whole or not at all, one writer; lines of what is read
     version.py          the version
 
 The words, one for each act and thing; a name or a sentence takes these:

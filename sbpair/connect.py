@@ -28,7 +28,7 @@ async def open_sides(
     `reopen`: as `Sides` has it; by default the same pair is opened once more, in another process only if none of its
     credentials is a secret.
     """
-    from sbpair.azure.connect import make_admin, make_messaging, make_topology
+    from sbpair.azure import make_admin, make_messaging, make_topology
     from sbpair.ports import Sides
 
     async with AsyncExitStack() as stack:
@@ -44,7 +44,7 @@ async def open_sides(
 @asynccontextmanager
 async def open_namespace(access: NamespaceAccess) -> "AsyncIterator[tuple[TransactedMessaging, NamespaceAdmin]]":
     """Connect one namespace; nothing goes over the wire until it is used."""
-    from sbpair.azure.connect import make_admin, make_messaging
+    from sbpair.azure import make_admin, make_messaging
 
     async with AsyncExitStack() as stack:
         messaging, admin = make_messaging(access), make_admin(access)
@@ -83,7 +83,7 @@ async def open_ends(source: NamespaceAccess, target: NamespaceAccess | None = No
 @asynccontextmanager
 async def open_topology(access: NamespaceAccess) -> "AsyncIterator[Topology]":
     """All entities of one namespace; nothing goes over the wire until it is used."""
-    from sbpair.azure.connect import make_topology
+    from sbpair.azure import make_topology
 
     topology = make_topology(access)
     try:

@@ -2,16 +2,17 @@
 
 What holds messages or keys is for its owner alone: files 0600 in folders 0700, whatever the umask. It never follows a
 link at its own name, and never takes over what another user has put there or may write to. Records are appended whole
-or not at all, on disk before the call returns, one writer at a time.
+or not at all, on disk before the call returns, one writer at a time. What is read knows the lines it stands in.
 """
 
 import contextlib
 import errno
 import os
 import stat
+from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -250,3 +251,35 @@ def is_claimed(path: Path) -> bool:
             return not claim(file)
     except FileNotFoundError:
         return False
+
+
+# Values of a file that know the lines they stand in, so that what is wrong can be told by its line.
+
+
+class LinedMapping(dict[Any, Any]):
+    """A mapping; `lines` has the line (from 1) of each of its keys."""
+
+    lines: Mapping[Any, int] = {}
+
+
+class LinedList(list[Any]):
+    """A list; `lines` has the line (from 1) of each of its entries."""
+
+    lines: Sequence[int] = ()
+
+
+def line_of(container: object, key: object) -> int | None:
+    """The line of a key or entry; None where nothing is known of a file."""
+    if isinstance(container, LinedMapping):
+        return container.lines.get(key)
+    if isinstance(container, LinedList) and isinstance(key, int) and key < len(container.lines):
+        return container.lines[key]
+    return None
+
+
+def like(original: object, values: Mapping[str, Any], names: Mapping[str, str] | None = None) -> LinedMapping:
+    """`values` with the lines of the mapping they were made from; `names` are the original's keys where they differ."""
+    made = LinedMapping(values)
+    found = {name: line_of(original, (names or {}).get(name, name)) for name in values}
+    made.lines = {name: line for name, line in found.items() if line is not None}
+    return made

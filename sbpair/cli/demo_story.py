@@ -225,7 +225,7 @@ _Sending = Callable[[str, Story, "_Outage"], Coroutine[Any, Any, None]]
 
 async def _send_by_gateway(story: Story, stage: Stage, what: str) -> None:
     """A gateway of the pair, and clients of one namespace each, which is the gateway."""
-    from sbpair.azure.connect import make_messaging
+    from sbpair.azure import make_messaging
     from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
     from sbpair.engine.tls import TlsFiles
     from sbpair.gateway.keys import parse_key

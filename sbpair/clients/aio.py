@@ -30,26 +30,24 @@ from sbpair.azure.wire import (
     knows_limits,
     open_within_async,
 )
-from sbpair.clients.calls import (
-    AGAIN,
-    DIVERTED,
-    LateTurnError,
-    Offer,
-    Steps,
-    is_simple,
-    makes_batch,
-    offering,
-    reusable,
-    steps,
-)
 from sbpair.clients.failover import Failover, budget_of
 from sbpair.clients.shared import (
+    AGAIN,
+    DIVERTED,
     NOT_CANCELLABLE,
     WAIT_SLICE_SECONDS,
     ClientWithFailover,
+    LateTurnError,
+    Offer,
     SenderWithFailover,
+    Steps,
+    is_simple,
     is_wrong,
+    makes_batch,
+    offering,
     refuse_diverted,
+    reusable,
+    steps,
 )
 from sbpair.core.failover.machine import Route
 from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS, MIN_ATTEMPT_SECONDS

@@ -34,27 +34,25 @@ from sbpair.azure.wire import (
     open_in_time,
     open_within,
 )
-from sbpair.clients.calls import (
-    AGAIN,
-    DIVERTED,
-    Ask,
-    LateTurnError,
-    Offer,
-    Steps,
-    is_simple,
-    makes_batch,
-    offering,
-    reusable,
-    steps,
-)
 from sbpair.clients.failover import Failover, budget_of
 from sbpair.clients.shared import (
+    AGAIN,
+    DIVERTED,
     NOT_CANCELLABLE,
     WAIT_SLICE_SECONDS,
+    Ask,
     ClientWithFailover,
+    LateTurnError,
+    Offer,
     SenderWithFailover,
+    Steps,
+    is_simple,
     is_wrong,
+    makes_batch,
+    offering,
     refuse_diverted,
+    reusable,
+    steps,
 )
 from sbpair.core.failover.machine import Route
 from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS, MIN_ATTEMPT_SECONDS

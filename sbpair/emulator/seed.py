@@ -55,7 +55,7 @@ from sbpair.emulator.entities import (
 )
 from sbpair.emulator.namespace import Namespace, new_auth_rule
 from sbpair.engine.errors import BrokerError, EntityError
-from sbpair.lines import LinedMapping, like, line_of
+from sbpair.files import LinedMapping, like, line_of
 from sbpair.service import SETTABLE_STATUSES, EntityStatus
 
 __all__ = ["SeedError", "chosen_keys", "plant"]

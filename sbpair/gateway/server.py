@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sbpair.azure.connect import make_messaging
+from sbpair.azure import make_messaging
 from sbpair.core.failover.machine import ROUTES, Route
 from sbpair.core.failover.measured import GatewayEntity, GatewayPair
 from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS, Budget

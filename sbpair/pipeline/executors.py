@@ -138,7 +138,7 @@ class Connection:
     @classmethod
     def to(cls, pair: PairByName, side: "Side | str") -> Self:
         """`side`: primary or secondary."""
-        from sbpair.azure.connect import make_messaging
+        from sbpair.azure import make_messaging
 
         resolved = pair.resolve()
         access = resolved.primary if side == "primary" else resolved.secondary
@@ -146,7 +146,7 @@ class Connection:
 
     @classmethod
     def to_namespace(cls, namespace: NamespaceByName) -> Self:
-        from sbpair.azure.connect import make_messaging
+        from sbpair.azure import make_messaging
 
         access = namespace.resolve()
         return cls(make_messaging(access), namespace_name(access))
@@ -189,7 +189,7 @@ class Connection:
     def backlog_queues(self, pair: "Pair") -> tuple[str, ...]:
         """The backlog queues that exist for the pair's primary, configured or not, as a drain finds them: by listing
         with Manage, else by opening one after another."""
-        from sbpair.azure.connect import make_admin
+        from sbpair.azure import make_admin
 
         async def found() -> FoundQueues:
             admin = make_admin(pair.secondary)

@@ -9,7 +9,7 @@ import yaml
 
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.redact import quoted, scrub, shortened
-from sbpair.lines import LinedList, LinedMapping
+from sbpair.files import LinedList, LinedMapping
 from sbpair.settings.documents import DocumentError, check_texts, home_folder, is_file, read_text
 from sbpair.settings.keys import (
     FILE_NAME,

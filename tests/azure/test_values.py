@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sbpair.amqp import sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Int, Long, Symbol, Timestamp, Uint, Ulong
+from sbpair.azure import chosen_plane, make_admin, make_messaging
 from sbpair.azure.administration import bare_path, configured_size, entity_status
 from sbpair.azure.atom import seconds_of
 from sbpair.azure.client import a_text
-from sbpair.azure.connect import chosen_plane, make_admin, make_messaging
 from sbpair.azure.frames import batch, schedule_entry
 from sbpair.azure.receiver import Browser, to_received
 from sbpair.core.access import AuthMethod, ControlPlane, NamespaceAccess, Secret

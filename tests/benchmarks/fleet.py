@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sbpair.azure.connect import make_admin
+from sbpair.azure import make_admin
 from sbpair.connect import open_sides
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.inspection.audit import run as run_checks

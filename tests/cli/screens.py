@@ -150,7 +150,7 @@ def _preload() -> None:
     for entry in COMMANDS.values():
         importlib.import_module(f"sbpair.cli.{entry.module}")
     for name in (
-        "sbpair.azure.connect",
+        "sbpair.azure",
         "sbpair.azure.links",
         "sbpair.runtime.inspection.gather",
         "sbpair.render.tables",

@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage, exceptions
 import sbpair.aio
 from sbpair import ServiceBusClient
 from sbpair.azure.wire import Feature, lacks
-from sbpair.clients.calls import LateTurnError
+from sbpair.clients.shared import LateTurnError
 from sbpair.engine.faults import parse_text
 from tests.clients.conftest import FAST, World
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from sbpair.azure.connect import make_messaging
+from sbpair.azure import make_messaging
 from sbpair.core.errors import UsageError
 from sbpair.core.rewrite import as_sent, describe
 from sbpair.emulator.entities import QueueDescription

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sbpair.azure.connect import make_admin, make_messaging
+from sbpair.azure import make_admin, make_messaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.errors import StalePlanError
 from sbpair.core.inspection.audit import Severity, run
