@@ -27,7 +27,6 @@ from sbpair.core.cost.model import (
     polling_syphon,
 )
 from sbpair.core.cost.request import CostRequest, workload_of
-from sbpair.core.cost.retail import from_retail
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import Snapshot
@@ -37,6 +36,7 @@ from sbpair.core.prices import (
     PriceTable,
     built_in,
     exact,
+    from_retail,
     from_yaml,
     retail_query,
     to_cents,

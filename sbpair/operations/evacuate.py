@@ -13,16 +13,7 @@ from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityFacts, EntityKind
 from sbpair.core.errors import InterruptedWorkError, ServiceError, UsageError, unchanged
 from sbpair.core.events import EntityCreated
-from sbpair.core.inspection.evacuated import (
-    NOTHING_CHANGED,
-    BothNamespaces,
-    EvacuateResult,
-    EvacuationPlan,
-    EvacuationScope,
-    WrittenPlan,
-    is_closed,
-)
-from sbpair.core.inspection.evacuation import (
+from sbpair.core.inspection.contents import (
     DEFAULT_RULE,
     NOT_ASKED_FOR,
     UNFINISHED,
@@ -33,6 +24,15 @@ from sbpair.core.inspection.evacuation import (
     MailboxMove,
     holding_settings,
     is_holding,
+)
+from sbpair.core.inspection.evacuated import (
+    NOTHING_CHANGED,
+    BothNamespaces,
+    EvacuateResult,
+    EvacuationPlan,
+    EvacuationScope,
+    WrittenPlan,
+    is_closed,
 )
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.retry import PATIENCE_SECONDS

@@ -12,8 +12,8 @@ from sbpair.concurrency import abandon_after, cancel_on, end, patiently, side_by
 from sbpair.core.entities import EntityFacts, EntityKind, QueueFacts
 from sbpair.core.errors import ServiceError
 from sbpair.core.events import StepDone
+from sbpair.core.inspection.contents import Action, EntityStep
 from sbpair.core.inspection.evacuated import EvacuationPlan, Lag, is_closed
-from sbpair.core.inspection.evacuation import Action, EntityStep
 from sbpair.core.message import State
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.resend import follower

@@ -9,7 +9,7 @@ from pathlib import Path
 from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
 from sbpair.core.errors import EntityNotFoundError, UsageError, unchanged
-from sbpair.core.inspection.evacuation import HOLDING_PREFIX
+from sbpair.core.inspection.contents import HOLDING_PREFIX
 from sbpair.core.names import check_entity_path, is_destination, subscription_of
 from sbpair.core.outcome import Exit
 from sbpair.core.retry import UNREACHED_SECONDS

@@ -13,12 +13,22 @@ from sbpair.core.events import StepDone
 from sbpair.core.message import PARTITION_SHIFT, Received, State
 from sbpair.core.names import subscription_of
 from sbpair.core.summary import describe
-from sbpair.core.transfer.canary import DEFAULT_WATCH_SECONDS, Follow, Grown, Looked, StepResult, Steps, Watch
 from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DrainReport, parts_together, reasons
 from sbpair.core.transfer.resend import Repairer
 from sbpair.core.transfer.state import Item, Key, key_of
-from sbpair.core.transfer.summary import Act, MovePlan, MoveResult
+from sbpair.core.transfer.summary import (
+    DEFAULT_WATCH_SECONDS,
+    Act,
+    Follow,
+    Grown,
+    Looked,
+    MovePlan,
+    MoveResult,
+    StepResult,
+    Steps,
+    Watch,
+)
 from sbpair.core.transfer.verdict import Judge, fault_of
 from sbpair.core.words import counted
 from sbpair.operations.entity_run import EntityRun, run_entity

@@ -11,9 +11,8 @@ from typing import Any
 
 from sbpair.azure.management import NEVER_BY_DEFAULT, arm_properties
 from sbpair.core.entities import SETTINGS_OF, EntityFacts, EntityKind, EntitySettings, RuleFacts
-from sbpair.core.inspection.contents import Contents, FoundNamespace, setting_differences
+from sbpair.core.inspection.contents import Contents, FoundNamespace, plan_entities, setting_differences
 from sbpair.core.inspection.entity import setting_name, setting_text
-from sbpair.core.inspection.evacuation import plan_entities
 from sbpair.core.names import from_arm_name, subscription_of, to_arm_name
 from sbpair.core.redact import json_text, printable
 from sbpair.render.export import TERRAFORM_NAMES, Kind, in_bicep, in_hcl

@@ -14,7 +14,6 @@ from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Described, Long, Symbol, Timestamp, Uint
 from sbpair.core.cost.model import Workload, estimate
 from sbpair.core.cost.result import price_list
-from sbpair.core.cost.retail import from_retail
 from sbpair.core.cost.usage import COLUMNS, Field, add_up, billed_row, is_header, map_columns, read_metrics
 from sbpair.core.durations import format_duration, parse_duration
 from sbpair.core.errors import MessageError, SbpairError, UsageError
@@ -23,7 +22,7 @@ from sbpair.core.inspection.plan import Plan, plan_cleanup, plan_provision
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.message import Received
 from sbpair.core.names import MAX_ENTITY_PATH_CHARACTERS, parse_backlog_queue_path
-from sbpair.core.prices import Meter, built_in, exact, from_yaml, to_cents, total
+from sbpair.core.prices import Meter, built_in, exact, from_retail, from_yaml, to_cents, total
 from sbpair.core.replication.ownership import SessionEntry, Terms, is_stuck
 from sbpair.core.rewrite import (
     TtlMode,

@@ -11,7 +11,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.message import Disposition
 from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import compose
-from sbpair.core.transfer.canary import Grown, Looked, Steps
+from sbpair.core.transfer.summary import Grown, Looked, Steps
 from sbpair.operations import Ends, ResubmitRequest, resubmit
 from sbpair.operations.resubmit import grow
 from tests.fakes import FakeClock, RecordingObserver, run_virtual

@@ -12,7 +12,7 @@ from sbpair.connect import open_ends
 from sbpair.core.entities import EntityKind, EntitySettings, RuleFacts
 from sbpair.core.errors import InterruptedWorkError, StalePlanError, UsageError
 from sbpair.core.events import EntityCreated, Event, Forwarded
-from sbpair.core.inspection.evacuation import Action
+from sbpair.core.inspection.contents import Action
 from sbpair.core.outcome import Exit
 from sbpair.operations import Ends, EvacuateRequest, WrittenPlan, evacuate
 from tests.fakes import RecordingObserver

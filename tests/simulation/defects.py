@@ -20,7 +20,7 @@ from sbpair.azure.receiver import AzureReceiver
 from sbpair.core.errors import JournalConflictError, ServiceError
 from sbpair.core.message import Disposition
 from sbpair.core.replication import ownership
-from sbpair.core.transfer import custody, delivery, machine, order, window
+from sbpair.core.transfer import custody, delivery, machine, order, pace
 from sbpair.core.transfer.report import Accepted, Moment
 from sbpair.emulator.store import Store
 from sbpair.files import AppendedFile
@@ -394,7 +394,7 @@ def _window_filled_by_held() -> None:
         return stingy
 
     put(machine.Holding, "_hold_or_release", hold)
-    replace(window.Window, "grant", counted)
+    replace(pace.Window, "grant", counted)
 
 
 # Knowing

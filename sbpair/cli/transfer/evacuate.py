@@ -26,6 +26,7 @@ from sbpair.cli.transfer.options import (
 from sbpair.cli.transfer.planned import PlannedRun
 from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
+from sbpair.core.inspection.contents import DeadLettersTo, LeftThere
 from sbpair.core.inspection.evacuated import (
     NOTHING_CHANGED,
     EvacuateResult,
@@ -34,7 +35,6 @@ from sbpair.core.inspection.evacuated import (
     LineRow,
     WrittenPlan,
 )
-from sbpair.core.inspection.evacuation import DeadLettersTo, LeftThere
 from sbpair.core.outcome import Exit
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.words import counted

@@ -110,7 +110,7 @@ def resubmit(
       sbpair dlq resubmit orders --set country=DE --unset test --archive originals/
       sbpair dlq resubmit orders --grow 1,2,5,20,100 --watch 1m
     """
-    from sbpair.core.transfer.canary import DEFAULT_WATCH_SECONDS
+    from sbpair.core.transfer.summary import DEFAULT_WATCH_SECONDS
 
     source, target = on.and_target(options, to)
     one_namespace = source.on_same_namespace(target)

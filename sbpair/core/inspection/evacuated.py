@@ -9,7 +9,7 @@ from typing import Any
 
 from sbpair.core.entities import EntityFacts
 from sbpair.core.errors import StalePlanError, UsageError
-from sbpair.core.inspection.evacuation import (
+from sbpair.core.inspection.contents import (
     NOT_ASKED_FOR,
     PLAN_VERSION,
     SET_ACTIVE,

@@ -31,6 +31,7 @@ from sbpair.core.rewrite import without_tied_key
 from sbpair.core.transfer.custody import Custody
 from sbpair.core.transfer.destinations import WAITS_IN_SESSION, refused_by
 from sbpair.core.transfer.order import Queues
+from sbpair.core.transfer.pace import Window
 from sbpair.core.transfer.state import (
     MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,
@@ -46,7 +47,6 @@ from sbpair.core.transfer.state import (
     Send,
     Stage,
 )
-from sbpair.core.transfer.window import Window
 
 PROBE_SECONDS = 5.0
 """How often a paused destination is asked for a link. An attempt that fails is not billed."""

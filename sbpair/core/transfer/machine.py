@@ -33,7 +33,7 @@ from sbpair.core.message import Received
 from sbpair.core.transfer.custody import DEAD_LETTERED, Custody
 from sbpair.core.transfer.delivery import Destinations
 from sbpair.core.transfer.order import PARKED_MESSAGES, WAITS_BEHIND, Gap, Mode, QueueOrder, Queues
-from sbpair.core.transfer.pace import Pace
+from sbpair.core.transfer.pace import Load, Pace, Window
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import (
     Action,
@@ -49,7 +49,6 @@ from sbpair.core.transfer.state import (
     has_order,
     key_of,
 )
-from sbpair.core.transfer.window import Load, Window
 
 CHECK_SECONDS = 0.1
 """How often what is blocked is counted while nothing new comes."""

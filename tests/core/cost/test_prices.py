@@ -8,7 +8,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from sbpair.core.cost.result import price_list
-from sbpair.core.cost.retail import from_retail
 from sbpair.core.errors import UsageError
 from sbpair.core.prices import (
     Band,
@@ -16,6 +15,7 @@ from sbpair.core.prices import (
     PriceTable,
     built_in,
     built_in_regions,
+    from_retail,
     from_yaml,
     retail_query,
     with_egress,

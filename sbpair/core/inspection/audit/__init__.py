@@ -6,7 +6,7 @@ Codes are stable: a check may get better, its code never means something else. A
 from collections.abc import Iterable, Sequence
 
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.audit import anywhere, backlog_queues, entities, namespaces
+from sbpair.core.inspection.audit import anywhere, namespaces, pairs
 from sbpair.core.inspection.audit.findings import (
     AuditReport,
     Check,
@@ -44,10 +44,10 @@ __all__ = [
 CHECKS: tuple[Check, ...] = tuple(
     sorted(
         (
-            *backlog_queues.CHECKS,
-            *entities.CONTENT_CHECKS,
+            *pairs.CHECKS,
+            *pairs.CONTENT_CHECKS,
             *namespaces.CHECKS,
-            *entities.CHECKS,
+            *pairs.ENTITY_CHECKS,
             *namespaces.REPLICATION_CHECKS,
             *anywhere.CHECKS,
         ),

@@ -18,8 +18,7 @@ from sbpair.core.entities import (
     Tier,
 )
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.evacuated import WrittenPlan
-from sbpair.core.inspection.evacuation import (
+from sbpair.core.inspection.contents import (
     PLAN_VERSION,
     UNFINISHED,
     Action,
@@ -29,6 +28,7 @@ from sbpair.core.inspection.evacuation import (
     plan_entities,
     plan_moves,
 )
+from sbpair.core.inspection.evacuated import WrittenPlan
 
 ONE = Counts(active=1)
 QUEUE, TOPIC, SUBSCRIPTION = EntityKind.QUEUE, EntityKind.TOPIC, EntityKind.SUBSCRIPTION

@@ -3,7 +3,7 @@
 import pytest
 
 from sbpair.core.errors import UsageError
-from sbpair.core.transfer.canary import Follow, Looked, Steps, Watch
+from sbpair.core.transfer.summary import Follow, Looked, Steps, Watch
 
 
 def test_the_last_size_goes_on_and_no_step_is_larger_than_what_is_left() -> None:
