@@ -103,13 +103,11 @@ MAY_WRITE_FILES = {
     "journal/sqlite.py": "SQLite opens by name what the gate has made",
     "pipeline/analysis/analyze.py": "tables of sums, in a folder the user names",
     "pipeline/analysis/partials.py": "DuckDB in memory; its overflow in a private temporary folder",
-    "pipeline/manifest.py": "links a file of the gate into its place; Hadoop's file systems have rights of their own",
-    "pipeline/paths.py": "flushes a folder; renames what the gate has made",
+    "pipeline/manifest.py": "links files of the gate into their place; Hadoop's file systems have rights of their own",
     "pipeline/replay.py": "a private temporary folder",
     "pipeline/tables.py": "DuckDB in memory; archives and ledgers that are only read",
     "pipeline/source/writer.py": "a report of numbers in a private temporary folder",
-    "pipeline/spark/java.py": "makes a script of the gate executable for its owner",
-    "pipeline/spark/jvm.py": "the JVM's start files, in a private temporary folder",
+    "pipeline/spark/java.py": "a script for its owner; the JVM's start files, in a private temporary folder",
     "pipeline/spark/session.py": "a private temporary folder",
 }
 

@@ -76,17 +76,13 @@ def test_the_map_of_a_part_names_all_that_stands_in_it(room: str) -> None:
 
 BESIDE = frozenset(
     [
-        "compaction",
         "entities",
         "errors",
         "hadoop",
         "keys",
         "manifest",
-        "outgoing",
-        "paths",
         "settling",
         "spans",
-        "units",
     ]
 )
 """Values and helpers of a part that its map may leave out."""

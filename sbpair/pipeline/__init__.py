@@ -2,23 +2,22 @@
 
 A backlog on its way: source or streaming read it, archive keeps it, analysis, replay and reconcile read the archive.
 
-    schemas     the columns of an archived message: the contract between the parts
-    rows        a message as a row
+    rows        a message as a row; its columns: the contract between the parts
     source      `spark.read.format("sbpair-backlog")` and `"servicebus"`; options, reader and writer behind them
     streaming   the same as a stream
     executors   how a Python worker gets at a namespace: the credential by name, never by value
-    pacing      how fast the tasks of a machine may go at a throttled namespace: learnt together
-    task_log    a line of JSON for each task, in the log of its executor
-    archive     manifests and files; archiving (units), taking (settling), compacting
+    tasks       a line of JSON for each task, in the log of its executor; one pace for all tasks of a machine at a
+                throttled namespace
+    archive     archiving, by tasks that write `files` and join small ones; manifest; taking (settling)
     delta       an archive that is a Delta table as well
     analysis    what is in an archive: DuckDB in tasks, partial results merged
     replay      from an archive to the primary, in order, with a ledger
     tables      archives, ledgers and queues as named tables, and SQL over them: by Spark, or in this process
     reconcile   every message has exactly one outcome, or is listed
     replication active/active: archives of both sides held against the journal
-    follow      archives what comes, round after round; importing: what a drain has kept in files
+    follow      archives what comes, round after round; takes in what a drain has kept in files
     runs        where a run stands, and what the last one left
-    reports     what archive, replay and reconcile report
+    reports     what archive, replay, reconcile and replication-audit report
     spark       Spark itself: Java, the JVM, the session, progress of jobs
 
 Nothing here imports PySpark or PyArrow before it is used. From another project:

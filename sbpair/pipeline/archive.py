@@ -22,9 +22,9 @@ from sbpair.core.message import PARTITION_SHIFT, Received
 from sbpair.core.pairing import Side
 from sbpair.core.redact import quoted
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
-from sbpair.pipeline.compaction import compact, vacuum
 from sbpair.pipeline.delta import check_delta, publish
 from sbpair.pipeline.executors import Connection, PairByName, first_from
+from sbpair.pipeline.files import ArchivedUnit, Archiving, compact, vacuum
 from sbpair.pipeline.manifest import (
     ArchiveFile,
     Commit,
@@ -34,17 +34,15 @@ from sbpair.pipeline.manifest import (
     Store,
     append,
     check_archive,
+    is_folder,
     refuse_overlap,
 )
-from sbpair.pipeline.paths import is_folder
 from sbpair.pipeline.reports import ArchiveReport
-from sbpair.pipeline.rows import FILTER_COLUMNS, wants_row
-from sbpair.pipeline.schemas import KEY_COLUMNS, MESSAGE_COLUMNS, message_schema
+from sbpair.pipeline.rows import FILTER_COLUMNS, KEY_COLUMNS, MESSAGE_COLUMNS, message_schema, wants_row
 from sbpair.pipeline.settling import Archived, Completing, Settled
 from sbpair.pipeline.source.options import queue_paths, spans_to_json
 from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import Sharing, Span, merged, overlapping, overlaps, pieces, uncovered
-from sbpair.pipeline.units import ArchivedUnit, Archiving
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -553,7 +551,7 @@ def read_archives(spark: "SparkSession", uris: Sequence[str], *, stores: Sequenc
 
 
 def read_files(spark: "SparkSession", store: Store, files: Sequence[ArchiveFile]) -> "DataFrame":
-    """Some files of an archive, in the columns of `schemas.MESSAGE_COLUMNS`."""
+    """Some files of an archive, in the columns of `rows.MESSAGE_COLUMNS`."""
     if not files:
         return spark.createDataFrame([], message_schema())
     paths = [store.location(one.path) for one in files]

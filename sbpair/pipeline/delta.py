@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sbpair.core.errors import UsageError
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError, SparkUnavailableError
 from sbpair.pipeline.manifest import ArchiveFile, Commit, LocalStore, Manifest, Store
-from sbpair.pipeline.schemas import arrow_schema
+from sbpair.pipeline.rows import arrow_schema
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable

@@ -23,7 +23,7 @@ from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, PairByName
 from sbpair.pipeline.rows import content_digest
 from sbpair.pipeline.runs import ledger_of
-from sbpair.pipeline.task_log import logged_task
+from sbpair.pipeline.tasks import logged_task
 from sbpair.runtime.browse import pages
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger

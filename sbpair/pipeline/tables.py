@@ -2,7 +2,7 @@
 
 The SQL is written once, in words that both engines know. Tables of messages:
 
-    archived    the columns of `schemas.MESSAGE_COLUMNS`, and `place`, `enqueued_at_ms`, `content`
+    archived    the columns of `rows.MESSAGE_COLUMNS`, and `place`, `enqueued_at_ms`, `content`
     in queues   `place`, `dead_letter`, `sequence_number`, `enqueued_at_ms`, `message_id`
     ledgers     `place`, `dead_letter`, `sequence_number`, `enqueued_at_ms`, `message_id`, `session_id`, `destination`,
                 `content`, `outcome`, `reason`, `attempts`, `source`, `from_namespace`, `to_namespace`: a line of any
@@ -25,11 +25,18 @@ from sbpair.core.transfer.filters import MessageFilter
 from sbpair.core.transfer.ledger import NO_MESSAGE_OUTCOMES
 from sbpair.pipeline.archive import messages_in, only_wanted, open_store, read_files
 from sbpair.pipeline.executors import Connection, PairByName
-from sbpair.pipeline.manifest import ArchiveFile, LocalStore, Manifest, Store, check_archive, refuse_other_sides
-from sbpair.pipeline.paths import is_folder, spark_path
-from sbpair.pipeline.rows import FILTER_COLUMNS, wants_row
+from sbpair.pipeline.manifest import (
+    ArchiveFile,
+    LocalStore,
+    Manifest,
+    Store,
+    check_archive,
+    is_folder,
+    refuse_other_sides,
+    spark_path,
+)
+from sbpair.pipeline.rows import FILTER_COLUMNS, KEY_COLUMNS, struct, wants_row
 from sbpair.pipeline.runs import ledger_files
-from sbpair.pipeline.schemas import KEY_COLUMNS, struct
 from sbpair.pipeline.spans import Span, overlapping
 
 if TYPE_CHECKING:
@@ -306,7 +313,7 @@ class LocalTables(Tables):
                 f"{store.uri} has more than {MOST_LOCAL_ROWS:,} messages.", hint="Leave --engine out: Spark reads them."
             )
         if not files:
-            from sbpair.pipeline.schemas import arrow_schema
+            from sbpair.pipeline.rows import arrow_schema
 
             self._base.register(f"{name}_read", arrow_schema().empty_table())
         self._scan(name, [str(Path(store.uri) / one.path) for one in files])

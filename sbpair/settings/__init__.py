@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "documents": ("DocumentError", "parse_json", "read_text"),
     "files": ("parse_yaml", "parse_yaml_with_lines", "read_file", "together"),
-    "keys": ("FILE_NAME", "Sourced", "environment_names", "json_schema", "to_environment"),
+    "keys": ("EMULATOR_KEY", "FILE_NAME", "Sourced", "environment_names", "json_schema", "to_environment"),
     "resolve": (
         "BETWEEN",
         "HOW_TO_CONFIGURE",
@@ -33,7 +33,6 @@ _MODULES = {
         "load_noticed",
     ),
     "state": (
-        "EMULATOR_KEY",
         "LOCAL_PAIR",
         "data_directory",
         "emulator_state",

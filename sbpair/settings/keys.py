@@ -13,9 +13,8 @@ from sbpair.core.failover.machine import DOCUMENTED, POLICIES
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import DEFAULT_VERIFY_INTERVAL_SECONDS, MAX_BACKLOG_QUEUE_COUNT, Verify
 from sbpair.core.redact import quoted
-from sbpair.settings.state import EMULATOR_KEY
 
-__all__ = ["FILE_NAME", "Sourced", "environment_names", "json_schema", "to_environment"]
+__all__ = ["EMULATOR_KEY", "FILE_NAME", "Sourced", "environment_names", "json_schema", "to_environment"]
 
 
 FILE_NAME = "sbpair.yaml"
@@ -266,6 +265,8 @@ def json_schema() -> dict[str, Any]:
 # Environment variables: every key has one; those of pairs and namespaces apply to the pair in use.
 
 ENVIRONMENT_PAIR = "environment"
+EMULATOR_KEY = "SBPAIR_EMULATOR_KEY"
+"""Variable with the root key of the embedded namespaces."""
 
 
 def environment_names() -> dict[str, str]:

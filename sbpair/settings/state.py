@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sbpair.settings.keys import Sourced
 
 __all__ = [
-    "EMULATOR_KEY",
     "LOCAL_PAIR",
     "data_directory",
     "emulator_state",
@@ -32,8 +31,6 @@ __all__ = [
 
 LOCAL_PAIR = "local"
 EMULATOR_STATE_FILE = "emulator.json"
-EMULATOR_KEY = "SBPAIR_EMULATOR_KEY"
-"""Variable with the root key of the embedded namespaces."""
 _MOST_BYTES = 1024 * 1024
 
 

@@ -121,9 +121,8 @@ def _measured(engine: str, rows: int, files: Sequence[str]) -> Figures:
 def _spark(files: Sequence[str], rows: int) -> dict[str, Any]:
     """As `pipeline analyze` does it, the start of the session included."""
     from sbpair.pipeline.analysis.analyze import analyse
-    from sbpair.pipeline.analysis.engines import SparkEngine
     from sbpair.pipeline.analysis.partials import Question
-    from sbpair.pipeline.analysis.units import together, units_in
+    from sbpair.pipeline.analysis.units import SparkEngine, together, units_in
     from sbpair.pipeline.spark.session import SparkRequest, open_spark
 
     began = time.monotonic()
@@ -141,9 +140,8 @@ def _local(files: Sequence[str], rows: int) -> dict[str, Any]:
     """`pipeline analyze --engine local`."""
     began = time.monotonic()
     from sbpair.pipeline.analysis.analyze import analyse
-    from sbpair.pipeline.analysis.engines import LocalEngine
     from sbpair.pipeline.analysis.partials import Question
-    from sbpair.pipeline.analysis.units import units_in
+    from sbpair.pipeline.analysis.units import LocalEngine, units_in
 
     started = time.monotonic()
     engine = LocalEngine(units_in(files, at_least=THREADS), cores=THREADS)

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sbpair.pipeline.schemas import MESSAGE_COLUMNS, arrow_schema
+from sbpair.pipeline.rows import MESSAGE_COLUMNS, arrow_schema
 
 QUEUES = 10
 DESTINATIONS = 40

@@ -207,9 +207,8 @@ def _on_cluster(files: Sequence[str], rows: int, workers: int) -> tuple[list[flo
 def _child(master: str, files: Sequence[str], rows: int) -> dict[str, Any]:
     """`pipeline analyze --master`."""
     from sbpair.pipeline.analysis.analyze import analyse
-    from sbpair.pipeline.analysis.engines import SparkEngine
     from sbpair.pipeline.analysis.partials import Question
-    from sbpair.pipeline.analysis.units import units_in
+    from sbpair.pipeline.analysis.units import SparkEngine, units_in
     from sbpair.pipeline.spark.session import SparkRequest, open_spark
 
     conf = {

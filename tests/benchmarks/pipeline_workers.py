@@ -55,8 +55,7 @@ class Plain:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from sbpair.pipeline.rows import message_row, to_batch
-        from sbpair.pipeline.schemas import arrow_schema
+        from sbpair.pipeline.rows import arrow_schema, message_row, to_batch
 
         rows: dict[str, list[Any]] = {}
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from azure.servicebus import ServiceBusClient
 
-from sbpair.pipeline.schemas import source_columns
+from sbpair.pipeline.rows import source_columns
 from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.source.reader import batches_of
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span

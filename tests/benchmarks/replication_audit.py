@@ -158,9 +158,8 @@ def _measured(engine: str, rows: int, folder: Path) -> dict[str, Any]:
 def _child(engine: str, folder: Path) -> dict[str, Any]:
 
     began = time.monotonic()
-    from sbpair.pipeline.analysis.engines import LocalEngine, SparkEngine
-    from sbpair.pipeline.replication.audit import archive_parts, audit, journal_parts
-    from sbpair.pipeline.replication.judging import Asked
+    from sbpair.pipeline.analysis.units import LocalEngine, SparkEngine
+    from sbpair.pipeline.replication.audit import Asked, archive_parts, audit, journal_parts
     from sbpair.pipeline.replication.sources import read_part
     from sbpair.pipeline.spark.session import SparkRequest, open_spark
 

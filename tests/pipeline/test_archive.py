@@ -12,8 +12,8 @@ from sbpair.core.pairing import Side
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.archive import read_archives
-from sbpair.pipeline.compaction import compact
-from sbpair.pipeline.importing import import_drained
+from sbpair.pipeline.files import compact
+from sbpair.pipeline.follow import import_drained
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.rows import content_digest
 from sbpair.pipeline.settling import CHANGED, Completing

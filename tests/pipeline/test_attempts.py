@@ -8,12 +8,11 @@ import pyarrow.parquet as pq
 from sbpair.core.message import Disposition
 from sbpair.core.transfer.ledger import Entry
 from sbpair.pipeline.executors import Connection
-from sbpair.pipeline.rows import STORED_COLUMNS
+from sbpair.pipeline.files import Archiving
+from sbpair.pipeline.rows import STORED_COLUMNS, message_schema
 from sbpair.pipeline.runs import done_by, drop_locks, ledger_of, the_only_attempt
-from sbpair.pipeline.schemas import message_schema
 from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
 from sbpair.pipeline.spans import Span
-from sbpair.pipeline.units import Archiving
 from tests.pipeline.stage import Stage, backlog, messages
 
 EACH = 300

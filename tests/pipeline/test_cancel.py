@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from sbpair.pipeline.spark.jvm import sizing_for
+from sbpair.pipeline.spark.java import sizing_for
 from sbpair.pipeline.spark.session import Session
 
 

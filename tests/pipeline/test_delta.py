@@ -10,14 +10,13 @@ import pytest
 
 from sbpair.core.errors import UsageError
 from sbpair.pipeline.archive import ArchiveRequest
-from sbpair.pipeline.compaction import compact
 from sbpair.pipeline.delta import APPLICATION, LOG, check_delta, is_delta, publish
 from sbpair.pipeline.errors import ArchiveError
+from sbpair.pipeline.files import UnitFiles, compact
 from sbpair.pipeline.follow import FollowRequest, follow
 from sbpair.pipeline.manifest import Commit, LocalStore, append
-from sbpair.pipeline.schemas import MESSAGE_COLUMNS
+from sbpair.pipeline.rows import MESSAGE_COLUMNS
 from sbpair.pipeline.spans import Span
-from sbpair.pipeline.units import UnitFiles
 from tests.pipeline.stage import Stage, backlog, messages
 from tests.pipeline.test_follow import never
 

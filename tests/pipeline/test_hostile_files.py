@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.message import Received
-from sbpair.pipeline.compaction import vacuum
 from sbpair.pipeline.errors import ArchiveError
-from sbpair.pipeline.importing import import_drained
+from sbpair.pipeline.files import vacuum
+from sbpair.pipeline.follow import import_drained
 from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore, append
-from sbpair.pipeline.rows import message_row, to_batch
-from sbpair.pipeline.schemas import arrow_schema
+from sbpair.pipeline.rows import arrow_schema, message_row, to_batch
 from sbpair.pipeline.spans import Span
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.core.test_fuzz import BACKLOG, ODD

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sbpair.core.errors import UsageError
-from sbpair.pipeline.compaction import groups_of, vacuum
 from sbpair.pipeline.errors import ArchiveError
+from sbpair.pipeline.files import groups_of, vacuum
 from sbpair.pipeline.manifest import (
     ArchiveFile,
     Commit,

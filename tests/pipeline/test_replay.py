@@ -19,7 +19,7 @@ from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog
 from sbpair.core.transfer.filters import MessageFilter, parse_where
 from sbpair.core.transfer.ledger import Entry
 from sbpair.emulator.entities import QueueDescription
-from sbpair.pipeline.importing import import_drained
+from sbpair.pipeline.follow import import_drained
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.replay import RANKED, Dedupe
 from sbpair.pipeline.spark.session import Session

@@ -10,8 +10,7 @@ from sbpair.cli.pipeline.trend import trend_result
 from sbpair.core.inspection.trend import FindingSeen, Growth, Reading, Trend
 from sbpair.core.prices import built_in
 from sbpair.pipeline.analysis.analyze import analyse, to_analysis
-from sbpair.pipeline.analysis.engines import LocalEngine
-from sbpair.pipeline.analysis.units import units_in
+from sbpair.pipeline.analysis.units import LocalEngine, units_in
 from sbpair.render.result import CommandResult
 from tests.cli.schema_checks import check_data
 from tests.pipeline.analysis.test_analyze import QUESTION, message, write

@@ -10,8 +10,16 @@ from sbpair.amqp.sections import HeaderField, PropertyField
 from sbpair.amqp.types import Described, Long, Symbol, Timestamp, Ubyte, Uint
 from sbpair.core.message import PING_CONTENT_TYPE, Received, State
 from sbpair.core.rewrite import compose, for_backlog
-from sbpair.pipeline.rows import content_digest, message_row, to_batch, typed_text
-from sbpair.pipeline.schemas import MESSAGE_COLUMNS, arrow_schema, source_columns, struct
+from sbpair.pipeline.rows import (
+    MESSAGE_COLUMNS,
+    arrow_schema,
+    content_digest,
+    message_row,
+    source_columns,
+    struct,
+    to_batch,
+    typed_text,
+)
 
 QUEUE = "shop-weu/x-servicebus-transfer/3"
 

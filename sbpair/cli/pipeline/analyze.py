@@ -28,8 +28,8 @@ from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
     from sbpair.pipeline.analysis.analyze import Found
-    from sbpair.pipeline.analysis.engines import Engine
     from sbpair.pipeline.analysis.partials import Question
+    from sbpair.pipeline.analysis.units import Engine
 
 _ONE_TASK_ROWS = 500_000
 """Up to here one task is done before Spark has started a second."""
@@ -121,8 +121,7 @@ class _Wanted:
 
 def _here(archives: list[str], wanted: _Wanted) -> "Found":
     """In this process, without Spark and Java."""
-    from sbpair.pipeline.analysis.engines import LocalEngine
-    from sbpair.pipeline.analysis.units import units_in
+    from sbpair.pipeline.analysis.units import LocalEngine, units_in
 
     rows = rows_in(archives)
     if rows is None:
@@ -137,8 +136,7 @@ def _by_spark(options: Options, archives: list[str], wanted: _Wanted, by: Engine
     from sbpair.pipeline.spark.session import check_installed
 
     check_installed()
-    from sbpair.pipeline.analysis.engines import LocalEngine, SparkEngine
-    from sbpair.pipeline.analysis.units import together, units_in
+    from sbpair.pipeline.analysis.units import LocalEngine, SparkEngine, together, units_in
     from sbpair.pipeline.archive import open_store, read_archives
     from sbpair.pipeline.manifest import check_archive
 

@@ -86,7 +86,7 @@ def archive(
     from sbpair.pipeline.spark.session import check_installed
 
     check_installed()
-    from sbpair.pipeline.paths import is_folder
+    from sbpair.pipeline.manifest import is_folder
 
     delta = wants_delta(archiving.format_, into)
     chosen = pair_by_name(options, pair)
@@ -133,7 +133,7 @@ def _entities(entity: list[str] | None, queue: list[str] | None, side: Side, *, 
 def _run(options: Options, request: "ArchiveRequest", spark: SparkOptions) -> CommandResult:
     from sbpair.pipeline.archive import archive as archive_backlog
     from sbpair.pipeline.archive import plan_in_folder, without_work
-    from sbpair.pipeline.paths import is_folder
+    from sbpair.pipeline.manifest import is_folder
 
     folder = is_folder(request.into)
     plan = plan_in_folder(request) if folder else None
@@ -148,9 +148,8 @@ def _run(options: Options, request: "ArchiveRequest", spark: SparkOptions) -> Co
 
 def _import(pair: str, into: str, file: Path, *, delta: bool) -> CommandResult:
     from sbpair.pipeline.delta import publish
-    from sbpair.pipeline.importing import import_drained
-    from sbpair.pipeline.manifest import LocalStore
-    from sbpair.pipeline.paths import is_folder
+    from sbpair.pipeline.follow import import_drained
+    from sbpair.pipeline.manifest import LocalStore, is_folder
 
     if not is_folder(into):
         raise UsageError("--import writes into a folder, not a URI.")
@@ -258,7 +257,7 @@ def follow(
     check_installed()
     from sbpair.pipeline.follow import FollowRequest
     from sbpair.pipeline.follow import follow as keep_up_to_date
-    from sbpair.pipeline.paths import is_folder
+    from sbpair.pipeline.manifest import is_folder
 
     delta = wants_delta(archiving.format_, into)
     chosen = pair_by_name(options, pair)

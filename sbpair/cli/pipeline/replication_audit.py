@@ -16,11 +16,11 @@ from sbpair.core.outcome import Exit
 from sbpair.core.replication.ownership import Terms
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted, listed
-from sbpair.pipeline.replication.report import VERDICTS, ReplicationReport
+from sbpair.pipeline.reports import VERDICTS, ReplicationReport
 from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.replication.judging import Asked
+    from sbpair.pipeline.replication.audit import Asked
     from sbpair.pipeline.replication.sources import Part
     from sbpair.ports import Journal
 
@@ -89,8 +89,7 @@ def replication_audit(
     check_columnar()
     if not by.local:
         check_installed()
-    from sbpair.pipeline.replication.audit import archive_parts
-    from sbpair.pipeline.replication.judging import Asked
+    from sbpair.pipeline.replication.audit import Asked, archive_parts
 
     terms = Terms(**memory.seconds())
     store = journal.open()
@@ -124,7 +123,7 @@ def _read_journal(options: Options, store: "Journal") -> "list[Part]":
 
 
 def _here(options: Options, parts: "list[Part]", asked: "Asked", journal: str, *_: Any) -> ReplicationReport:
-    from sbpair.pipeline.analysis.engines import LocalEngine
+    from sbpair.pipeline.analysis.units import LocalEngine
     from sbpair.pipeline.replication.audit import audit
     from sbpair.pipeline.replication.sources import read_part
 
@@ -135,7 +134,7 @@ def _here(options: Options, parts: "list[Part]", asked: "Asked", journal: str, *
 def _by_spark(
     options: Options, parts: "list[Part]", asked: "Asked", journal: str, by: EngineOptions
 ) -> ReplicationReport:
-    from sbpair.pipeline.analysis.engines import SparkEngine
+    from sbpair.pipeline.analysis.units import SparkEngine
     from sbpair.pipeline.replication.audit import audit
     from sbpair.pipeline.replication.sources import read_part
 

@@ -49,8 +49,7 @@ def wants_delta(chosen: str, into: str) -> bool:
         SparkUnavailableError: the folder is or becomes a Delta table, and the package for it is missing.
     """
     from sbpair.pipeline.delta import check_delta
-    from sbpair.pipeline.manifest import LocalStore
-    from sbpair.pipeline.paths import is_folder
+    from sbpair.pipeline.manifest import LocalStore, is_folder
 
     if chosen not in ("parquet", "delta"):
         raise UsageError(f"--format is parquet or delta, not {chosen!r}.")

@@ -1,8 +1,8 @@
 """What is in a backlog: counts, sizes, ages, sessions, duplicates, outages, from archived messages.
 
-    units       which messages are read together: row groups of an archive's files, cut by queue and number
+    units       which messages are read together: row groups of an archive's files, cut by queue and number; and who
+                carries it out: this process, or Spark, which spreads the units over its tasks
     partials    what one unit says, and how such partial results become one: DuckDB over Arrow
-    engines     who carries it out: this process, or Spark, which spreads the units over its tasks
     results     the tables that are shown, out of the merged partial results
     analyze     all of it together
 

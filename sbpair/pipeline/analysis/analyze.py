@@ -15,7 +15,6 @@ from sbpair.core.prices import PriceTable, at_most_cents
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND
 from sbpair.core.serialization import AS_TIME, INLINED, Money, published, rounded
 from sbpair.pipeline.analysis import results
-from sbpair.pipeline.analysis.engines import Engine
 from sbpair.pipeline.analysis.partials import (
     HASH,
     SESSION,
@@ -34,7 +33,7 @@ from sbpair.pipeline.analysis.partials import (
     worst,
     worst_of,
 )
-from sbpair.pipeline.analysis.units import read_ids
+from sbpair.pipeline.analysis.units import Engine, read_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -212,7 +211,7 @@ def _empty(wanted: _Wanted) -> list[tuple[Key, Any]]:
     import pyarrow as pa
 
     from sbpair.pipeline.analysis.units import COLUMNS, with_folded_destinations
-    from sbpair.pipeline.schemas import arrow_schema
+    from sbpair.pipeline.rows import arrow_schema
 
     schema = arrow_schema()
     nothing = with_folded_destinations(pa.schema([schema.field(name) for name in COLUMNS]).empty_table())

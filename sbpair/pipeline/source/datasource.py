@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.types import StructType
 
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.schemas import source_columns, struct
+from sbpair.pipeline.rows import source_columns, struct
 from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.source.reader import BacklogReader, FilteringReader
 from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
@@ -42,7 +42,7 @@ class BacklogDataSource(DataSource):
 
             # Before it, a source is not told where its query stands: it can see no loss, and keep to no limit.
             check_release((4, 2), "readStream")
-            from sbpair.pipeline.streaming.reader import QueueStreamReader
+            from sbpair.pipeline.streaming import QueueStreamReader
 
             return QueueStreamReader(ReadOptions.parse(self.options, of_backlog=self.of_backlog, stream=True), schema)
 
@@ -55,7 +55,7 @@ class BacklogDataSource(DataSource):
             from sbpair.pipeline.spark.session import check_release
 
             check_release((4, 1), "writeStream")
-            from sbpair.pipeline.streaming.writer import ReplayStreamWriter
+            from sbpair.pipeline.streaming import ReplayStreamWriter
 
             return ReplayStreamWriter(self._write_options(overwrite, stream=True), schema)
 

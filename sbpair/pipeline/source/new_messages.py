@@ -23,8 +23,7 @@ from sbpair.core.durations import as_utc
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Origin, Received
 from sbpair.core.rewrite import TEXT_FIELDS, compose
-from sbpair.pipeline.rows import from_typed
-from sbpair.pipeline.schemas import PROPERTIES_TYPE
+from sbpair.pipeline.rows import PROPERTIES_TYPE, from_typed
 
 if TYPE_CHECKING:
     import pyarrow as pa

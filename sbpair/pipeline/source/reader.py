@@ -21,12 +21,10 @@ from sbpair.core.message import Received
 from sbpair.core.redact import quoted
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import Connection, first_from
-from sbpair.pipeline.pacing import pace_of
-from sbpair.pipeline.rows import rows_of, to_batch
-from sbpair.pipeline.schemas import arrow_schema, source_columns
+from sbpair.pipeline.rows import arrow_schema, rows_of, source_columns, to_batch
 from sbpair.pipeline.source.options import EARLIEST, LATEST, MESSAGES_PER_PARTITION, Position, ReadOptions
 from sbpair.pipeline.spans import Span, occupied, pieces
-from sbpair.pipeline.task_log import logged_task, span_facts
+from sbpair.pipeline.tasks import logged_task, pace_of, span_facts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -53,8 +53,7 @@ from sbpair.files import make_private_folder, open_private
 from sbpair.operations.restore import NO_MESSAGE
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError, marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, NamespaceByName, PairByName
-from sbpair.pipeline.pacing import pace_of
-from sbpair.pipeline.paths import put_in_place
+from sbpair.pipeline.manifest import put_in_place
 from sbpair.pipeline.rows import STORED_COLUMNS, messages_in
 from sbpair.pipeline.runs import (
     ANY_TASK,
@@ -72,7 +71,7 @@ from sbpair.pipeline.runs import (
 )
 from sbpair.pipeline.source.new_messages import ROWS, BadRow, check_new_messages, new_messages
 from sbpair.pipeline.source.options import ENTITY_OPTIONS, known_options, namespace_in, truth
-from sbpair.pipeline.task_log import TaskDone, logged_task
+from sbpair.pipeline.tasks import TaskDone, logged_task, pace_of
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.restore import NOT_TO_BE_WAITED_FOR, send_stored

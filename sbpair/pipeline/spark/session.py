@@ -29,8 +29,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from sbpair.core.errors import InterruptedWorkError, SbpairError
 from sbpair.files import make_private_folder, write_private
 from sbpair.pipeline.errors import SparkFailedError, SparkUnavailableError, error_in
-from sbpair.pipeline.spark.java import find_java, launcher_home
-from sbpair.pipeline.spark.jvm import Jvm, Sizing, cache_directory, sizing_for, start_jvm, write_properties
+from sbpair.pipeline.spark.java import (
+    Jvm,
+    Sizing,
+    cache_directory,
+    find_java,
+    launcher_home,
+    sizing_for,
+    start_jvm,
+    write_properties,
+)
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker

@@ -17,7 +17,6 @@ from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
 from sbpair.core.prices import Meter, built_in, to_cents
 from sbpair.pipeline.analysis.analyze import RESULTS, analyse, existing_paths, forecast
-from sbpair.pipeline.analysis.engines import Engine, LocalEngine, SparkEngine
 from sbpair.pipeline.analysis.partials import (
     Question,
     Small,
@@ -33,8 +32,19 @@ from sbpair.pipeline.analysis.partials import (
     with_sessions,
 )
 from sbpair.pipeline.analysis.results import Total
-from sbpair.pipeline.analysis.units import Piece, Unit, pieces_in, read_unit, together, units_in, units_of
-from sbpair.pipeline.schemas import arrow_schema
+from sbpair.pipeline.analysis.units import (
+    Engine,
+    LocalEngine,
+    Piece,
+    SparkEngine,
+    Unit,
+    pieces_in,
+    read_unit,
+    together,
+    units_in,
+    units_of,
+)
+from sbpair.pipeline.rows import arrow_schema
 from tests.benchmarks.backlogs import make_archive
 
 if TYPE_CHECKING:

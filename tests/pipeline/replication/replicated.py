@@ -26,7 +26,7 @@ from sbpair.core.replication.ownership import (
 from sbpair.core.rewrite import compose
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.pipeline.manifest import ArchiveFile, Commit, LocalStore, append
-from sbpair.pipeline.schemas import arrow_schema
+from sbpair.pipeline.rows import arrow_schema
 from sbpair.runtime.replication.store import MESSAGE, SESSION, key_of
 
 LONG_SECONDS = 10.0 * 365 * 86_400

@@ -14,11 +14,10 @@ from sbpair.core.errors import JournalError, UsageError
 from sbpair.core.replication.ordering import Stamp
 from sbpair.core.replication.ownership import Head, SessionEntry
 from sbpair.journal.sqlite import SqliteJournal, documents, key_ranges
-from sbpair.pipeline.analysis.engines import LocalEngine, SparkEngine
-from sbpair.pipeline.replication.audit import archive_parts, audit, journal_parts
-from sbpair.pipeline.replication.judging import Asked
-from sbpair.pipeline.replication.report import ReplicationReport
+from sbpair.pipeline.analysis.units import LocalEngine, SparkEngine
+from sbpair.pipeline.replication.audit import Asked, archive_parts, audit, journal_parts
 from sbpair.pipeline.replication.sources import JournalRange, LineCopies, read_part
+from sbpair.pipeline.reports import ReplicationReport
 from sbpair.ports import Entry
 from sbpair.runtime.replication.store import MESSAGE
 from tests.pipeline.replication.replicated import DAY, DESTINATION, HOUR, NOW, Archives, done, journal_of, place, story

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.pipeline.errors import SparkUnavailableError
-from sbpair.pipeline.spark.java import Java, find_java, launcher_home
-from sbpair.pipeline.spark.jvm import GIB, sizing_for, write_properties
+from sbpair.pipeline.spark.java import GIB, Java, find_java, launcher_home, sizing_for, write_properties
 
 
 def make_java(home: Path, version: str, modules: str = "java.base jdk.incubator.vector") -> Path:

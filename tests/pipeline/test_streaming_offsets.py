@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sbpair.core.message import PARTITION_SHIFT, Received, State
 from sbpair.pipeline.spans import Span
-from sbpair.pipeline.streaming.offsets import (
+from sbpair.pipeline.streaming import (
     Poll,
     after,
     moved,

@@ -16,12 +16,10 @@ from sbpair.core.summary import describe
 from sbpair.emulator.entities import QueueDescription, TopicDescription
 from sbpair.pipeline.errors import TaskError, error_in
 from sbpair.pipeline.executors import Connection
-from sbpair.pipeline.rows import body_of
-from sbpair.pipeline.schemas import source_columns, struct
+from sbpair.pipeline.rows import body_of, source_columns, struct
 from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.spark.session import Session
-from sbpair.pipeline.streaming.offsets import CLOCKS_DIFFER_MS, Offset
-from sbpair.pipeline.streaming.reader import QueueStreamReader
+from sbpair.pipeline.streaming import CLOCKS_DIFFER_MS, Offset, QueueStreamReader
 from tests.pipeline.stage import Stage, backlog, entity_options, messages
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""Queues as a stream: offsets, reader and writer of `readStream` and `writeStream`."""

@@ -1,0 +1,197 @@
+"""What the tasks of a job tell and share. What each did: one line of JSON, as Spark's own structured log writes them.
+
+It is in the log of the task's executor; with a local master, in the log of Spark that the commands name. Nothing of a
+message is in it. And one pace for all tasks of a machine that work at one namespace.
+"""
+
+import json
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pyspark import SparkFiles, TaskContext
+
+from sbpair.core.message import Received
+from sbpair.core.transfer.pace import Pace
+from sbpair.files import claim, make_private_file, open_private, write_private
+from sbpair.pipeline.spans import Span
+
+LOGGER = "sbpair.task"
+_PLACE = {
+    "group": "spark.jobGroup.id",
+    "query": "sql.streaming.queryId",
+    "batch": "streaming.sql.batchId",
+}
+
+
+@dataclass
+class TaskDone:
+    """What a task counts on its way. `facts`: more that is said of it."""
+
+    messages: int = 0
+    size_bytes: int = 0
+    throttled: int = 0
+    """Once it is over: how often the namespace was too busy for it."""
+    facts: dict[str, int | str] = field(default_factory=dict)
+
+    def count(self, page: Sequence[Received]) -> None:
+        self.messages += len(page)
+        self.size_bytes += sum(len(one.payload) for one in page)
+
+
+def span_facts(span: Span) -> dict[str, int | str]:
+    """Where a task reads."""
+    return {"queue": span.queue, "dead_letter": str(span.dead_letter).lower(), "first": span.first, "last": span.last}
+
+
+@contextmanager
+def logged_task(work: str, namespace: str, pace: Pace | None = None, **facts: int | str) -> Iterator[TaskDone]:
+    """Write the line when this part of a task ends, and that it failed if it did. Outside of a task nothing is written.
+
+    Args:
+        work: browse, archive, complete or send.
+        namespace: by its host.
+        pace: counts how often the namespace was too busy.
+    """
+    context, done, began = TaskContext.get(), TaskDone(), time.monotonic()
+    refused_before = 0 if pace is None else pace.pauses
+    said = "task finished"
+    try:
+        yield done
+    except GeneratorExit:
+        said = "task ended early: Spark wants no more of its rows"
+        raise
+    except BaseException as failure:
+        said = f"task failed: {getattr(failure, 'code', type(failure).__name__)}"
+        raise
+    finally:
+        done.throttled = 0 if pace is None else pace.pauses - refused_before
+        if context is not None:
+            places = {name: context.getLocalProperty(key) for name, key in _PLACE.items()}
+            told: dict[str, int | float | str] = {
+                "work": work,
+                "namespace": namespace,
+                **{name: one for name, one in places.items() if one is not None},
+                "stage": context.stageId(),
+                "partition": context.partitionId(),
+                "attempt": context.attemptNumber(),
+                **facts,
+                **done.facts,
+                "messages": done.messages,
+                "bytes": done.size_bytes,
+                "seconds": round(time.monotonic() - began, 3),
+                "pauses": done.throttled,
+            }
+            _log(said, told)
+
+
+def _log(said: str, told: dict[str, int | float | str]) -> None:
+    from pyspark.logger import PySparkLogger
+
+    logger = PySparkLogger.getLogger(LOGGER)
+    logger.setLevel(logging.INFO)
+    logger.info(said, **told)
+
+
+# One pace for all tasks of a machine that work at one namespace.
+#
+# A namespace that is too busy refuses every task, and each task has a process of its own. If they learn apart, they
+# are refused as often as there are tasks, get unequal shares, and the last one goes on with the share that it had
+# beside the others. So the pace is in a file, in the folder that Spark makes on each machine for an application and
+# removes with it. Tasks on other machines have other files, and share the budget as several drains do.
+
+CLAIM_SECONDS = 0.0002
+CLAIM_PATIENCE_SECONDS = 1.0
+"""Somebody who has the file for longer was stopped, and keeps it: the others go on with a new one."""
+
+
+def pace_of(namespace: str, most_per_second: float | None = None) -> Pace:
+    """How fast this task may go. Where `most_per_second` bounds it, nothing has to be shared: it is the task's part."""
+    if most_per_second is None and TaskContext.get() is not None:
+        with suppress(OSError):
+            name = f"pace-{sha256(namespace.encode()).hexdigest()[:16]}.json"
+            return SharedPace(Path(SparkFiles.getRootDirectory()) / name)
+    return Pace(most_per_second)
+
+
+class SharedPace(Pace):
+    """A pace whose state is in a file. It needs a clock that all processes of the machine share, as a monotonic one is.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._kept = tuple(name for name in vars(self) if name != "pauses")
+        self._path, self._is_held = path, False
+        make_private_file(path)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """With what all have learnt, and nobody else at it. What a full disk does not keep is learnt once more."""
+        if self._is_held:
+            yield
+            return
+        file = self._claimed()
+        try:
+            with suppress(ValueError):  # empty, or cut off
+                self._take_over(json.JSONDecoder().raw_decode(file.read().decode())[0])
+            self._is_held = True
+            yield
+            file.seek(0)
+            file.write(json.dumps({name: self._plain(name) for name in self._kept}).encode())
+        finally:
+            self._is_held = False
+            with suppress(OSError):
+                file.close()
+
+    def _claimed(self) -> BinaryIO:
+        until = time.monotonic() + CLAIM_PATIENCE_SECONDS
+        while not claim(file := open_private(self._path, "r+b")):
+            file.close()
+            if time.monotonic() > until:
+                fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+                write_private(fresh, b"")
+                fresh.replace(self._path)
+            time.sleep(CLAIM_SECONDS)
+        return file
+
+    def _plain(self, name: str) -> Any:
+        found = getattr(self, name)
+        return list(found) if isinstance(found, deque) else found
+
+    def _take_over(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, deque(map(tuple, value)) if isinstance(value, list) else value)
+
+    def accepted(self, messages: int, now: float) -> None:
+        with self._held():
+            super().accepted(messages, now)
+
+    def refused(self, now: float) -> float:
+        with self._held():
+            return super().refused(now)
+
+    def allowance(self, now: float) -> int | None:
+        with self._held():
+            return super().allowance(now)
+
+    def take(self, messages: int) -> None:
+        with self._held():
+            super().take(messages)
+
+    def grant(self, most: int, now: float) -> int:
+        with self._held():
+            return super().grant(most, now)
+
+    def seconds_until_some(self, now: float) -> float:
+        with self._held():
+            return super().seconds_until_some(now)
