@@ -97,7 +97,7 @@ MAY_WRITE_FILES = {
     "operations/drill.py": "no file: opens a pairing",
     "runtime/replication/consumer.py": "no file: opens a session store",
     "render/console.py": "what the user names with --outfile; private where it holds messages",
-    "render/site.py": "the program's own help, for everybody, in a folder the user names",
+    "render/html.py": "the program's own help, for everybody, in a folder the user names",
     "cli/main.py": "the null device",
     "cli/hooks.py": "no file: typer's help formatter",
     "journal/sqlite.py": "SQLite opens by name what the gate has made",

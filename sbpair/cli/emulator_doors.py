@@ -57,7 +57,7 @@ class Doors:
 
     @property
     def on_loopback(self) -> bool:
-        from sbpair.engine.origins import is_loopback
+        from sbpair.engine.auth import is_loopback
 
         return is_loopback(self.host)
 

@@ -323,7 +323,7 @@ def _contents() -> str:
 def _site(ctx: typer.Context, folder: Path) -> CommandResult:
     """Raises UsageError where the folder cannot be written."""
     from sbpair.cli.app import COMMANDS, GROUPS
-    from sbpair.render.site import SitePage, write_site
+    from sbpair.render.html import SitePage, write_site
 
     listed = "".join(
         f"\n## {kind}\n\n" + "".join(f"- `sbpair help {topic}`: {_titled(topic)[0]}\n" for topic in topics)

@@ -319,7 +319,7 @@ def _talk(text: str, options: Options, *, level: str = "info", hint: str = "") -
 def exit_code(result: "CommandResult", options: Options) -> int:
     """Exit code of a result that was shown: the table's, Nagios' own, or 0 for findings with --exit-zero."""
     if options.output is Format.NAGIOS and result.checks is not None:
-        from sbpair.render.monitoring import nagios_status
+        from sbpair.render.formats import nagios_status
 
         return nagios_status(result)
     if options.exit_zero and result.exit is Exit.FINDINGS:

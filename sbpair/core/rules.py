@@ -21,8 +21,7 @@ from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.words import counted, listed
 from sbpair.sqlfilter.complement import Complement, NotWritable, can_fail, complement_of, failing_parts, value_text
 from sbpair.sqlfilter.expressions import Expression, MessageView
-from sbpair.sqlfilter.parser import parse_filter
-from sbpair.sqlfilter.rules import Draft, correlation, parse_changes
+from sbpair.sqlfilter.parser import Draft, correlation, parse_changes, parse_filter
 from sbpair.sqlfilter.values import UNKNOWN, FilterEvaluationError, FilterSyntaxError
 
 MOST_SQL_CHARACTERS = 1024

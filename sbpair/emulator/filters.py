@@ -9,8 +9,7 @@ from sbpair.emulator.broker.messages import Message, as_mapping, milliseconds
 from sbpair.emulator.entities import CorrelationFilter, FalseFilter, RuleDescription, RuleFilter, SqlAction, TrueFilter
 from sbpair.engine.errors import BrokerError
 from sbpair.service import CORRELATION_FIELDS
-from sbpair.sqlfilter.parser import Statement, parse_filter
-from sbpair.sqlfilter.rules import Draft, correlation, parse_changes
+from sbpair.sqlfilter.parser import Draft, Statement, correlation, parse_changes, parse_filter
 from sbpair.sqlfilter.values import UNKNOWN, FilterEvaluationError, FilterSyntaxError
 
 MAX_FILTER_STEPS_PER_MESSAGE = 5_000_000

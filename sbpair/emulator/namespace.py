@@ -46,7 +46,7 @@ from sbpair.engine.errors import (
     quota_exceeded,
 )
 from sbpair.engine.faults import ActiveFault, Faults
-from sbpair.engine.trace import Trace
+from sbpair.engine.wire import Trace
 from sbpair.service import Tier
 
 __all__ = ["EntityError", "Namespace", "Tier"]

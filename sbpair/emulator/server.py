@@ -23,15 +23,14 @@ from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.keys import StoredKeys, chosen_keys, random_keys
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.throttling import Throttling, ThrottlingLimits
-from sbpair.engine.auth import ROOT_KEY_NAME
+from sbpair.engine.auth import ROOT_KEY_NAME, OwnNames, is_loopback
 from sbpair.engine.budgets import Memory, Turns
 from sbpair.engine.clock import Clock, SystemClock
 from sbpair.engine.errors import EmulatorError
 from sbpair.engine.faults import Faults
-from sbpair.engine.origins import OwnNames, is_loopback
 from sbpair.engine.port import Port
 from sbpair.engine.tls import TlsFiles
-from sbpair.engine.trace import Trace
+from sbpair.engine.wire import Trace
 from sbpair.service import EMBEDDED_NAMES, Tier
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from sbpair.emulator.server import Emulator, NamespaceConfig
 from sbpair.emulator.thread import EmulatorThread
 from sbpair.engine.clock import AdvancingClock
 from sbpair.engine.errors import BrokerError, EmulatorError
-from sbpair.engine.trace import Trace
+from sbpair.engine.wire import Trace
 from sbpair.service import Tier
 
 T = TypeVar("T")

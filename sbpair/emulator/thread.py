@@ -11,7 +11,7 @@ from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.server import DEFAULT_HOST, Emulator, NamespaceConfig
 from sbpair.engine.clock import Clock
 from sbpair.engine.faults import Faults
-from sbpair.engine.trace import Trace
+from sbpair.engine.wire import Trace
 
 if TYPE_CHECKING:
     from sbpair.emulator.geo import AliasConfig

@@ -17,7 +17,7 @@ from sbpair.amqp.types import Described, Symbol, Ulong
 from sbpair.engine.auth import Rights, Signer, resource_path
 from sbpair.engine.clock import Clock
 from sbpair.engine.faults import Action, FaultKind, Faults
-from sbpair.engine.trace import Trace
+from sbpair.engine.wire import Trace
 
 if TYPE_CHECKING:
     from sbpair.engine.connection import Connection

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from sbpair.engine import websocket
+from sbpair.engine.auth import OwnNames, is_loopback
 from sbpair.engine.budgets import Memory, Turns
 from sbpair.engine.connection import Connection
 from sbpair.engine.faults import ActiveFault, FaultKind
 from sbpair.engine.link import AttachService, NamespaceView
-from sbpair.engine.origins import OwnNames, is_loopback
 from sbpair.engine.wire import Wire, WireProtocol, cut
 
 if TYPE_CHECKING:

@@ -19,13 +19,12 @@ from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS, Budget
 from sbpair.core.pairing import Condition, Pair
 from sbpair.core.retry import SDK_RETRIES
 from sbpair.engine import errors
-from sbpair.engine.auth import LISTEN, SEND, Rights, Signer, rights_for
+from sbpair.engine.auth import LISTEN, SEND, Rights, Signer, is_loopback, rights_for
 from sbpair.engine.clock import Clock
 from sbpair.engine.clock import SystemClock as EngineClock
 from sbpair.engine.connection import MANAGEMENT_SUFFIX
 from sbpair.engine.faults import Faults
 from sbpair.engine.link import Link, LinkHandler
-from sbpair.engine.origins import is_loopback
 from sbpair.engine.port import Port, ServerTls
 from sbpair.gateway.door import DoorConnection
 from sbpair.gateway.keys import Key, KeyRing

@@ -13,9 +13,8 @@ from sbpair.azure.client import authorities
 from sbpair.azure.messaging import tls_context
 from sbpair.core.access import check_credential, without_port
 from sbpair.core.errors import SbpairError
-from sbpair.engine.auth import MANAGE, AuthError, Signer, authenticate, read_token, service_bus_audiences
+from sbpair.engine.auth import MANAGE, AuthError, Signer, authenticate, is_loopback, read_token, service_bus_audiences
 from sbpair.engine.budgets import MAX_HELD_BYTES_BEFORE_TOKEN
-from sbpair.engine.origins import is_loopback
 from sbpair.gateway.tokens import JWT
 
 if TYPE_CHECKING:

@@ -121,25 +121,21 @@ _TOO_LONG = "## sbpair\n\nThe table is too long for this page; write it to an ar
 
 def render(result: "CommandResult", chosen: Format) -> str:
     """The result as text, which no terminal's width cuts."""
-    if chosen in CHECK_FORMATS and result.checks is not None:
-        from sbpair.render import monitoring
+    from sbpair.render import formats
 
-        return monitoring.WRITERS[chosen](result)
+    if chosen in CHECK_FORMATS and result.checks is not None:
+        return formats.MONITORING[chosen](result)
     if chosen is Format.HTML and result.page is not None:
         from sbpair.render.html import to_html
 
         return to_html(result.page)
     if chosen is Format.MARKDOWN and result.page is not None and result.page_only:
-        from sbpair.render.formats import page_to_markdown
-
-        return page_to_markdown(result.page)
+        return formats.page_to_markdown(result.page)
     if chosen is Format.TABLE:
         from sbpair.render.tables import as_text
 
         return as_text(result) if result.text is None else result.text
     check_format(result.command, chosen, checks=result.checks is not None, page=result.page is not None)
-    from sbpair.render import formats
-
     return formats.WRITERS[chosen](result)
 
 

@@ -11,7 +11,7 @@ from sbpair.core.metrics import of_a_service, series
 from sbpair.core.serialization import iso_time, spoken_clock
 from sbpair.core.transfer.report import Tally, numbers
 from sbpair.core.words import counted, listed
-from sbpair.render.monitoring import exposition
+from sbpair.render.formats import exposition
 from sbpair.render.result import Metric
 
 # Events of the runtime as one line each for a person; None for those not worth a line.

@@ -26,7 +26,7 @@ from sbpair.core.message import Disposition, Received, State
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.emulator.entities import EntityStatus, QueueDescription, RuleDescription, SqlFilter
 from sbpair.emulator.server import Emulator, NamespaceConfig
-from sbpair.engine.trace import Trace
+from sbpair.engine.wire import Trace
 from sbpair.service import Tier
 from tests.azure.support import connections_of, message
 from tests.contract.conftest import access_to

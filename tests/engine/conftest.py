@@ -24,7 +24,7 @@ from sbpair.engine.faults import Faults
 from sbpair.engine.link import AttachService, IncomingDelivery, Link
 from sbpair.engine.port import Port
 from sbpair.engine.tls import TlsFiles
-from sbpair.engine.trace import Trace
+from sbpair.engine.wire import Trace
 from tests.emulator.conftest import dialect, emulator, emulator_thread
 from tests.engine.dialects import Dialect
 from tests.engine.wire_client import Client

@@ -23,7 +23,7 @@ from sbpair.engine.faults import (
     rule_to_json,
     rule_to_text,
 )
-from sbpair.engine.trace import Trace
+from sbpair.engine.wire import Trace
 from tests.engine.wire_client import seen
 
 

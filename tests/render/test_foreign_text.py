@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import defused, printable
-from sbpair.render import console, formats, monitoring
+from sbpair.render import console, formats
 from sbpair.render.output import Format
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
 
@@ -119,7 +119,7 @@ def test_what_is_defused_stays_so_and_loses_nothing(value: str) -> None:
 
 @given(HOSTILE)
 def test_labels_have_valid_escapes_only(value: str) -> None:
-    line = monitoring.exposition([Metric("sbpair_entities", 1.0, (("queue", value),))]).splitlines()[-1]
+    line = formats.exposition([Metric("sbpair_entities", 1.0, (("queue", value),))]).splitlines()[-1]
     inside = line[len('sbpair_entities{queue="') : line.rindex('"} ')]
     rest = inside.replace("\\\\", "").replace('\\"', "").replace("\\n", "")
     assert "\\" not in rest

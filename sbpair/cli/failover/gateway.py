@@ -120,7 +120,7 @@ def gateway(
       sbpair gateway orders --key checkout=send@orders --key worker=listen --metrics-port 9465
       sbpair gateway orders --listen 0.0.0.0:5671 --keys keys.yaml --cert tls.pem --cert-key tls.key --tls
     """
-    from sbpair.engine.origins import is_loopback
+    from sbpair.engine.auth import is_loopback
 
     host, port = _address(listen)
     if pairs == [STATUS]:
@@ -174,7 +174,7 @@ def _status(options: Options, host: str, port: int) -> CommandResult:
     import json
     import ssl
 
-    from sbpair.engine.origins import is_loopback
+    from sbpair.engine.auth import is_loopback
     from sbpair.gateway.web import STATUS_PATH
 
     seconds = options.timeout_seconds(STATUS_SECONDS)
@@ -336,7 +336,7 @@ class _Metrics:
         self._running = running
 
     def text(self) -> str:
-        from sbpair.render.monitoring import exposition
+        from sbpair.render.formats import exposition
 
         return exposition(self._samples())
 

@@ -42,7 +42,7 @@ class _Exported:
     watched: Watched
 
     def text(self) -> str:
-        from sbpair.render.monitoring import exposition
+        from sbpair.render.formats import exposition
 
         return exposition(self._samples())
 
@@ -135,7 +135,7 @@ class _Used:
 
 def _samples(source: Source[Any]) -> Iterator[Metric]:
     """Those of what was read last."""
-    from sbpair.render.monitoring import success_stamp
+    from sbpair.render.formats import success_stamp
 
     found = None if source.trouble else source.latest
     if source.kind is ScrapedNamespace and (found is not None or source.trouble):

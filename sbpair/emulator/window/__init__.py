@@ -28,10 +28,10 @@ from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.namespace import Namespace, expire_due
 from sbpair.emulator.seed import payload
+from sbpair.engine.auth import OwnNames
 from sbpair.engine.clock import AdvancingClock
 from sbpair.engine.errors import BrokerError, EmulatorError, EntityError
 from sbpair.engine.faults import ActiveFault, FaultError, fault_to_json
-from sbpair.engine.origins import OwnNames
 from sbpair.engine.port import closing
 
 if TYPE_CHECKING:

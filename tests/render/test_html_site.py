@@ -8,7 +8,7 @@ import pytest
 
 from sbpair.cli.app import COMMANDS
 from sbpair.cli.help import Topic
-from sbpair.render.site import SitePage, write_site
+from sbpair.render.html import SitePage, write_site
 from tests.cli.process import Sbpair
 from tests.render.chromium import browser, executable
 

@@ -1,7 +1,7 @@
 """What the trace of a connection has of the frames that went over it."""
 
 from sbpair.amqp.frames import Outbox, transfer_head
-from sbpair.engine.trace import Trace
+from sbpair.engine.wire import Trace
 
 
 def test_a_frame_of_more_than_16_mib_is_traced_with_all_of_its_bytes() -> None:

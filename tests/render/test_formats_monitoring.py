@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.core.outcome import Exit
-from sbpair.render import monitoring
+from sbpair.render import formats
 from sbpair.render.console import emit
 from sbpair.render.output import Format
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
@@ -30,12 +30,12 @@ def result(*severities: Severity, exit_code: Exit = Exit.OK, message: str = "bec
     ],
 )
 def test_nagios_status_is_that_of_the_worst_check(severities: tuple[Severity, ...], status: int) -> None:
-    assert monitoring.nagios_status(result(*severities)) == status
+    assert formats.nagios_status(result(*severities)) == status
 
 
 @pytest.mark.parametrize("code", [Exit.FAILED, Exit.DENIED, Exit.UNREACHABLE, Exit.PARTIAL])
 def test_nagios_is_unknown_when_nothing_could_be_looked_at(code: Exit) -> None:
-    assert monitoring.nagios_status(result(exit_code=code)) == 3
+    assert formats.nagios_status(result(exit_code=code)) == 3
 
 
 def test_nagios_begins_with_status_and_perfdata_on_one_line() -> None:
@@ -46,11 +46,11 @@ def test_nagios_begins_with_status_and_perfdata_on_one_line() -> None:
         metrics=(Metric("sbpair_ping_connect_seconds", 1.5, (("e", "x'=|"),)),),
         command="ping",
     )
-    assert monitoring.to_nagios(one) == "SBPAIR OK - a / b | 'sbpair_ping_connect_seconds.x_/'=1.5\n"
+    assert formats.to_nagios(one) == "SBPAIR OK - a / b | 'sbpair_ping_connect_seconds.x_/'=1.5\n"
 
 
 def test_github_annotates_ten_of_a_kind_and_counts_the_rest() -> None:
-    text = monitoring.to_github(result(*[Severity.ERROR] * 13, *[Severity.WARNING] * 2))
+    text = formats.to_github(result(*[Severity.ERROR] * 13, *[Severity.WARNING] * 2))
     lines = text.splitlines()
     assert sum(line.startswith("::error ") for line in lines) == 10
     assert sum(line.startswith("::warning ") for line in lines) == 2
@@ -59,7 +59,7 @@ def test_github_annotates_ten_of_a_kind_and_counts_the_rest() -> None:
 
 def test_github_escapes_what_would_end_an_annotation() -> None:
     check = Check("A:B", "x,y", Severity.ERROR, "50%\r\n::error::forged")
-    text = monitoring.to_github(CommandResult({}, checks=(check,), command="audit"))
+    text = formats.to_github(CommandResult({}, checks=(check,), command="audit"))
     assert text.splitlines()[0] == "::error title=A%3AB x%2Cy::50%25%0D%0A::error::forged"
 
 
@@ -82,7 +82,7 @@ def test_github_step_summary_stays_below_the_limit(tmp_path: Path, monkeypatch: 
 
 def test_junit_is_xml_whatever_the_messages_hold() -> None:
     root = ElementTree.fromstring(
-        monitoring.to_junit(result(Severity.ERROR, Severity.OK, Severity.SKIPPED, message='\x00<&"\x1b]]>'))
+        formats.to_junit(result(Severity.ERROR, Severity.OK, Severity.SKIPPED, message='\x00<&"\x1b]]>'))
     )
     assert (root.attrib["tests"], root.attrib["failures"], root.attrib["skipped"]) == ("3", "1", "1")
     failure = root.find("testcase/failure")
@@ -97,7 +97,7 @@ def test_prometheus_writes_help_and_type_once_and_keeps_a_metric_together() -> N
         Metric("sbpair_ping_connect_seconds", 0.5, (("side", "primary"),)),
         Metric("sbpair_ping_connect_seconds", 1e15, (("side", "secondary\n"),)),
     )
-    text = monitoring.to_prometheus(CommandResult({}, checks=(), metrics=metrics, command="ping"))
+    text = formats.to_prometheus(CommandResult({}, checks=(), metrics=metrics, command="ping"))
     lines = text.splitlines()
     assert lines[3:] == [
         "# HELP sbpair_ping_connect_seconds The first accepted ping, which connects.",
