@@ -43,7 +43,7 @@ _DESTINATIONS = columns(
 )
 
 
-@command(output="pipeline.replication.report:ReplicationReport", checks=True)
+@command(output="pipeline.reports:ReplicationReport", checks=True)
 def replication_audit(
     options: Options,
     primary: Annotated[
