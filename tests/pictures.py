@@ -20,10 +20,10 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from sbpair.cli.inspection.sources import Source, Watched
+from sbpair.cli.inspection.exporter import Source, Watched
 from sbpair.cli.inspection.status import result
 from sbpair.cli.inspection.top_view import TopApp
-from sbpair.cli.pipeline.analyze_shown import result_of
+from sbpair.cli.pipeline.analyze import result_of
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.entities import EntityKind, Tier

@@ -20,9 +20,9 @@ GROUPS = {
         "drain": Entry("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),
         "syphon": Entry("transfer.drain", "syphon", "Send waiting messages as they arrive, as a service."),
         "incident": Entry("transfer.incident", "incident", "Guide you through a recovery, one command after another."),
-        "report": Entry("transfer.ledger_report", "report", "Report an incident from its ledgers, and verify them."),
+        "report": Entry("transfer.incident", "report", "Report an incident from its ledgers, and verify them."),
         "promotion": Entry("app", "promotion", "List messages that a region's promotion lost or duplicated."),
-        "restore": Entry("transfer.restore", "restore", "Send archived messages to their destinations."),
+        "restore": Entry("transfer.move", "restore", "Send archived messages to their destinations."),
         "cleanup": Entry("inspection.plans", "cleanup", "List and delete backlog queues that no pair needs."),
     },
     "Set up": {
@@ -65,7 +65,7 @@ GROUPS = {
     "Help": {
         "help": Entry("help", "help_on", "Explain terms, exit codes, rights or a command."),
         "cheat": Entry("help", "cheat", "Show the commands for common tasks."),
-        "schema": Entry("schema", "schema", "Print the JSON Schema of a command's -o json."),
+        "schema": Entry("help", "schema", "Print the JSON Schema of a command's -o json."),
         "completion": Entry("completion", "completion", "Print the completion script of a shell."),
     },
 }
@@ -161,7 +161,7 @@ dlq = _group(
     {
         "list": Entry("transfer.browse", "list_reasons", "Count the dead letters of an entity by reason."),
         "peek": Entry("transfer.browse", "peek_dead_letters", "Show dead letters, oldest first; nothing is taken."),
-        "resubmit": Entry("transfer.resubmit", "resubmit", "Send dead letters again, to their entity or another one."),
+        "resubmit": Entry("transfer.move", "resubmit", "Send dead letters again, to their entity or another one."),
         "purge": Entry("transfer.message", "purge_dead_letters", "Delete dead letters, archived first."),
     },
 )
@@ -194,9 +194,7 @@ pipeline = _group(
         "archive": Entry("pipeline.archive", "archive", "Save a backlog as Parquet files."),
         "follow": Entry("pipeline.archive", "follow", "Keep an archive up to date while a backlog grows."),
         "replay": Entry("pipeline.replay", "replay", "Send archived messages to their destinations."),
-        "reconcile": Entry(
-            "pipeline.reconcile", "reconcile", "Check that each archived message has exactly one outcome."
-        ),
+        "reconcile": Entry("pipeline.replay", "reconcile", "Check that each archived message has exactly one outcome."),
         "analyze": Entry("pipeline.analyze", "analyze", "Report on the messages of archived backlogs."),
         "replication-audit": Entry(
             "pipeline.replication_audit", "replication_audit", "Check what became of the messages of active/active."
@@ -211,10 +209,10 @@ session = _group(
     An entity is a queue or TOPIC/Subscriptions/NAME that requires sessions.
     """,
     {
-        "list": Entry("transfer.session", "list_all", "List sessions that hold messages or a state."),
-        "show": Entry("transfer.session", "show", "Show one session and its state."),
-        "set-state": Entry("transfer.session", "set_state", "Set the state of a session."),
-        "clear": Entry("transfer.session", "clear", "Clear the state of a session; its messages stay."),
+        "list": Entry("transfer.browse", "list_all", "List sessions that hold messages or a state."),
+        "show": Entry("transfer.browse", "show", "Show one session and its state."),
+        "set-state": Entry("transfer.browse", "set_state", "Set the state of a session."),
+        "clear": Entry("transfer.browse", "clear", "Clear the state of a session; its messages stay."),
     },
 )
 

@@ -113,7 +113,7 @@ def _every_pair(settings: Settings) -> Iterator[Pair]:
 
 
 @app.command("schema")
-@command(output="cli.schema:Document")
+@command(output="cli.help:Document")
 def schema(options: Options) -> CommandResult:
     """Print the JSON Schema of sbpair.yaml, for editors.
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sbpair.cli.schema import envelope_schema, outputs
+from sbpair.cli.help import envelope_schema, outputs
 from tests.cli.schema_digest import Change, Kind, Reader, changes, kinds_of, written
 
 APPROVED = Path(__file__).parent.parent / "approved" / "schemas.txt"

@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 
-from sbpair.cli.schema import data_schema, envelope_schema, outputs
+from sbpair.cli.help import data_schema, envelope_schema, outputs
 from sbpair.core.serialization import to_plain
 from sbpair.render.formats import dump_json
 

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from sbpair.cli.schema import envelope_schema, outputs
+from sbpair.cli.help import envelope_schema, outputs
 from tests.cli.approve_schemas import differences
 from tests.cli.exit_codes import TABLE as EVERY_COMMAND
 from tests.cli.process import Ran, Sbpair

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.cli.pipeline.analyze_shown import result_of
+from sbpair.cli.pipeline.analyze import result_of
 from sbpair.cli.pipeline.session import write_report
 from sbpair.cli.pipeline.trend import trend_result
 from sbpair.core.inspection.trend import FindingSeen, Growth, Reading, Trend

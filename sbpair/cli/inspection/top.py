@@ -7,7 +7,7 @@ import sys
 
 from sbpair import operations
 from sbpair.cli.context import load_settings, run_async
-from sbpair.cli.inspection.sources import (
+from sbpair.cli.inspection.exporter import (
     IntervalOption,
     NamespacesArgument,
     PairsOption,
@@ -23,7 +23,7 @@ from sbpair.render.console import can_redraw, colors_wanted
 from sbpair.render.result import CommandResult
 
 
-@command(output="cli.inspection.sources:WatchEnded", besides="It draws on a terminal.")
+@command(output="cli.inspection.exporter:WatchEnded", besides="It draws on a terminal.")
 def top(
     options: Options,
     namespaces: NamespacesArgument = None,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Literal
 
-from sbpair.cli.inspection.sources import Source, Watched
+from sbpair.cli.inspection.exporter import Source, Watched
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import EntityKind

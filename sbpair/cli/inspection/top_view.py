@@ -17,7 +17,7 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Static
 
 from sbpair import operations
-from sbpair.cli.inspection.sources import Watched
+from sbpair.cli.inspection.exporter import Watched
 from sbpair.cli.inspection.top_rows import (
     COLUMNS,
     ENTITIES,

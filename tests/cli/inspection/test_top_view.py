@@ -2,7 +2,7 @@
 
 import asyncio
 
-from sbpair.cli.inspection.sources import Watched
+from sbpair.cli.inspection.exporter import Watched
 from sbpair.cli.inspection.top_view import TopApp
 
 
