@@ -12,12 +12,11 @@ import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import ServiceBusMessage, ServiceBusSender, exceptions
 
-from sbpair.clients import calls, shared
+from sbpair.clients import shared
 from sbpair.clients.aio import _Turn
 from sbpair.clients.background import Background
-from sbpair.clients.calls import AGAIN, DIVERTED, Ask, LateTurnError, Offer, steps
 from sbpair.clients.failover import PROCESS, Audience, Chronicle, Line, SenderFailover, _Both, _log_failure
-from sbpair.clients.shared import BorrowedCredential, borrowed
+from sbpair.clients.shared import AGAIN, DIVERTED, Ask, BorrowedCredential, LateTurnError, Offer, borrowed, steps
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import OperationTimeoutError, ServiceError
 from sbpair.core.events import BacklogCounted
@@ -154,10 +153,10 @@ def test_which_messages_the_sdk_may_have_as_they_are() -> None:
     message, unknown = ServiceBusMessage("m"), SimpleNamespace(_max_message_size_on_link=0)
     known = SimpleNamespace(_max_message_size_on_link=1000)
     several: Iterator[ServiceBusMessage] = iter([message])
-    assert [calls.is_simple(unknown, one) for one in (message, [message], several)] == [True, False, False]
-    assert [calls.is_simple(known, one) for one in (message, [message], several)] == [True, True, False]
-    assert [calls.makes_batch(one) for one in (message, [message], {}, "text")] == [False, True, False, True]
-    assert (calls.reusable(several), calls.reusable(message)) == ([message], message)
+    assert [shared.is_simple(unknown, one) for one in (message, [message], several)] == [True, False, False]
+    assert [shared.is_simple(known, one) for one in (message, [message], several)] == [True, True, False]
+    assert [shared.makes_batch(one) for one in (message, [message], {}, "text")] == [False, True, False, True]
+    assert (shared.reusable(several), shared.reusable(message)) == ([message], message)
     assert [shared.is_wrong(timeout) for timeout in (None, 0, -1.0, 0.1)] == [False, True, True, False]
     for numbers in (0, [5, 0]):
         with pytest.raises(exceptions.MessageNotFoundError):
