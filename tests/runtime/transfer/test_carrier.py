@@ -1,0 +1,380 @@
+"""The pump's carrier and its progress: what is written before what, and what the machine is told of each answer."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sbpair.core.errors import (
+    LocksLostError,
+    SbpairError,
+    SendIncompleteError,
+    ServerBusyError,
+    ServiceError,
+)
+from sbpair.core.events import DeadLettered, Forwarded
+from sbpair.core.message import Disposition, Origin, Received
+from sbpair.core.transfer.ledger import Entry
+from sbpair.core.transfer.state import Batch, Item, Renew, Settle, key_of
+from sbpair.runtime.transfer.ledger import Begun, Ledger, LedgerError, Recorder, accepted_in, ledgers_in
+from sbpair.runtime.transfer.pump import PROGRESS_SECONDS, Carrier, Progress
+from tests.fakes import FakeClock, RecordingObserver, virtual_time
+
+QUEUE = "Primary/x-servicebus-transfer/0"
+
+
+def item(number: int, destination: str = "orders", **more: Any) -> Item:
+    received = Received(b"x", number, QUEUE, message_id=f"m{number}", **more)
+    return Item(key_of(received), received, 0.0, 0.0, destination=destination, session_id="s", size_bytes=10 * number)
+
+
+class Told:
+    """Notes every call of every part, by name: a machine, whatever it is asked."""
+
+    def __init__(self, log: list[tuple[Any, ...]]) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("destinations", "custody"):
+            return self
+
+        def note(*arguments: Any) -> None:
+            self._log.append((name, *arguments))
+
+        return note
+
+
+class Lines(Recorder):
+    """A ledger in memory; fails when told."""
+
+    def __init__(self, log: list[tuple[Any, ...]]) -> None:
+        super().__init__(None, ())
+        self.log, self.fails = log, set[str]()
+
+    async def append(self, lines: Sequence[bytes], room_bytes: int = 0, *, synced: bool = True) -> None:
+        raise AssertionError("these are noted as a whole")
+
+    async def record(self, entries: Sequence[Any]) -> None:
+        self._note("record", [one.sequence_number for one in entries], entries[0].outcome, entries[0].reason)
+
+    async def begin(self, entries: Sequence[Any], *, in_doubt: bool = True) -> Begun:
+        self._note("begin", [one.sequence_number for one in entries], in_doubt)
+        self.entries = list(entries)
+        return Begun((), (), 0)
+
+    async def confirm(self, begun: Begun, sent: Collection[int], *, certain: bool = True) -> None:
+        self._note("confirm", list(sent), certain)
+
+    def _note(self, what: str, *arguments: Any) -> None:
+        self.log.append((what, *arguments))
+        if what in self.fails:
+            raise LedgerError("full")
+
+
+class Sink:
+    def __init__(self, log: list[tuple[Any, ...]]) -> None:
+        self.log = log
+        self.error: Exception | None = None
+        self.limit: Any = 77
+
+    def in_doubt(self, destination: str, items: Sequence[Item]) -> bool:
+        return len(items) > 1
+
+    async def limit_bytes(self, destination: str) -> int:
+        if isinstance(self.limit, Exception):
+            raise self.limit
+        return int(self.limit)
+
+    async def send(self, destination: str, items: Sequence[Item]) -> None:
+        self.log.append(("send", destination, [one.key[1] for one in items]))
+        if self.error is not None:
+            raise self.error
+
+
+class Receiver:
+    """Answers settlements as told."""
+
+    source = QUEUE
+
+    def __init__(self, log: list[tuple[Any, ...]]) -> None:
+        self.log = log
+        self.errors: dict[int, ServiceError] = {}
+
+    def settle_all(
+        self, received: Sequence[Received], disposition: Disposition
+    ) -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
+        self.log.append(("settle all", [one.sequence_number for one in received], disposition))
+
+        async def answers() -> AsyncGenerator[Sequence[tuple[Received, ServiceError | None]], None]:
+            yield [(one, self.errors.get(one.sequence_number)) for one in received]
+
+        return answers()
+
+    async def settle(self, received: Received, disposition: Disposition, *, reason: str, description: str) -> None:
+        self.log.append(("settle", received.sequence_number, disposition, reason, description))
+        if received.sequence_number in self.errors:
+            raise self.errors[received.sequence_number]
+
+    async def renew_lock(self, received: Received) -> float:
+        if received.sequence_number in self.errors:
+            raise self.errors[received.sequence_number]
+        return 500.0
+
+
+class World:
+    def __init__(self, *, ledger: bool = True) -> None:
+        self.log: list[tuple[Any, ...]] = []
+        self.broken: list[BaseException] = []
+        self.clock, self.observer, self.moved = FakeClock(), RecordingObserver(), asyncio.Event()
+        self.ledger, self.sink, self.receiver = Lines(self.log), Sink(self.log), Receiver(self.log)
+        self.progress = Progress(self.clock, self.observer, self.moved)
+        self.source: Any = SimpleNamespace(
+            receiver=self.receiver,
+            stored=None,
+            locks=SimpleNamespace(deadline=lambda until, *, now_utc, now: until - now),
+        )
+        self.carrier = Carrier(
+            Told(self.log),  # type: ignore[arg-type]
+            {QUEUE.lower(): self.source},
+            self.sink,
+            self.ledger if ledger else None,
+            clock=self.clock,
+            progress=self.progress,
+            break_down=self.broken.append,
+            changed=lambda: self.log.append(("changed",)),
+        )
+
+    def names(self) -> list[str]:
+        return [one[0] for one in self.log]
+
+
+def incomplete(*, uncertain: bool | None) -> SendIncompleteError:
+    error = SendIncompleteError("some", accepted=(0,))
+    if uncertain is not None:
+        error.__cause__ = ServerBusyError("busy")
+        error.__cause__.uncertain = uncertain
+    return error
+
+
+def busy(*, uncertain: bool) -> ServiceError:
+    error = ServerBusyError("busy")
+    error.uncertain = uncertain
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "confirmed", "told", "broken"),
+    [
+        (None, ([0, 1], True), ["remember", "confirm", "sent"], 0),
+        (busy(uncertain=False), ([], True), ["confirm", "send_failed"], 0),
+        (busy(uncertain=True), ([], False), ["confirm", "send_failed"], 0),
+        (incomplete(uncertain=False), ([0], True), ["remember", "confirm", "send_failed"], 0),
+        (incomplete(uncertain=True), ([0], False), ["remember", "confirm", "send_failed"], 0),
+        (LocksLostError("lost", lost=(1,)), ([], True), ["confirm", "locks_lost"], 0),
+        (SbpairError("the disk of the archive"), ([], True), ["confirm", "unrecorded"], 1),
+    ],
+)
+def test_a_batch_is_recorded_before_the_machine_hears_of_it(
+    error: Exception | None, confirmed: tuple[list[int], bool], told: list[str], broken: int
+) -> None:
+    @virtual_time
+    async def story() -> None:
+        world = World()
+        world.sink.error = error
+        batch = Batch("orders", (item(1), item(2)))
+        await world.carrier.send(batch)
+        assert world.log[0] == ("begin", [1, 2], True)
+        assert world.names() == ["begin", "send", *told]
+        assert next(one[1:] for one in world.log if one[0] == "confirm") == confirmed
+        assert len(world.broken) == broken
+        entry = world.ledger.entries[0]
+        assert (entry.destination, entry.session_id, entry.outcome, entry.queue) == ("orders", "s", "forwarded", QUEUE)
+        assert (entry.time, entry.digest) == (world.clock.now().isoformat(), None)
+        [remembered] = [one[1] for one in world.log if one[0] == "remember"] or [[]]
+        assert [one.key[1] for one in remembered] == [1, 2][: len(confirmed[0])]
+        failing = World()
+        failing.sink.error = error
+        failing.ledger.fails = {"confirm"}
+        await failing.carrier.send(batch)
+        assert failing.names()[-1] == "unrecorded", "what is not written down has not been told to anybody"
+        assert failing.names().count("unrecorded") == 1
+        assert isinstance(failing.broken[-1], LedgerError)
+
+    story()
+
+
+@virtual_time
+async def test_without_room_in_the_ledger_nothing_is_sent_and_without_a_ledger_nothing_is_written() -> None:
+    world = World()
+    world.ledger.fails = {"begin"}
+    batch = Batch("orders", (item(1),))
+    await world.carrier.send(batch)
+    assert (world.names(), len(world.broken)) == (["begin", "unrecorded"], 1)
+    assert world.log[0][2] is False, "as the sink says of its doubts"
+    world = World(ledger=False)
+    await world.carrier.send(batch)
+    assert world.names() == ["send", "remember", "sent"]
+
+
+@virtual_time
+async def test_a_destination_tells_its_limit_or_why_not() -> None:
+    world = World()
+    await world.carrier.measure("orders")
+    world.sink.limit = ServerBusyError("busy")
+    await world.carrier.measure("orders")
+    assert world.log == [("limit_known", "orders", 77), ("limit_failed", "orders", world.sink.limit, 0.0)]
+
+
+def settles(*numbers: int, outcome: str = "forwarded", line: bool = True, **more: Any) -> list[Settle]:
+    found = []
+    for number in numbers:
+        one = item(number)
+        made = Settle(one, one.received, Disposition.COMPLETE, outcome, **more)
+        assert made.has_line is line
+        found.append(made)
+    return found
+
+
+def test_what_is_completed_has_its_line_first(tmp_path: Path) -> None:
+    @virtual_time
+    async def story() -> None:
+        world = World()
+        world.receiver.errors = {2: ServerBusyError("busy")}
+        forwarded, pings = settles(1, 2), settles(3, 4, outcome="ping", line=False)
+        await world.carrier.complete(world.source, [*forwarded, *pings])
+        written = [one for one in world.log if one[0] == "record"]
+        assert written == [("record", [3, 4], "ping", "")]
+        assert world.names() == ["record", "settle all", "settled", "settle_failed", "changed"]
+        assert [one.item.key[1] for one in world.log[2][1]] == [1, 3, 4]
+        assert world.log[3][1] is forwarded[1]
+        failing = World()
+        failing.ledger.fails = {"record"}
+        await failing.carrier.complete(failing.source, [*forwarded, *pings])
+        assert failing.names() == ["record", "not_recorded", "not_recorded", "settle all", "settled", "changed"]
+        assert failing.log[3][1] == [1, 2], "what has a line already is completed"
+        assert len(failing.broken) == 1
+
+    story()
+
+
+@virtual_time
+async def test_a_message_is_settled_once_its_line_is_written() -> None:
+    one = item(5)
+    dead = Settle(one, one.received, Disposition.DEAD_LETTER, "dead_lettered", "reason", "why")
+    world = World()
+    await world.carrier.settle(dead)
+    assert world.log == [
+        ("record", [5], "dead_lettered", "reason"),
+        ("settle", 5, Disposition.DEAD_LETTER, "reason", "why"),
+        ("settled", [dead]),
+    ]
+    [told] = world.observer.of(DeadLettered)
+    assert (told.queue, told.sequence_number, told.reason, told.description) == (QUEUE, 5, "reason", "why")
+    failing = World()
+    failing.ledger.fails = {"record"}
+    await failing.carrier.settle(dead)
+    assert (failing.names(), len(failing.broken)) == (["record", "not_recorded"], 1)
+    refused = World()
+    refused.receiver.errors = {5: ServerBusyError("busy")}
+    await refused.carrier.settle(dead)
+    assert refused.names() == ["record", "settle", "settle_failed"]
+    assert not refused.observer.events
+    await refused.carrier.settle(settles(5)[0])
+    assert refused.names()[3:] == ["settle", "settle_failed"], "it has its line"
+
+
+@virtual_time
+async def test_locks_are_renewed_on_the_clock_that_only_goes_forward() -> None:
+    world = World()
+    one = item(5)
+    renew = Renew(one, one.received)
+    await asyncio.sleep(3.0)
+    await world.carrier.renew(renew)
+    world.receiver.errors = {5: ServerBusyError("busy")}
+    await world.carrier.renew(renew)
+    assert world.log == [("renewed", renew, 497.0), ("renew_failed", renew, world.receiver.errors[5], 3.0)]
+
+
+@virtual_time
+async def test_stored_messages_and_what_went_in_a_transaction_are_settled_at_once() -> None:
+    world = World()
+    [forwarded], [ping] = settles(1), settles(2, outcome="ping", line=False)
+    assert not world.carrier.settled_at_once(ping)
+    assert not world.carrier.settled_at_once(forwarded)
+    forwarded.item.completed = True
+    assert world.carrier.settled_at_once(forwarded)
+    forgotten: list[Received] = []
+    world.source.stored = SimpleNamespace(forget=forgotten.append)
+    [other] = settles(3)
+    assert world.carrier.settled_at_once(other)
+    assert (forgotten, world.log) == ([other.received], [("settled", [forwarded]), ("settled", [other])])
+    world.progress.announce()
+    [told] = world.observer.of(Forwarded)
+    assert (told.messages, told.size_bytes, told.queue, told.entity) == (2, 40, QUEUE, "orders")
+
+
+@virtual_time
+async def test_progress_is_told_every_half_second_at_the_most() -> None:
+    world = World()
+    assert not world.moved.is_set()
+    world.progress.completed(settles(1, outcome="ping", line=False))
+    assert world.moved.is_set()
+    world.progress.completed(settles(1, 2))
+    for now, told in ((PROGRESS_SECONDS - 0.01, 0), (PROGRESS_SECONDS, 1)):
+        world.progress.announce_if_due(now)
+        assert len(world.observer.of(Forwarded)) == told
+    world.progress.completed(settles(3))
+    world.progress.announce_if_due(2 * PROGRESS_SECONDS - 0.01)
+    assert len(world.observer.of(Forwarded)) == 1
+    world.progress.announce_if_due(2 * PROGRESS_SECONDS)
+    assert [(one.messages, one.size_bytes) for one in world.observer.of(Forwarded)] == [(2, 30), (1, 30)]
+    world.progress.announce()
+    assert len(world.observer.of(Forwarded)) == 2, "nothing new is no news"
+
+
+@virtual_time
+async def test_a_digest_of_where_it_came_from_goes_into_the_ledger() -> None:
+    world = World()
+    origin = Origin(QUEUE, 5, "m5", 7, digest="abc")
+    one = item(9, origin=origin)
+    await world.carrier.send(Batch("orders", (one,)))
+    [entry] = world.ledger.entries
+    assert (entry.digest, entry.sequence_number, entry.enqueued_at_ms) == ("abc", 5, 7)
+
+
+# The ledger's own counts and files.
+
+
+def test_messages_are_counted_by_their_queue_in_any_spelling_and_states_of_sessions_are_none() -> None:
+    keys = [("Q", 1, None, 0), ("q", 2, None, 0), ("other", 3, None, 0), ("q", 0, "session", 0)]
+    assert accepted_in(keys) == {"q": 2, "other": 1}
+
+
+async def test_what_was_accepted_is_counted_by_its_queue(tmp_path: Path) -> None:
+    entries = [
+        Entry(
+            queue=queue,
+            sequence_number=number,
+            message_id=None,
+            enqueued_at_ms=0,
+            destination="orders",
+            session_id=None,
+            outcome="forwarded",
+            time="2026-11-28T00:00:00+00:00",
+        )
+        for number, queue in enumerate(("Q", "q", "other"), 1)
+    ]
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    begun = await ledger.begin(entries)
+    await ledger.confirm(begun, [0, 1])
+    assert ledger.accepted == {"q": 2}
+    begun = await ledger.begin(entries[2:], in_doubt=False)
+    await ledger.confirm(begun, [0])
+    assert ledger.accepted == {"q": 2}, "one in a transaction was completed with its send"
+    await ledger.record([])
+    await ledger.close()
+    assert ledgers_in(tmp_path) == [tmp_path / "ledger.jsonl"] == ledgers_in(tmp_path / "ledger.jsonl")
+    assert ledgers_in(tmp_path / "none") == []

@@ -1,0 +1,234 @@
+"""The parts of a move: which way an entity is read, what is deleted at once, and what becomes of what was browsed."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sbpair.core.entities import QueueFacts, QueueSettings
+from sbpair.core.errors import (
+    ArgumentRefusedError,
+    EntityNotFoundError,
+    LocksLostError,
+    ServerBusyError,
+    ServiceError,
+)
+from sbpair.core.message import Disposition, Received
+from sbpair.core.transfer.report import DrainReport, Left
+from sbpair.core.transfer.resend import IN_DOUBT, NOT_SCHEDULED
+from sbpair.core.transfer.state import Forward, Leave, key_of
+from sbpair.runtime.transfer import move
+from sbpair.runtime.transfer.drain import NONE_READABLE, TransferRequest
+from sbpair.runtime.transfer.move import _Browsed, _MovesBrowsed
+from tests.fakes import FakeClock, virtual_time
+
+
+class Receiver:
+    """A receiver that deletes in batches, and knows sessions, as it is told."""
+
+    def __init__(self, **how: Any) -> None:
+        self.left, self.refuses, self.sessions = how.get("left", 0), how.get("refuses", ()), how.get("sessions", [])
+        self.error: ServiceError | None = how.get("error")
+        self.asked: list[tuple[int, float]] = []
+        self.closed = 0
+
+    async def session_ids(self) -> list[str]:
+        if self.error is not None:
+            raise self.error
+        return list(self.sessions)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Deleting(Receiver):
+    async def delete_batch(self, most: int, *, before: float) -> int:
+        self.asked.append((most, before))
+        if most in self.refuses:
+            raise ServerBusyError("busy")
+        some = min(most, self.left)
+        self.left -= some
+        return some
+
+
+def a_job(receiver: Receiver, *, requires_session: bool | None = False, **request: Any) -> Any:
+    opened: list[tuple[str, bool]] = []
+
+    def make(path: str, *, dead_letter: bool = False) -> Receiver:
+        opened.append((path, dead_letter))
+        return receiver
+
+    facts = None if requires_session is None else QueueFacts("q", QueueSettings(requires_session=requires_session))
+    return SimpleNamespace(
+        request=TransferRequest(("q",), **request),
+        path="q",
+        facts={"q": facts},
+        ends=SimpleNamespace(source=SimpleNamespace(receiver=make), transactions=None),
+        stop=asyncio.Event(),
+        clock=FakeClock(),
+        opened=opened,
+    )
+
+
+@virtual_time
+async def test_an_entity_is_read_by_session_if_it_says_so_or_has_some() -> None:
+    for requires in (True, False):
+        job = a_job(Receiver(), requires_session=requires)
+        assert await move._by_session(job) is requires
+        assert job.opened == []
+    for sessions, error, by_session in (
+        (["a"], None, True),
+        ([], None, False),
+        ([], ArgumentRefusedError("no sessions"), False),
+        ([], EntityNotFoundError("gone"), False),
+    ):
+        receiver = Receiver(sessions=sessions, error=error)
+        assert await move._by_session(a_job(receiver, requires_session=None)) is by_session
+        assert receiver.closed == 1
+    with pytest.raises(ServerBusyError):
+        await move._by_session(a_job(Receiver(error=ServerBusyError("busy")), requires_session=None))
+
+
+@virtual_time
+async def test_the_service_deletes_in_batches_as_large_as_it_takes() -> None:
+    large, *smaller = move.MOST_DELETED_AT_ONCE
+    receiver = Deleting(left=2 * large + 1)
+    report = await move._deleted_in_batches(a_job(receiver), 5.0)
+    assert (report.purged, report.confirmed_empty, receiver.closed) == (2 * large + 1, True, 1)
+    assert receiver.asked == [(large, 5.0)] * 4, "until none is left"
+    receiver = Deleting(left=3, refuses=(large,))
+    assert (await move._deleted_in_batches(a_job(receiver), 5.0)).purged == 3
+    assert [most for most, _ in receiver.asked] == [large, smaller[0], smaller[0]]
+    receiver = Deleting(left=3, refuses=move.MOST_DELETED_AT_ONCE)
+    assert (await move._deleted_in_batches(a_job(receiver), 5.0)).purged == 0
+    assert [most for most, _ in receiver.asked] == [*move.MOST_DELETED_AT_ONCE], "what is left is received"
+    for job in (a_job(Receiver()), a_job(Deleting(left=3), requires_session=True)):
+        assert (await move._deleted_in_batches(job, 5.0)).purged == 0
+    dead = a_job(receiver := Deleting(left=3), requires_session=True, dead_letter=True)
+    assert (await move._deleted_in_batches(dead, 5.0)).purged == 3
+    assert dead.opened == [("q", True)], "dead letters have no sessions"
+    stopped = a_job(receiver := Deleting(left=3))
+    stopped.stop.set()
+    assert ((await move._deleted_in_batches(stopped, 5.0)).purged, receiver.asked) == (0, [])
+
+
+@virtual_time
+async def test_a_failure_does_not_hide_what_has_moved_before() -> None:
+    error = ServerBusyError(f"busy {NONE_READABLE}")
+    movers: list[tuple[str, bool]] = []
+    drained: list[Any] = []
+
+    async def fails(request: Any, mover: Any = None) -> DrainReport:
+        drained.append(mover)
+        raise error
+
+    job = a_job(Receiver())
+    job.drained = fails
+    for before in ([], [DrainReport(left=(Left("why", 1),))]):
+        with pytest.raises(ServerBusyError):
+            await move._safely(job, job.request, before)
+    job.ends.transactions = SimpleNamespace(
+        mover=lambda path, *, dead_letter: movers.append((path, dead_letter)) or "mover"
+    )
+    report = await move._safely(job, replace(job.request, dead_letter=True), [DrainReport(), DrainReport(forwarded=1)])
+    [failure] = report.failures
+    assert (failure.queue, failure.error.message) == ("q", "busy")
+    assert (movers, drained) == ([("q", True)], [None, None, "mover"])
+
+
+def test_what_was_scheduled_is_reported_by_the_part_that_had_it() -> None:
+    report = DrainReport(forwarded=2, left=(Left("scheduled", 3), Left("why", 1)))
+    assert move._without_scheduled(report) == replace(report, left=(Left("why", 1),))
+
+
+@virtual_time
+async def test_a_run_ends_when_its_time_is_over_or_when_it_is_stopped() -> None:
+    stop = asyncio.Event()
+    async with move._ended_in_time(None, stop) as halt:
+        assert halt is stop
+    async with move._ended_in_time(5.0, stop) as halt:
+        await asyncio.sleep(4.9)
+        assert not halt.is_set()
+        await asyncio.sleep(0.2)
+        assert (halt.is_set(), stop.is_set()) == (True, False)
+    async with move._ended_in_time(5.0, stop) as halt:
+        stop.set()
+        await asyncio.sleep(0.1)
+        assert halt.is_set()
+
+
+class Canceller:
+    def __init__(self) -> None:
+        self.cancelled: list[list[int]] = []
+
+    async def cancel_scheduled(self, numbers: list[int], *, timeout_seconds: float) -> None:
+        assert timeout_seconds > 0
+        self.cancelled.append(numbers)
+
+
+def lying(*numbers: int) -> list[tuple[Received, Forward]]:
+    return [(Received(b"x", number, "q", message_id=str(number)), Forward(b"x", "to")) for number in numbers]
+
+
+@virtual_time
+async def test_what_was_browsed_is_cancelled_by_its_own_number_once_it_was_sent() -> None:
+    canceller = Canceller()
+    browsed = _Browsed(canceller)  # type: ignore[arg-type]
+    assert await browsed.hand_over(lying(40, 41))
+    assert await browsed.hand_over(lying(42))
+    first, second, third = await browsed.receive(9, wait_seconds=0.0)
+    assert (browsed.handed_over, first.sequence_number, key_of(first)[1]) == (3, 1, 40)
+    assert isinstance(browsed.verdict_of(first), Forward)
+    await browsed.settle(first, Disposition.COMPLETE)
+    assert canceller.cancelled == [[40]]
+    assert browsed.verdict_of(first) == Leave(move._DEALT_WITH)
+    await browsed.settle(second, Disposition.DEAD_LETTER)
+    await browsed.settle(third, Disposition.RELEASE)
+    assert canceller.cancelled == [[40]], "only what was sent is taken away"
+    [again] = await browsed.receive(9, wait_seconds=0.0)
+    assert key_of(again)[1] == 42
+    copied = _Browsed(None)
+    await copied.hand_over(lying(40))
+    [one] = await copied.receive(1, wait_seconds=0.0)
+    await copied.settle(one, Disposition.COMPLETE)
+
+
+@pytest.mark.parametrize(("uncertain", "because"), [(True, IN_DOUBT), (False, NOT_SCHEDULED)])
+def test_what_is_not_scheduled_any_more_is_left_for_that_reason(uncertain: bool, because: str) -> None:
+    @virtual_time
+    async def story() -> None:
+        moved: list[list[int]] = []
+        refuses: list[Exception] = []
+
+        class Mover:
+            async def max_message_bytes(self, entity: str) -> int:
+                return 77
+
+            async def move(
+                self, received: Sequence[Received], payloads: Sequence[bytes], entity: str, *, timeout_seconds: float
+            ) -> None:
+                moved.append([one.sequence_number for one in received])
+                if refuses:
+                    raise refuses.pop()
+
+        browsed = _Browsed(None)
+        mover = _MovesBrowsed(browsed, Mover())  # type: ignore[arg-type]
+        assert await mover.max_message_bytes("to") == 77
+        await browsed.hand_over(lying(40, 41))
+        received = await browsed.receive(9, wait_seconds=0.0)
+        error = LocksLostError("gone", lost=(1,))
+        error.uncertain = uncertain
+        refuses.append(error)
+        with pytest.raises(LocksLostError):
+            await mover.move(received, [b"", b""], "to", timeout_seconds=5.0)
+        assert [browsed.verdict_of(one) for one in received] == [Forward(b"x", "to"), Leave(because)]
+        [again] = await browsed.receive(9, wait_seconds=0.0)
+        assert key_of(again)[1] == 41
+        await mover.move(received[:1], [b""], "to", timeout_seconds=5.0)
+        assert moved == [[40, 41], [40]], "by the numbers under which they lie"
+        assert browsed.verdict_of(received[0]) == Leave(move._DEALT_WITH)
+
+    story()
