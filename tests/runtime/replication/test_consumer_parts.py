@@ -1,15 +1,24 @@
 """The parts of a consumer: what it counts, what it still waits for, whom it asks whether anything is left."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sbpair.core.errors import ConnectionLostError, JournalUnavailableError, ServerBusyError, ServiceError
+from sbpair.core.errors import (
+    ConnectionLostError,
+    JournalError,
+    JournalUnavailableError,
+    LockLostError,
+    ServerBusyError,
+    ServiceError,
+    SessionUnavailableError,
+)
 from sbpair.core.events import NotIdleYet, Paused, ReceiveFailed
-from sbpair.core.message import Received, State
+from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received, State
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import Finished, Terms
 from sbpair.core.replication.ownership import State as Became
@@ -65,7 +74,7 @@ async def test_what_lies_on_both_sides_is_counted_once_by_what_it_is() -> None:
     primary = Shelf(
         q=[lying(1, "S", "done"), lying(2, "s", "new"), lying(3, "s", "later", EPOCH + 9), lying(4, None, "plain")]
     )
-    secondary = Shelf(q=[lying(1, "s", "done"), lying(2, "s", "other", EPOCH + 5), lying(3, "s", "other", EPOCH + 7)])
+    secondary = Shelf(q=[lying(1, "S", "done"), lying(2, "s", "other", EPOCH + 5), lying(3, "s", "other", EPOCH + 7)])
     sides: Any = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
     found = await look("q", sides, FINISHED, page_seconds=60.0)
     assert found == Remaining(
@@ -313,3 +322,106 @@ def test_a_consumer_has_at_least_one_of_each(wrong: dict[str, Any]) -> None:
     with pytest.raises(Exception, match="1 or more"):
         ConsumeRequest("q", **wrong)
     ConsumeRequest("q", sessions=1, concurrency=1, acceptors=1)
+
+
+class Script:
+    """A side whose receivers of the next session do what the script says, one after another; then they wait."""
+
+    host = "contoso.example.com"
+
+    def __init__(self, *script: Any) -> None:
+        self.script, self.asked, self.closed = list(script), list[float](), 0
+
+    def receiver(self, path: str, *, session_id: str | None = None) -> Any:
+        assert session_id == NEXT_AVAILABLE_SESSION
+        return self
+
+    async def receive(self, most: int, *, wait_seconds: float) -> list[Received]:
+        self.asked.append(asyncio.get_running_loop().time())
+        if not self.script:
+            await asyncio.Event().wait()
+        answer = self.script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def test_sessions_are_asked_for_by_one_until_some_come_and_then_by_all(tmp_path: Path) -> None:
+    async def scenario(made: Consumers) -> None:
+        one, worked = made.one, list[tuple[Side, list[Received]]]()
+        message = lying(1, "s", "m")
+        none, busy = SessionUnavailableError("none waits"), ServerBusyError("busy")
+        script = Script(none, busy, busy, LockLostError("lost"), [], [message])
+        one._sides[Side.PRIMARY] = script  # type: ignore[assignment]
+        over = asyncio.Event()
+
+        async def work_on(side: Side, receiver: Any, first: list[Received]) -> None:
+            worked.append((side, first))
+            await over.wait()
+            one._room[side].release()
+
+        one._work_on = work_on  # type: ignore[method-assign]
+        asking = [asyncio.create_task(one._accept_on(Side.PRIMARY, always=always)) for always in (True, False)]
+        await asyncio.sleep(0.05)
+        assert len(script.asked) == 1, "the other one waits until sessions come"
+        await asyncio.sleep(10.0)
+        first, second = consumer.SYPHON.seconds(1), consumer.SYPHON.seconds(2)
+        again = consumer.ASK_AGAIN_SECONDS
+        assert script.asked[:5] == pytest.approx(
+            [0.0, again, again + first, again + first + second, 2 * again + first + second]
+        )
+        assert [
+            (event.queue, event.error_code, event.retry_after_seconds) for event in made.observer.of(ReceiveFailed)
+        ] == [
+            ("q (primary)", "server-busy", first),
+            ("q (primary)", "server-busy", second),
+        ]
+        assert (worked, one._unread, one._answered) == ([(Side.PRIMARY, [message])], {}, {Side.PRIMARY})
+        assert one._session_requests == len(script.asked) == 7, "what is left of the room is asked for"
+        assert (script.closed, len(one._workers), one._busy[Side.PRIMARY].is_set()) == (5, 1, True)
+        over.set()
+        await asyncio.sleep(1.0)
+        assert len(script.asked) == 8, "a place is free again"
+        for task in asking:
+            task.cancel()
+
+    virtual(scenario, tmp_path, sessions=2)
+
+
+@pytest.mark.parametrize(
+    ("error", "fatal", "told"),
+    [
+        (JournalError("refused"), True, []),
+        (ServerBusyError("busy"), False, [("q (primary)", 0.0)]),
+        (LockLostError("lost"), False, []),
+    ],
+)
+def test_a_session_that_ends_gives_its_place_back_whatever_ended_it(
+    tmp_path: Path, error: Exception, fatal: bool, told: list[Any]
+) -> None:
+    class Failing:
+        async def read(self, session_id: str) -> Any:
+            assert (session_id, one_of[0]._room[Side.PRIMARY].locked()) == ("", True)
+            raise error
+
+    class Held:
+        async def close(self) -> None:
+            return
+
+    one_of: list[Any] = []
+
+    async def scenario(made: Consumers) -> None:
+        one = made.one
+        one_of.append(one)
+        one._setup = replace(one._setup, store=Failing())  # type: ignore[arg-type]
+        await one._room[Side.PRIMARY].acquire()
+        await asyncio.sleep(3.0)
+        await one._work_on(Side.PRIMARY, Held(), [lying(1, None, "m")])  # type: ignore[arg-type]
+        assert not one._room[Side.PRIMARY].locked()
+        assert (one._active_at, one._fatal is error, one._stop.is_set()) == (3.0, fatal, fatal)
+        assert [(event.queue, event.retry_after_seconds) for event in made.observer.of(ReceiveFailed)] == told
+
+    virtual(scenario, tmp_path, sessions=1)

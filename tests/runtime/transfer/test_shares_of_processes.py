@@ -69,9 +69,10 @@ async def test_a_share_has_what_is_known_of_its_queues_alone() -> None:
         False,
         frozenset(),
     )
-    share = processes._share(a_job(Lines(), facts), ("q/1",))
-    assert (list(share.facts or ()), share.has_ledger) == (["Q/1"], True)
-    assert {key[1] for key in share.forwarded} == {1, 2}
+    for spelled in ("q/1", "Q/1"):
+        share = processes._share(a_job(Lines(), facts), (spelled,))
+        assert (list(share.facts or ()), share.has_ledger) == (["Q/1"], True)
+        assert {key[1] for key in share.forwarded} == {1, 2}
 
 
 FAILURE = QueueFailure("q", ServerBusyError("busy"))
