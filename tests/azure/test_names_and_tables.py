@@ -220,6 +220,9 @@ def test_details_name_condition_or_status_beside_the_text() -> None:
     assert told(TimeoutError("why")) == "why"
     assert told(RuntimeError()) == "RuntimeError"
     assert told(KeyError("x")) == "the answer is not what this service answers (KeyError: 'x')"
+    other = OSError("why")
+    other.status_code = 404  # type: ignore[attr-defined]
+    assert type(translate(other, "do it")) is errors.ConnectionLostError, "only HTTP has the statuses of HTTP"
     own = errors.ServerBusyError("own")
     assert translate(own, "do it") is own
 

@@ -194,7 +194,7 @@ class _Queues:
         if self.admin is None and self.request.later_queues:
             found = dict.fromkeys(await self._opened(paths))
         known = {path.lower(): path for path in paths}
-        self.facts = {known.get(path.lower(), path): facts for path, facts in found.items()}
+        self.facts = {known.get(path, path): facts for path, facts in found.items()}
         for path in self.facts:
             if path.lower() not in known:
                 self._add(path)

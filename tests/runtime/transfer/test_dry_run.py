@@ -97,6 +97,14 @@ def test_every_message_is_told_by_what_would_become_of_it() -> None:
     assert run.report([DestinationSeen("Orders", 5)], seconds=1.0, stopped=False).unchecked == ("Orders",)
 
 
+def test_a_destination_is_one_whatever_its_spelling() -> None:
+    run = dry_run({1: forward(1, "Orders"), 2: forward(2, "orders")})
+    for number in (1, 2):
+        run.add(message(number))
+    assert (run.destinations, run.forwarded) == ({"Orders"}, 2)
+    assert run.report([SEEN], seconds=1.0, stopped=False).per_destination == (("Orders", 2),)
+
+
 GONE = DestinationSeen("orders", error=EntityNotFoundError("gone"))
 BUSY = DestinationSeen("orders", error=ServerBusyError("busy"))
 LARGE = compose(body=bytes(LARGE_BYTES), message_id="large", session_id="s")

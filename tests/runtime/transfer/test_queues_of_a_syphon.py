@@ -95,7 +95,7 @@ async def test_a_queue_that_comes_later_is_added_once_and_others_under_the_prefi
         world = World(admin=admin)
         await world.queues._look()
         assert len(world.pump.sources) == 2
-        world.namespace.add_queue(LATER)
+        world.namespace.add_queue(LATER.replace("primary", "PRIMARY"))
         world.namespace.add_queue("primary/x-servicebus-transfer/other")
         world.namespace.put(LATER, compose(body=b"x", message_id="a"))
         for _ in range(2):

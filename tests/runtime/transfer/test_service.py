@@ -13,8 +13,9 @@ from sbpair.core.transfer.report import DrainReport, Left, together
 from sbpair.core.transfer.state import Key
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
 from sbpair.runtime.transfer.ledger import Ledger, LedgerError
+from sbpair.runtime.transfer.sinks import NamespaceSink
 from sbpair.runtime.transfer.syphon import STEADY_SECONDS, SyphonRun, serve, syphon, syphon_until
-from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
+from tests.fakes import FakeClock, FakeMessaging, FakeNamespace, FakeSender, RecordingObserver, virtual_time
 
 QUEUE = "primary/x-servicebus-transfer/0"
 REPORT = DrainReport(forwarded=1, completed=1, per_destination=(("orders", 1),), seconds=1.0)
@@ -153,7 +154,40 @@ async def test_the_queues_are_counted_once_a_poll() -> None:
         )
     )
     assert [one.messages for one in observer.of(BacklogCounted)] == [0, 0, 0, 0]
-    assert (report.forwarded, report.ended_by) == (0, "stop")
+    assert (report.forwarded, report.ended_by, report.confirmed_empty) == (0, "stop", False)
+
+
+@virtual_time
+async def test_a_syphon_closes_the_links_that_it_has_opened_and_no_others() -> None:
+    clock, stop = FakeClock(), asyncio.Event()
+    primary, secondary = FakeNamespace("primary", clock), FakeNamespace("secondary", clock)
+    primary.add_queue("orders")
+    secondary.add_queue(QUEUE)
+    made: list[FakeSender] = []
+
+    class Messaging(FakeMessaging):
+        def sender(self, entity: str) -> FakeSender:
+            made.append(super().sender(entity))
+            return made[-1]
+
+    secondary.put(QUEUE, for_backlog(compose(body=b"x", message_id="a"), "orders"))
+    own = NamespaceSink(Messaging(primary))
+    job = DrainJob(
+        TransferRequest((QUEUE,)),
+        secondary=secondary.messaging(),
+        primary=Messaging(primary),
+        clock=clock,
+        observer=RecordingObserver(),
+        stop=stop,
+    )
+    for sink, closed in ((None, True), (own, False)):
+        stop.clear()
+        asyncio.get_running_loop().call_later(30.0, stop.set)
+        secondary.put(QUEUE, for_backlog(compose(body=b"x", message_id=str(sink)), "orders"))
+        await syphon(replace(job, sink=sink))
+        assert made[-1].closed is closed
+    await own.close()
+    assert [one.closed for one in made] == [True, True]
 
 
 @pytest.mark.parametrize("request_", [{"rate_per_second": 5.0}, {"in_flight_messages": 2}], ids=["rate", "window"])
