@@ -3,7 +3,13 @@
 import asyncio
 import logging
 import os
+import select
+import signal
 import sys
+import threading
+import time
+from contextlib import suppress
+from types import FrameType
 
 from sbpair import operations
 from sbpair.cli.context import load_settings, run_async
@@ -16,9 +22,11 @@ from sbpair.cli.inspection.exporter import (
     chosen_pairs,
     seconds_between,
 )
+from sbpair.cli.main import handled_signals
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
 from sbpair.core.errors import UsageError
+from sbpair.core.outcome import Exit
 from sbpair.render.console import can_redraw, colors_wanted
 from sbpair.render.result import CommandResult
 
@@ -64,6 +72,7 @@ def top(
         from sbpair.cli.inspection.top_view import TopApp
 
         logging.getLogger("sbpair").handlers[:] = [logging.NullHandler()]  # the screen is taken, and says it itself
+        _end_in_time()
         async with watch.opened() as watched:
             await TopApp(watched, stop, seconds).run_async()
 
@@ -82,3 +91,42 @@ def _check_terminal() -> None:
         )
     if find_spec("textual") is None:
         raise UsageError("`sbpair top` needs the package textual.", hint="pip install 'sbpair[top]'")
+
+
+LEAVE_SECONDS = 2.0
+"""From a signal, or from the terminal's end, to that of the process."""
+_RESTORE_SCREEN = b"\x1b[<u\x1b[?1000;1003;1004;1006;1015;2004;2048l\x1b[?7;25h\x1b[?1049l"
+
+
+def _end_in_time() -> None:
+    """From now on the process ends `LEAVE_SECONDS` after a signal or after its terminal has gone, whatever it waits
+    for. Textual waits without limit for a terminal that takes no output, and the event loop hears of no signal then.
+    """
+    if not hasattr(select, "poll"):
+        return
+    import termios
+
+    terminal, came = sys.stdin.fileno(), list[int]()
+    before, device = termios.tcgetattr(terminal), os.ttyname(terminal)
+    woken, waker = os.pipe()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        os.write(waker, b".")
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(woken, select.POLLIN)
+        poll.register(terminal, 0)  # which is enough to hear of its end
+        while not any(event & ~select.POLLNVAL for _, event in poll.poll()):
+            poll.unregister(terminal)  # a system that cannot poll terminals
+        time.sleep(LEAVE_SECONDS)
+        with suppress(OSError, termios.error):
+            termios.tcsetattr(terminal, termios.TCSANOW, before)
+            os.write(os.open(device, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK), _RESTORE_SCREEN)
+        os._exit(Exit.INTERRUPTED if signal.SIGINT in came else Exit.TERMINATED)
+
+    for number in handled_signals():
+        # Beside the handler of the loop, which goes on to be called. Unlike that it interrupts a wait for a lock.
+        signal.signal(number, on_signal)
+    threading.Thread(target=watch, name="sbpair-end", daemon=True).start()

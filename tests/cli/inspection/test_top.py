@@ -1,11 +1,13 @@
 """`sbpair top`, driven by its keys in a real terminal (tmux)."""
 
 import os
+import pty
 import re
 import shlex
 import shutil
 import signal
 import subprocess
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -253,6 +255,41 @@ def test_a_signal_ends_it_and_gives_the_terminal_back(full: Sbpair, number: sign
         assert "Traceback" not in top.shows("settled or")
         top.keys("-l", "typed again")
         top.shows("typed again", but="pairs 1")
+
+
+@pytest.mark.parametrize("goes", [False, True])
+def test_it_ends_soon_where_its_terminal_takes_no_output(full: Sbpair, goes: bool) -> None:
+    """A signal ends it; where the terminal itself goes, it needs none (`trap '' HUP`)."""
+    controller, terminal = pty.openpty()
+    before = termios.tcgetattr(terminal)
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    process = full.start("top", "--interval", "1s", env=full.variables({"TERM": "xterm"}), **streams)
+    stat, idle, seen = Path(f"/proc/{process.pid}/task/{process.pid}/schedstat"), [""], b""
+    while b"reachable" not in seen:
+        seen += os.read(controller, 65_536)
+
+    def waits() -> bool:
+        """Whether the loop did nothing for many keys. Nobody reads what they have it draw."""
+        os.write(controller, b"p" if len(idle) % 2 else b"e")
+        did = stat.read_text()
+        idle[:] = [*idle, did] if did == idle[-1] else [did]
+        return len(idle) > 50
+
+    try:
+        until(waits, process, limit_seconds=SCREEN_SECONDS)
+        if goes:
+            os.close(controller)
+            os.close(terminal)
+        else:
+            process.terminate()
+        assert process.wait(SCREEN_SECONDS) == 143
+        if not goes:
+            assert termios.tcgetattr(terminal) == before
+            os.close(controller)
+            os.close(terminal)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_colours_are_for_those_who_want_them(full: Sbpair) -> None:
