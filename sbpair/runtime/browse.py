@@ -19,6 +19,7 @@ from sbpair.core.message import Received, State
 from sbpair.core.pairing import Side
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.summary import MessageSummary, describe
+from sbpair.core.transfer.filters import EVERYTHING, FilterError, MessageFilter
 from sbpair.core.transfer.order import why_left
 from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.peeked import NotBrowsed
@@ -81,6 +82,8 @@ class Found:
 
     by_state: Counter[str] = field(default_factory=Counter)
     """Deferred and scheduled messages: they cannot be received."""
+    not_wanted: Counter[str] = field(default_factory=Counter)
+    """The same, of messages that were not asked for."""
     unexplained: frozenset[Key] = frozenset()
     """Active messages that were not to be had, and that nothing here accounts for."""
     explained: int = 0
@@ -93,7 +96,9 @@ class Found:
 
     @property
     def empty(self) -> bool:
-        return self.whole and not (self.by_state or self.unexplained or self.explained or self.not_visible)
+        return self.whole and not (
+            self.by_state or self.not_wanted or self.unexplained or self.explained or self.not_visible
+        )
 
     def compare_with(self, counted: int | None) -> None:
         """Hold it against the administration's count of active (and deferred) messages, if there is one.
@@ -101,7 +106,8 @@ class Found:
         Counting less than was seen proves nothing: a namespace that throttles counts 0.
         """
         if counted is not None and self.whole:
-            seen = self.by_state[State.DEFERRED.value] + len(self.unexplained) + self.explained
+            deferred = self.by_state[State.DEFERRED.value] + self.not_wanted[State.DEFERRED.value]
+            seen = deferred + len(self.unexplained) + self.explained
             self.not_visible = max(0, counted - seen)
             self.by_state = +self.by_state
 
@@ -230,10 +236,12 @@ async def survey(
     unreached_seconds: float = UNREACHED_SECONDS,
     visit: Callable[[Received], None] | None = None,
     also: Collection[State] = (),
+    wanted: MessageFilter = EVERYTHING,
     enough: int | None = None,
 ) -> Found:
     """Browse a queue to its end, or until `enough` messages are seen that nothing accounts for. `left`: what was left
-    on purpose; `visit` is shown every active message, and those in the states `also` as if they were active.
+    on purpose; `visit` is shown every active message, and those in the states `also` as if they were active. Of the
+    others those are told that are `wanted`, or may be: the filter cannot be evaluated for them.
 
     A page that fails is tried again, with pauses, for up to `patience_seconds`; the first one, as long as nobody
     answers, for `unreached_seconds`.
@@ -252,7 +260,8 @@ async def survey(
             if key_of(received) in left:
                 found.explained += 1
             elif received.state is not State.ACTIVE and received.state not in also:
-                found.by_state[received.state.value] += 1
+                counts = found.by_state if _may_be_wanted(received, wanted) else found.not_wanted
+                counts[received.state.value] += 1
                 if received.state is State.DEFERRED:
                     found.deferred.append(received.sequence_number)
             else:
@@ -261,6 +270,13 @@ async def survey(
                     visit(received)
     found.unexplained = frozenset(unexplained)
     return found
+
+
+def _may_be_wanted(received: Received, wanted: MessageFilter) -> bool:
+    try:
+        return wanted == EVERYTHING or wanted.wants(received, describe(received.payload))
+    except FilterError:
+        return True
 
 
 DEFAULT_TIMEOUT_SECONDS = 30.0

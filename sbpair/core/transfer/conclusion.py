@@ -244,8 +244,8 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst
     if _all_that_match(report, asked):
         if not (deferred := sum(one.count for one in report.left)):
             return f"{first} Nothing that matches the filter is left."
-        these = f"{counted(deferred, 'deferred message')} may match it, too."
-        return f"{first} No other message that matches the filter is left. {these} Run: {asked.go_on} --deferred"
+        but = f"Nothing that matches the filter is left but {counted(deferred, 'deferred message')}."
+        return f"{first} {but} Run: {asked.go_on} --deferred"
     found = _remaining(report, backlog, asked)
     if not found:
         return f"{first} {_of_some_queues(backlog)}"
@@ -267,8 +267,7 @@ def _other_fates(report: DrainReport, backlog: Backlog | None, asked: Asked) -> 
 
 
 def _all_that_match(report: DrainReport, asked: Asked) -> bool:
-    """Whether the filter was applied to all messages, and nothing is left but deferred ones, which it is not asked
-    about."""
+    """Whether the filter was applied to all messages, and nothing that matches it is left but deferred ones."""
     return asked.filtered and report.ended_by not in _NOT_ALL_READ and not _received_left(report)
 
 

@@ -388,6 +388,7 @@ async def _dry_run(job: DrainJob, judge: Judge, sources: Sequence[Source]) -> Dr
     run = DryRun(
         judge,
         also=request.also,
+        asked=request.wanted,
         most=request.max_messages,
         dead_letter_missing=not request.leave_missing,
         dead_letter_refused=not request.leave_refused,
@@ -594,6 +595,7 @@ class _Run:
                     clock=self._clock,
                     patience_seconds=patience,
                     unreached_seconds=patience if source.was_read else self._request.unreached_seconds,
+                    wanted=self._request.wanted,
                     enough=enough,
                 )
                 for source in readable

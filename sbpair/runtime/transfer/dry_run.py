@@ -26,6 +26,7 @@ from sbpair.core.transfer.destinations import (
     missing,
     refused_by,
 )
+from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.report import FILTERED_OUT, UNDELIVERABLE, DrainReport, in_order, reasons
 from sbpair.core.transfer.state import Finish, Forward, Key, Verdict, key_of
 from sbpair.core.transfer.verdict import Judge
@@ -45,6 +46,7 @@ class DryRun:
     classify: Judge
     also: frozenset[State] = frozenset()
     """States besides active whose messages would go."""
+    asked: MessageFilter = EVERYTHING
     most: int | None = None
     dead_letter_missing: bool = False
     """Messages for a destination that does not exist are dead-lettered instead of left."""
@@ -90,6 +92,7 @@ class DryRun:
                 unreached_seconds=patience,
                 visit=self.add,
                 also=self.also,
+                wanted=self.asked,
             )
         except ServiceError as error:
             source.failed = error

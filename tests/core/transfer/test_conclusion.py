@@ -76,8 +76,7 @@ GONE = "destination unavailable: x (entity-not-found)"
         (
             DrainReport(forwarded=1, filtered_out=2, left=reasons({"deferred": 4})),
             REST,
-            "No other message that matches the filter is left. 4 deferred messages may match it, too. "
-            f"Run: {NEXT} --deferred",
+            f"Nothing that matches the filter is left but 4 deferred messages. Run: {NEXT} --deferred",
         ),
         (
             DrainReport(filtered_out=1, left=reasons({GONE: 1, "deferred": 4})),

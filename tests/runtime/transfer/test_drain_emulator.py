@@ -507,6 +507,30 @@ async def test_deferred_messages_that_somebody_holds_or_a_filter_leaves_are_name
         await other.close()
 
 
+@pytest.mark.parametrize(
+    ("condition", "left"),
+    [
+        ("sys.MessageId = '0'", (Left("deferred", 1),)),
+        ("sys.MessageId = '3'", ()),
+        ("'0' + sys.MessageId * 2 = 1", None),
+    ],
+)
+async def test_a_filtered_drain_leaves_those_deferred_messages_that_it_is_about(
+    condition: str, left: tuple[Left, ...] | None
+) -> None:
+    """All others are what the filter leaves aside, as the active ones are. Without `left`: it cannot be evaluated."""
+    async with stage(queues=1) as on:
+        await on.divert([compose(body=b"x", message_id=f"{n}") for n in range(3)])
+        other = on.secondary.receiver(on.queues[0])
+        held = await other.receive(3, wait_seconds=20)
+        await asyncio.gather(*(other.settle(one, Disposition.DEFER) for one in held))
+        await other.close()
+        for dry_run in (True, False):
+            report = await on.drain(wanted=MessageFilter(where=parse_where(condition)), dry_run=dry_run)
+            assert report.left == ((Left("deferred", 3),) if left is None else left)
+            assert not report.confirmed_empty
+
+
 async def test_the_syphon_stops_within_its_bound() -> None:
     async with stage(queues=2) as on:
         await on.divert([compose(body=b"x", message_id=f"{n}") for n in range(200)])
