@@ -34,6 +34,7 @@ from sbpair.operations.drill import receive_all
 from sbpair.render.console import say
 from sbpair.render.result import CommandResult, table_of
 from sbpair.runtime.failover.sender import session_of
+from sbpair.settings import LOCAL_NAMESPACES
 
 if TYPE_CHECKING:
     from sbpair.core.failover.proof import Proof
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from sbpair.runtime.failover.pairing import PairedNamespaces
 
 
-PRIMARY, SECONDARY = "local-primary", "local-secondary"
+PRIMARY, SECONDARY = LOCAL_NAMESPACES
 DEMO_MESSAGES = 1000
 FAILOVER_INTERVAL_SECONDS = 1.0
 PING_INTERVAL_SECONDS = 1.0

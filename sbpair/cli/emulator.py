@@ -38,7 +38,7 @@ from sbpair.core.words import counted
 from sbpair.files import make_private_folder
 from sbpair.render.console import say, write_atomically
 from sbpair.render.result import Column, CommandResult, Table, columns_of, table_of
-from sbpair.settings import data_directory, emulator_state, state_directory
+from sbpair.settings import LOCAL_NAMESPACES, data_directory, emulator_state, state_directory
 from sbpair.settings.state import EMULATOR_STATE_FILE
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from sbpair.emulator.control import FaultControl
     from sbpair.settings.state import EmulatorState
 
-DEFAULT_NAMESPACES = ("local-primary", "local-secondary")
 DEFAULT_PORT = 5680
 
 app = typer.Typer()
@@ -202,7 +201,7 @@ def emulator(
     doors = Doors(host, port, microsoft_ports, standard_ports, emulator_doors.http_port(os.environ))
     if seed is None and not sample:
         seed = emulator_doors.microsoft_config(doors)
-    contents, suggested = read_seed(seed, (MICROSOFT_NAMESPACE,) if microsoft_ports else DEFAULT_NAMESPACES)
+    contents, suggested = read_seed(seed, (MICROSOFT_NAMESPACE,) if microsoft_ports else LOCAL_NAMESPACES)
     names = [check_namespace_label(name) for name in namespace or suggested]
     if sample and (seed is not None or len(names) < 2):
         raise UsageError(

@@ -40,7 +40,6 @@ from sbpair.runtime.transfer.move import move as move_messages
 from sbpair.runtime.transfer.moving import MoveJob
 from sbpair.runtime.transfer.sinks import NamespaceSink
 
-NOTHING_MOVED = "Nothing was moved."
 LONGEST_LOCK_SECONDS = 300.0
 """That an entity can be set to ("Message transfers, locks, and settlement")."""
 FACTS_SECONDS = 10.0
@@ -140,6 +139,7 @@ async def run_entity(run: EntityRun, ends: Ends, observer: Observer | None, stop
             that of other namespaces.
         InterruptedWorkError: `stop` was set before the first message was moved.
     """
+    run = replace(run, transfer=replace(run.transfer, verb=run.act.verb))
     started = _Started(run, ends, observer or Quiet(), stop or asyncio.Event())
     return await started.result()
 
@@ -156,7 +156,7 @@ class _Started:
         run = self.run
         plan = run.plan
         if plan is None:
-            with unchanged(NOTHING_MOVED):
+            with unchanged(run.transfer.undone):
                 plan = await self._plan()
         if run.transfer.dry_run:
             return self._told(plan, plan.report)
@@ -219,7 +219,13 @@ class _Started:
         finally:
             await sink.close()
         access, despite = self.ends.target_access, self.run.despite_duplicate_detection
-        refuse_destination(asked[0], shown_name(access), label=access.label, despite_duplicate_detection=despite)
+        refuse_destination(
+            asked[0],
+            shown_name(access),
+            label=access.label,
+            despite_duplicate_detection=despite,
+            state=self.run.transfer.undone,
+        )
         return asked[0]
 
     async def _recent(self, seen: DestinationSeen) -> frozenset[str]:

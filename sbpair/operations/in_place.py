@@ -50,7 +50,7 @@ __all__ = [
     "undefer",
 ]
 
-UNCHANGED = "Nothing was sent; the message is as it was."
+UNCHANGED = "Nothing was sent or changed."
 MOST_EDITED = 50
 """Messages in one text; for more `resubmit` has `repair`."""
 
@@ -165,7 +165,7 @@ async def edit(
     if not changed:
         what = "any message" if request.number is None else f"message {request.number}"
         place = f"{request.source} on {shown_name(ends.source_access)}"
-        raise UsageError(f"Nothing was changed in {what} of {place}. {UNCHANGED}")
+        raise UsageError(f"Nothing was changed in {what} of {place}. Nothing was sent.")
     done = await run_entity(_run(ends, replace(request, to=to), changed), ends, observer, stop)
     numbers = tuple(one.received.sequence_number for one, _ in changed)
     return EditResult(numbers, tuple(line for _, edit in changed for line in edit.diff), done)

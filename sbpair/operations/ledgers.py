@@ -129,13 +129,13 @@ def _opened(path: Path, way: Way, to: Mapping[str, str], *, new: bool) -> Ledger
     try:
         if new and path.is_dir():
             raise UsageError(
-                f"{path} is a folder of ledgers, which is not renamed. Nothing was moved.", hint="Name another one."
+                f"{path} is a folder of ledgers, which is not renamed. Nothing was sent.", hint="Name another one."
             )
         if new and path.is_file() and path.stat().st_size:
             _rename(path)
         return Ledger(path, resume=True, way=way, to=to)
     except OSError as error:
-        raise unwritable(path, error).with_state("Nothing was moved.") from error
+        raise unwritable(path, error).with_state("Nothing was sent.") from error
 
 
 def _rename(path: Path) -> None:
@@ -150,7 +150,7 @@ def _rename(path: Path) -> None:
     with path.open("rb") as file:
         if not claim(file):
             raise UsageError(
-                f"The ledger {path} is being written by another process, so it was not renamed. Nothing was moved.",
+                f"The ledger {path} is being written by another process, so it was not renamed. Nothing was sent.",
                 hint="Wait until that has ended, or name another file with --ledger.",
             )
         path.rename(aside)
@@ -180,7 +180,7 @@ def _name_doubtful(ledger: Ledger, observer: Observer, found: int) -> None:
         finally:
             file.close()
     except OSError as error:
-        raise unwritable(path, error).with_state("Nothing was moved.") from error
+        raise unwritable(path, error).with_state("Nothing was sent.") from error
     observer.notify(Doubtful(now.timestamp(), len(fresh), str(path), found))
 
 
@@ -207,7 +207,7 @@ def _named_in(path: Path) -> frozenset[Key]:
             (one["queue"], one["sequence_number"], one["message_id"], one["enqueued_at_ms"]) for one in lines
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is not a list of doubtful messages. Nothing was moved.") from error
+        raise UsageError(f"{path} is not a list of doubtful messages. Nothing was sent.") from error
 
 
 # An incident, told from its ledgers alone: who moved what, when and where to; and whether lines are as written.

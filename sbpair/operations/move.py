@@ -19,7 +19,7 @@ from sbpair.core.transfer.summary import Act, MovePlan, MoveResult
 from sbpair.core.transfer.verdict import Judge
 from sbpair.core.words import counted
 from sbpair.operations.entity import DeleteEntityRequest, delete_entity
-from sbpair.operations.entity_run import NOTHING_MOVED, EntityRun, RecordedRequest, run_entity
+from sbpair.operations.entity_run import EntityRun, RecordedRequest, run_entity
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.transfer.drain import ToQueue
 
@@ -148,7 +148,7 @@ async def _to_subscription(
     topic = run.target or ""
     if topology is None:
         raise UsageError(f"{place} is a subscription: its topic's rules have to be read. Nothing was moved.")
-    with unchanged(NOTHING_MOVED):
+    with unchanged(run.transfer.undone):
         found = await run_until(stop or asyncio.Event(), topology.subscriptions(topic, rules=True))
     if request.to.lower() not in (one.path.lower() for one in found):
         raise EntityNotFoundError(f"There is no subscription {place}. Nothing was moved.", entity=request.to)
@@ -289,4 +289,4 @@ def check_destination(path: str) -> None:
         UsageError: it is something else.
     """
     if not is_destination(check_entity_path(path)):
-        raise UsageError(f"{path!r} is no queue or topic: nothing can be sent to it. Nothing was moved.")
+        raise UsageError(f"{path!r} is no queue or topic: nothing can be sent to it. Nothing was sent.")

@@ -33,6 +33,7 @@ _MODULES = {
         "load_noticed",
     ),
     "state": (
+        "LOCAL_NAMESPACES",
         "LOCAL_PAIR",
         "data_directory",
         "emulator_state",

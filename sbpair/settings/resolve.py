@@ -44,6 +44,7 @@ from sbpair.settings.keys import (
 )
 from sbpair.settings.state import (
     EMULATOR_STATE_FILE,
+    LOCAL_NAMESPACES,
     LOCAL_PAIR,
     authority_of_embedded,
     first_use,
@@ -57,6 +58,7 @@ __all__ = ["BETWEEN", "HOW_TO_CONFIGURE", "Settings", "connection_strings", "fir
 BETWEEN = ":"
 """`contoso-weu:contoso-neu` is a pair of two namespaces that nobody gave a name: primary, then secondary."""
 MOST_SECRET_BYTES = 1024 * 1024
+_START = "Start the embedded namespaces in another terminal: sbpair emulator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Settings:
             except ConfigurationError as error:
                 meant = f"{quoted(pair)} means two namespaces, PRIMARY:SECONDARY."
                 hint = f"{meant} For a queue: sbpair entity peek NAMESPACE:QUEUE"
-                raise ConfigurationError(error.message, hint=hint) from error
+                raise ConfigurationError(error.message, hint=_START if error.hint == _START else hint) from error
         prefix = f"pairs.{pair}.{side}."
         named = any(self.get(prefix + key) for key in ("namespace", "connection_string"))
         return self._access(prefix) if named else None
@@ -165,6 +167,10 @@ class Settings:
         _, configured = self._configured(label, host, whole="." in name)
         if configured is not None:
             return configured
+        if name.lower() in LOCAL_NAMESPACES:
+            raise ConfigurationError(
+                f"{name} means an embedded namespace, and none of that name is running for this user.", hint=_START
+            )
         try:
             check_namespace_label(label)
         except InvalidNameError as error:
@@ -223,7 +229,7 @@ class Settings:
             if chosen == LOCAL_PAIR and LOCAL_PAIR not in names:
                 raise ConfigurationError(
                     "The pair `local` means two embedded namespaces, and no two are running for this user.",
-                    hint="Start them in another terminal: sbpair emulator",
+                    hint=_START,
                 )
             if chosen not in names:
                 known = f"Known pairs: {', '.join(names)}." if names else "No pair is configured."

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sbpair.settings.keys import Sourced
 
 __all__ = [
+    "LOCAL_NAMESPACES",
     "LOCAL_PAIR",
     "data_directory",
     "emulator_state",
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 LOCAL_PAIR = "local"
+LOCAL_NAMESPACES = ("local-primary", "local-secondary")
+"""Of that pair, where nobody gave them other names."""
 EMULATOR_STATE_FILE = "emulator.json"
 _MOST_BYTES = 1024 * 1024
 

@@ -215,6 +215,10 @@ def test_a_single_namespace_is_known_to_the_other_commands_and_gives_way_to_a_pa
         assert "CONTOSO_NEU=" in sbpair("emulator", "env").stdout
         missing = sbpair("status", "local")
         assert (missing.code, "no two are running" in missing.stderr) == (2, True), missing
+        for line in ("entity list --namespace local-primary", "dlq list LOCAL-secondary:x", "status local-primary:x"):
+            missing = sbpair(*line.split())
+            assert (missing.code, "terminal: sbpair emulator" in missing.stderr) == (2, True), missing
+            assert "means an embedded namespace, and none of that name is running" in missing.stderr
         pair = start(sbpair, *NAMESPACES)
         try:
             stop(single)

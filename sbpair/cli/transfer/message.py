@@ -358,7 +358,7 @@ def _purge(
 
 
 _log = logging.getLogger("sbpair")
-_UNSENT = "Nothing was sent; the message is as it was."
+_UNSENT = "Nothing was sent or changed."
 
 
 @command(output="core.transfer.summary:EditResult", asks=True, dry_run="Edit, show the difference, and send nothing.")
@@ -428,7 +428,7 @@ def edit(
     if not changed:
         if kept is not None:
             kept.unlink(missing_ok=True)
-        raise UsageError(f"Nothing was changed in {what} of {source}. {_UNSENT}")
+        raise UsageError(f"Nothing was changed in {what} of {source}. Nothing was sent.")
     if not options.quiet:
         for line in (line for _, edit in changed for line in edit.diff):
             _log.info(line)

@@ -233,7 +233,7 @@ def carry_out(
         return file.write(keys, moved.report, _undo(moved, getattr(request, "archive", None)), result)
 
     connect = partial(open_places, source, target)
-    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, "Nothing was moved.", hold)
+    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, state, hold)
     return run.carry_out()
 
 

@@ -56,19 +56,25 @@ PRESENT = f"{DUPLICATE}: the destination got a message with the same MessageId n
 
 
 def refuse_destination(
-    seen: DestinationSeen, namespace: str, *, label: str | None = None, despite_duplicate_detection: bool = False
+    seen: DestinationSeen,
+    namespace: str,
+    *,
+    label: str | None = None,
+    despite_duplicate_detection: bool = False,
+    state: str = "Nothing was moved.",
 ) -> None:
     """Stop before the first message where the destination takes none, hands all of them on, or may drop some unseen.
 
     Args:
         namespace: as it is told.
         label: the same as it is typed.
+        state: how things stand then.
 
     Raises:
         SbpairError: it does not exist, cannot be opened, is disabled or full, or forwards to another entity.
         UsageError: it detects duplicates, and nobody said that it may drop what it has got before.
     """
-    state, typed = "Nothing was moved.", f"{label or namespace}:{seen.path}"
+    typed = f"{label or namespace}:{seen.path}"
     if seen.error is not None:
         if isinstance(seen.error, EntityNotFoundError):
             created = shlex.join(["sbpair", "entity", "create", typed])

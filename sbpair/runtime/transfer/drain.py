@@ -115,6 +115,18 @@ class TransferRequest:
     in_flight_bytes: int = 64 * 1024 * 1024
     later_queues: bool = False
     """Also backlog queues of the same primary that are made later. A syphon only; a drain ends."""
+    verb: str = "moved"
+    """What it does with messages, as errors name it."""
+
+    @property
+    def undone(self) -> str:
+        """How things stand before the first message."""
+        return f"Nothing was {self.verb}."
+
+    @property
+    def none_readable(self) -> str:
+        """The same, where that is why."""
+        return f"No queue could be read; nothing was {self.verb}."
 
     @property
     def also(self) -> frozenset[State]:
@@ -282,14 +294,11 @@ def give_up_what_still_fails(sources: Sequence[Source]) -> None:
         source.failed = source.failed or source.last_error
 
 
-def raise_if_none_was_readable(sources: Sequence[Source]) -> None:
+def raise_if_none_was_readable(request: TransferRequest, sources: Sequence[Source]) -> None:
     """A run that could read nothing at all is an error, not a report."""
     errors = [source.failed for source in sources if source.failed is not None and not source.was_read]
     if errors and len(errors) == len(sources):
-        raise errors[0].with_state(NONE_READABLE)
-
-
-NONE_READABLE = "No queue could be read; nothing was moved."
+        raise errors[0].with_state(request.none_readable)
 
 
 IDLE_SECONDS = 1.0
@@ -396,7 +405,7 @@ async def _dry_run(job: DrainJob, judge: Judge, sources: Sequence[Source]) -> Dr
     )
     patience = min(request.patience_seconds, request.unreached_seconds)
     await cancel_on(stop, run.browse(sources, clock=clock, stop=stop, patience_seconds=patience))
-    raise_if_none_was_readable(sources)
+    raise_if_none_was_readable(request, sources)
     seen: list[DestinationSeen] = []
     if not isinstance(request.to, ToArchive):
         sink = NamespaceSink(job.primary)
@@ -453,7 +462,7 @@ class _Run:
         if halt.is_set() and not job.stop.is_set():
             give_up_what_still_fails(self._sources)
         if not job.part:
-            raise_if_none_was_readable(self._sources)
+            raise_if_none_was_readable(request, self._sources)
         left += self._left_in_queues(machine)
         if empty:
             left.clear()  # by this run; another one has taken it since
@@ -473,7 +482,7 @@ class _Run:
         if broken is None:
             return report
         if not report.has_moved and not job.part:
-            raise broken.with_state("Nothing was moved.")
+            raise broken.with_state(request.undone)
         return replace(report, broken_off=broken.message)
 
     def _machine(self, *, in_transactions: bool) -> Settlement:

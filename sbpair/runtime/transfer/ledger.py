@@ -328,7 +328,7 @@ def _written_by_others(folder: Path, own: Path) -> list[Path]:
     """
     others = [path for path in ledgers_in(folder) if path != own]
     if any(is_claimed(path) for path in others):
-        raise UsageError(f"A Spark job is writing the ledger {folder}. Nothing was moved.", hint="Wait for its end.")
+        raise UsageError(f"A Spark job is writing the ledger {folder}. Nothing was sent.", hint="Wait for its end.")
     return others
 
 
@@ -388,13 +388,13 @@ def _check_way(there: Mapping[str, Any], way: Mapping[str, Any], path: Path, num
         # Numbers and names of queues are the same in any namespace: what such a line has would be completed unsent.
         raise UsageError(
             f"Line {number} of the ledger {path} does not say between which namespaces its message moved. The file was "
-            "left as it was, and nothing was moved.",
+            "left as it was, and nothing was sent.",
             hint="Begin a ledger with --new-ledger; the old file is kept under another name.",
         )
     if there and way and there != way:
         raise UsageError(
             f"Line {number} of the ledger {path} records messages {_told(there)}; this run moves them {_told(way)}. "
-            "The file was left as it was, and nothing was moved.",
+            "The file was left as it was, and nothing was sent.",
             hint="Name the ledger of this pair, or begin a new one with --new-ledger.",
         )
 
@@ -406,7 +406,7 @@ def _check_destination(queue: str, destination: Any, wanted: Mapping[str, str], 
         raise UsageError(
             f"Line {number} of the ledger {path} records a message of {quoted(queue)} that was sent to "
             f"{quoted(destination)}; this run sends to {quoted(to)}, and would complete it without sending it. "
-            "The file was left as it was, and nothing was moved.",
+            "The file was left as it was, and nothing was sent.",
             hint="Name another ledger, or begin a new one with --new-ledger.",
         )
 

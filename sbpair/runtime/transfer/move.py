@@ -30,7 +30,6 @@ from sbpair.ports import MOST_MOVED_AT_ONCE, DeletesInBatches, MessageSender, Sc
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import close_quietly, closing
 from sbpair.runtime.transfer.drain import (
-    NONE_READABLE,
     ToArchive,
     TransferRequest,
     halt_in_time,
@@ -168,7 +167,7 @@ async def _safely(job: MoveJob, request: TransferRequest, before: list[DrainRepo
     except ServiceError as error:
         if not any(part.has_moved for part in before):
             raise
-        error.message = error.message.removesuffix(f" {NONE_READABLE}")
+        error.message = error.message.removesuffix(f" {request.none_readable}")
         return DrainReport(failures=(QueueFailure(job.path, error),))
 
 
@@ -272,7 +271,7 @@ class BrowsedMove:
             sink=sink,
         )
         if source.failed is not None and not source.was_read:
-            raise source.failed.with_state("Nothing was moved.")
+            raise source.failed.with_state(self._job.request.undone)
         return report
 
     async def _feed(

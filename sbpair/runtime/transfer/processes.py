@@ -31,7 +31,7 @@ from sbpair.core.transfer.report import DrainReport, QueueFailure, in_order, par
 from sbpair.core.transfer.state import Key
 from sbpair.ports import Observer
 from sbpair.runtime.inspection.usage import Usage
-from sbpair.runtime.transfer.drain import NONE_READABLE, DrainJob, TransferRequest, halt_in_time
+from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, halt_in_time
 from sbpair.runtime.transfer.ledger import LedgerError, Recorder
 
 STOP_SECONDS = 30.0
@@ -125,10 +125,10 @@ def _as_of_one(report: DrainReport, request: TransferRequest, *, lost: bool) -> 
     every process lived to tell what it moved."""
     if report.broken_off is not None:
         if not report.has_moved and not lost:
-            raise FilterError(report.broken_off).with_state("Nothing was moved.")
+            raise FilterError(report.broken_off).with_state(request.undone)
         return replace(report, ended_by="filter")
     if not report.has_moved and not lost and len(report.failures) == len(request.queues) * len(request.kinds):
-        raise report.failures[0].error.with_state(NONE_READABLE)
+        raise report.failures[0].error.with_state(request.none_readable)
     return report
 
 

@@ -144,10 +144,13 @@ def test_an_id_that_a_consumer_has_taken_is_not_sent_to_where_it_would_be_droppe
     made.dead(queue, messages("a"))
     made.send(other, *messages("a"))
     made.settle(other, [""], Disposition.COMPLETE)
-    for command in (("dlq", "resubmit", queue, "--to", other), ("copy", queue, other, "--dlq")):
+    for verb, command in (
+        ("sent", ("dlq", "resubmit", queue, "--to", other)),
+        ("copied", ("copy", queue, other, "--dlq")),
+    ):
         for rest in ("--dry-run", "--yes"):
             ran = made.runner(*command, rest)
-            assert (ran.code, DESPITE in ran.stderr, "Nothing was moved." in ran.stderr) == (2, True, True), ran
+            assert (ran.code, DESPITE in ran.stderr, f"Nothing was {verb}." in ran.stderr) == (2, True, True), ran
     assert made.ids(queue, dead_letter=True) == ["a"]
 
 
@@ -158,7 +161,9 @@ def test_a_destination_that_hands_all_on_is_refused_before_the_first_message(mad
     ran = made.runner("dlq", "resubmit", queue, "--to", other, "--yes")
     assert ran.code == 2
     assert "forwards what it gets to" in ran.stderr
-    assert "Nothing was moved." in ran.stderr
+    assert "Nothing was sent." in ran.stderr
+    ran = made.runner("copy", named("nothing"), queue, "--yes")
+    assert (ran.code, "No queue could be read; nothing was copied.\n" in ran.stderr) == (1, True), ran
     assert made.ids(queue, dead_letter=True) == ["a"]
 
 

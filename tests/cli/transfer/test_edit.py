@@ -111,7 +111,7 @@ def test_an_editor_that_fails_or_changes_nothing_leaves_the_message(made: Entiti
         ({"EDITOR": "'", "VISUAL": ""}, "no command line"),
     ):
         ran = made.runner("edit", queue, number, "--yes", env=environment)
-        assert (ran.code, said in ran.stderr, "the message is as it was" in ran.stderr) == (2, True, True), ran
+        assert (ran.code, said in ran.stderr, "Nothing was sent" in ran.stderr) == (2, True, True), ran
     assert not Path(made.runner.home, "made-by-a-shell").exists()
     gone = made.runner("edit", queue, "99", "--yes", env=editor(made, "pass"))
     assert (gone.code, "No message with the number 99" in gone.stderr) == (2, True)

@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_sent(made: Entities) ->
     made.dead(queue, [order(1), order(2, n=2)])
     words = ("dlq", "resubmit", queue, "--yes")
     for options, said in (
-        (("--set", "n=two", "--no-archive"), "Message 2: n is a number, which 'two' is not. Nothing was moved"),
+        (("--set", "n=two", "--no-archive"), "Message 2: n is a number, which 'two' is not. Nothing was sent"),
         (("--set", "country"), "Give --archive DIR, which keeps the originals in a file, or --no-archive. Nothing"),
         (("--set", "country", "--no-archive"), "--set is NAME=VALUE"),
         (("--set", "sys.DeliveryCount=1", "--no-archive"), "sys.DeliveryCount cannot be changed: it is read-only"),
