@@ -70,7 +70,8 @@ def _flushed(code: int) -> int:
         raise
     except OSError as error:
         _point_at_nothing(sys.stdout)
-        return code or _ended(f"Error: Cannot write the output: {error.strerror or error}", _FAILED)
+        said = f"Error: Cannot write the output: {error.strerror or error}. Make room, or redirect it elsewhere."
+        return code or _ended(said, _FAILED)
     return code
 
 

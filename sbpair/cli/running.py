@@ -278,15 +278,22 @@ def _finish(finished: Finished) -> int:
         result = replace(result, notes=(*result.notes, *result.details), details=())
     try:
         emit(result, options.output, outfile=options.outfile, color=not options.no_color)
+    except BrokenPipeError:
+        raise
     except SbpairError as error:
-        return _fail(error, finished.command, options)
+        return _fail(error.with_state(_done(result)), finished.command, options)
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        failure = SbpairError(f"Cannot write the output: {error.strerror or error}")
-        return _fail(failure, finished.command, Options() if options.outfile is None else options)
+        hint = "Make room, or write it elsewhere: --outfile FILE"
+        failure = SbpairError(f"Cannot write the output: {error.strerror or error}.", hint=hint)
+        shown = Options() if options.outfile is None else options
+        return _fail(failure.with_state(_done(result)), finished.command, shown)
     _explain_in_a_pipe(result, options)
     return exit_code(result, options)
+
+
+def _done(result: "CommandResult") -> str:
+    """What there is to say where the result itself cannot be written."""
+    return f"Apart from that the command has ended with exit code {result.exit:d}. {result.summary}".rstrip()
 
 
 _SHOWS_SUMMARY = (Format.TABLE, Format.MARKDOWN, Format.HTML)

@@ -106,13 +106,27 @@ async def find_received(ends: Ends, request: EditRequest, *, stop: asyncio.Event
     peek = f"sbpair {'dlq' if request.dead_letter else 'entity'} peek {ends.source_access.label}:{request.source}"
     if not found:
         what = "that is selected" if request.number is None else f"with the number {request.number}"
-        raise UsageError(f"No message {what} lies in {where}.", hint=f"See: {peek}")
+        hint = f"See: {peek}"
+        if request.number is not None and await _lies_beside(ends, request):
+            which, option = ("message that is no dead letter", "") if request.dead_letter else ("dead letter", " --dlq")
+            explained = f"{ends.source_access.label}:{request.source} {request.number}{option}"
+            hint = f"A {which} has this number: sbpair explain {explained}"
+        raise UsageError(f"No message {what} lies in {where}.", hint=hint)
     if len(found) > MOST_EDITED:
         raise UsageError(
             f"More than {MOST_EDITED} messages of {where} are selected, the most for one document. {UNCHANGED}",
             hint="Select fewer, or change all dead letters in one way: sbpair dlq resubmit --set NAME=VALUE",
         )
     return found
+
+
+async def _lies_beside(ends: Ends, request: EditRequest) -> bool:
+    """Whether the other one of entity and dead-letter queue has a message of that number, as far as that may be
+    known."""
+    try:
+        return bool(await _found(ends, replace(request, dead_letter=not request.dead_letter)))
+    except ServiceError:
+        return False
 
 
 async def _found(ends: Ends, request: EditRequest) -> list[Received]:

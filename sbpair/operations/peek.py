@@ -3,12 +3,12 @@ cause. Nothing is touched.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 from sbpair.concurrency import run_until, side_by_side
-from sbpair.core.access import shown_name
+from sbpair.core.access import NamespaceAccess, shown_name
 from sbpair.core.entities import EntityKind
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.message import Received
@@ -39,7 +39,7 @@ from sbpair.core.transfer.triage import (
     Triage,
 )
 from sbpair.operations.drain import no_queue
-from sbpair.ports import Ends, Observer, Sides
+from sbpair.ports import Ends, NamespaceAdmin, Observer, Sides
 from sbpair.runtime import browse
 from sbpair.runtime.inspection import backlog
 from sbpair.runtime.links import closing
@@ -109,6 +109,11 @@ async def peek(
     messages = _shown(found, with_body=request.with_body)
     common = sides.pair.name, found.looked_at, found.left_off, found.failed
     explained = explain_reasons(messages, sides.pair.name) if True in request.kinds else ()
+    if request.queues and not found.looked_at:
+        at_primary = request.side is Side.PRIMARY
+        admin = sides.primary_admin if at_primary else sides.secondary_admin
+        access = sides.pair.primary if at_primary else sides.pair.secondary
+        explained = await _of_topics(admin, access, request.queues)
     if request.group_by:
         return Groups(*common, grouped(messages, request.group_by), explained)
     return Messages(*common, messages, explained)
@@ -224,18 +229,18 @@ async def browse_messages(
     groups = grouped(messages, request.group_by) if request.group_by else None
     shown = () if request.group_by else messages
     place = shown_name(ends.source_access), request.source
-    explained = (of_a_topic(request.source),) if not report.looked_at and await _is_topic(ends, request.source) else ()
+    explained = () if report.looked_at else await _of_topics(ends.admin, ends.source_access, [request.source])
     return DeadLetters(*place, report.looked_at, report.left_off, shown, groups, explained)
 
 
-async def _is_topic(ends: Ends, path: str) -> bool:
-    """As far as it may be known."""
-    if ends.admin is None or subscription_of(path) is not None:
-        return False
+async def _of_topics(admin: NamespaceAdmin | None, access: NamespaceAccess, paths: Sequence[str]) -> tuple[str, ...]:
+    """Of which of the paths nothing can be seen because they are topics; as far as that may be known."""
     try:
-        return await ends.admin.get_topic(path) is not None
+        asked = [path for path in paths if subscription_of(path) is None]
+        topics = [path for path in asked if admin is not None and await admin.get_topic(path) is not None]
     except ServiceError:
-        return False
+        return ()
+    return tuple(of_a_topic(path, access.label) for path in topics)
 
 
 # The dead letters of a whole namespace by cause.

@@ -317,11 +317,22 @@ def test_closed_streams_are_no_trouble(full: Sbpair) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("line", ["audit --list-checks", "--version", "config show -o json", "--help"])
-def test_output_onto_a_full_disk_is_a_failure(full: Sbpair, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("audit --list-checks", "Make room"),
+        ("--version", "Fix this (space"),
+        ("config show -o json", "--outfile"),
+        ("--help", "Fix this (space"),
+        ("entity create local-primary:kept --yes -o json", "exit code 0. kept on local-primary is created"),
+        ("entity delete local-primary:kept --yes --outfile /dev/full", "exit code 0. The queue kept on local-primary is deleted"),
+    ],
+)
+def test_output_onto_a_full_disk_is_a_failure_and_tells_what_was_done(full: Sbpair, line: str, said: str) -> None:
     with Path("/dev/full").open("w") as disk:
         process = full.start(*line.split(), stdout=disk)
         _, talk = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 1
     assert "No space left" in talk
+    assert said in talk
     assert "Traceback" not in talk

@@ -107,7 +107,7 @@ def _end_in_time() -> None:
     import termios
 
     terminal, came = sys.stdin.fileno(), list[int]()
-    before, device = termios.tcgetattr(terminal), os.ttyname(terminal)
+    before = termios.tcgetattr(terminal)
     woken, waker = os.pipe()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -123,7 +123,9 @@ def _end_in_time() -> None:
         time.sleep(LEAVE_SECONDS)
         with suppress(OSError, termios.error):
             termios.tcsetattr(terminal, termios.TCSANOW, before)
-            os.write(os.open(device, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK), _RESTORE_SCREEN)
+            restoring = threading.Thread(target=os.write, args=(terminal, _RESTORE_SCREEN), daemon=True)
+            restoring.start()
+            restoring.join(0.1)
         os._exit(Exit.INTERRUPTED if signal.SIGINT in came else Exit.TERMINATED)
 
     for number in handled_signals():

@@ -27,7 +27,7 @@ from sbpair.core.inspection.contents import (
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.core.outcome import Exit
-from sbpair.core.serialization import HIDDEN, column, published
+from sbpair.core.serialization import HIDDEN, column, published, rounded
 from sbpair.core.words import counted, listed
 from sbpair.service import EntityStatus, Tier
 
@@ -220,7 +220,7 @@ class Lag:
     entity: str = field(metadata=column("Entity"))
     messages: int = field(metadata=column("Waiting", counts=True))
     """Active and deferred ones that the first namespace counts."""
-    age_seconds: float | None = field(metadata=column("Age (s)"))
+    age_seconds: float | None = field(metadata={**column("Age (s)"), **rounded(1)})
     """How long the oldest active message has waited there; 0: none does. None: it cannot be browsed."""
     there_now: int | None = field(metadata=column("There now", counts=True))
     """What the second one counts; None: it has no such entity."""

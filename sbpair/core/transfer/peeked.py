@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -180,9 +181,11 @@ class DeadLetters:
     """Why nothing can be seen."""
 
 
-def of_a_topic(path: str) -> str:
-    """What can be seen of the messages of a topic."""
+def of_a_topic(path: str, namespace: str = "") -> str:
+    """What can be seen of the messages of a topic. `namespace`: as it is typed, for the command that lists the rest."""
     where = f"The others are in its subscriptions, {path}/Subscriptions/NAME."
+    if namespace:
+        where += f" List them: {shlex.join(['sbpair', 'entity', 'list', f'{path}/*', '--namespace', namespace])}"
     return f"{path} is a topic: only its scheduled messages lie in it. {where}"
 
 

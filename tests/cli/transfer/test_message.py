@@ -43,6 +43,12 @@ def test_one_message_is_shown_and_another_number_is_refused(made: Entities) -> N
     assert {"property country\tDE", "body\tbody of b"} <= set(table.stdout.splitlines())
     gone = made.runner("message", "show", queue, "99")
     assert (gone.code, "No message with the number 99 lies in" in gone.stderr) == (2, True)
+    made.settle(queue, [""], Disposition.DEAD_LETTER)
+    number = str(made.lying(queue, dead_letter=True)[0].sequence_number)
+    for typed, right in (([number], [number, "--dlq"]), ([number_of(made, queue, "b"), "--dlq"], None)):
+        gone = made.runner("explain", f"local-primary:{queue}", *typed)
+        command = f"has this number: sbpair explain local-primary:{queue} {' '.join(right or typed[:1])}\n"
+        assert (gone.code, command in gone.stderr) == (2, True), gone
 
 
 def test_one_message_is_dead_lettered_and_the_others_stay_as_they_were(made: Entities) -> None:

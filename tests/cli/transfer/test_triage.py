@@ -91,8 +91,11 @@ def test_an_entity_that_does_not_exist_is_compared_with_those_that_do(made: Enti
         (("dlq", "list", "local-primary"), "That is the name of a namespace: --namespace local-primary"),
         (("dlq", "peek", topic), f"It is a topic. Name one of its subscriptions: {topic}/Subscriptions/NAME"),
         (("entity", "peek", topic), f"{topic} is a topic: only its scheduled messages lie in it."),
+        (("entity", "peek", topic), f"sbpair entity list '{topic}/*' --namespace local-primary"),
+        (("peek", "--entity", topic, "--side", "primary"), f"sbpair entity list '{topic}/*' --namespace local-primary"),
     ):
-        ran = made.runner(*words, "--pair", "local")
+        pair = ("local",) if words[0] == "peek" else ("--pair", "local")
+        ran = made.runner(*words, *pair)
         assert said in ran.stderr, ran
 
 

@@ -28,7 +28,8 @@ from sbpair.core.inspection.contents import (
     plan_entities,
     plan_moves,
 )
-from sbpair.core.inspection.evacuated import WrittenPlan
+from sbpair.core.inspection.evacuated import Lag, WrittenPlan
+from sbpair.core.serialization import to_plain
 
 ONE = Counts(active=1)
 QUEUE, TOPIC, SUBSCRIPTION = EntityKind.QUEUE, EntityKind.TOPIC, EntityKind.SUBSCRIPTION
@@ -217,3 +218,8 @@ def test_a_written_plan_is_for_its_two_namespaces_in_every_spelling(source: str,
     for other in ((target, source), (source, "c.example"), ("c.example", target)):
         with pytest.raises(UsageError, match=r"plan\.json is a plan from a\.example to b\.example"):
             WrittenPlan.parse("plan.json", [plan], *other)
+
+
+def test_ages_have_no_more_digits_than_say_something() -> None:
+    lag = Lag("orders", 1, 12.345678901, 0, EntityStatus.ACTIVE, True)
+    assert to_plain(lag)["age_seconds"] == 12.3
