@@ -6,6 +6,8 @@ One convention for all: a command shows what it is going to do, asks on a termin
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,6 +46,7 @@ def _confirmed(question: str) -> bool:
     """The answer to a question, asked again until it is yes or no."""
     from sbpair.render.prose import laid_out, terminal_columns
 
+    forget_typed_ahead()
     # The answers stand behind the last words of the question, never on a line of their own.
     *before, last = laid_out(printable(question), terminal_columns(sys.stderr) - len(_ANSWERS))
     for line in before:
@@ -55,6 +58,15 @@ def _confirmed(question: str) -> bool:
         if answer in ("", "n", "no"):
             return False
         last = "Answer y or n."
+
+
+def forget_typed_ahead() -> None:
+    """What was typed before a question was put is no answer to it."""
+    if find_spec("termios") is not None:
+        import termios
+
+        with suppress(termios.error, OSError, ValueError):
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 _ANSWERS = " [y/N]: "
@@ -100,6 +112,7 @@ def go_ahead_by_name(options: Options, doing: str, name: str, *, state: str) -> 
         raise UsageError(
             f"Not deleted: there is no terminal to confirm on. {state}", hint="Add --yes to delete without a question."
         )
+    forget_typed_ahead()
     say(f"{doing}.")
     if typer.prompt(printable(f"Type {name} to go on"), default="", show_default=False, err=True).strip() != name:
         raise UsageError(f"Cancelled: the answer was not {name}. {state}", hint="--yes does it without asking.")

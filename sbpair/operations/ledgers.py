@@ -5,6 +5,7 @@ tells an incident from ledgers; and a look for messages that an earlier run may 
 import asyncio
 import json
 import re
+import shlex
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ from sbpair.ports import Clock, MessageReceiver, Messaging, Observer
 from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, page_from, pages
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.links import close_quietly, closing
-from sbpair.runtime.transfer.ledger import Ledger, Recorder, Remembered, known_in, ledgers_in
+from sbpair.runtime.transfer.ledger import COMMANDS_FILE, Ledger, Recorder, Remembered, known_in, ledgers_in
 from sbpair.version import __version__
 
 __all__ = ["IncidentReport", "ReportRequest", "report"]
@@ -61,12 +62,13 @@ async def open_ledger(
         verify: looks for what is in doubt, records what has arrived and says how many messages that were.
 
     Raises:
-        UsageError: see `Ledger`.
+        UsageError: see `Ledger`; or a folder in which there is none.
         SbpairError: a file cannot be opened or written.
     """
     if path is None:
         yield None
         return
+    _refuse_other_folder(path)
     if observer is None:
         known = () if new else ledgers_in(path)
         yield Remembered(run.way, known_in(known, run.way, to or {})[0])
@@ -123,6 +125,12 @@ class LedgerRun:
 
 _MOST_REASONS = 100
 """For which a line says that messages were left: it has to stay shorter than the longest line."""
+
+
+def _refuse_other_folder(path: Path) -> None:
+    if path.is_dir() and not ledgers_in(path):
+        hint = f"Name a file: --ledger {shlex.quote(str(path / COMMANDS_FILE))}"
+        raise UsageError(f"{path} is a folder without a ledger. Nothing was sent.", hint=hint)
 
 
 def _opened(path: Path, way: Way, to: Mapping[str, str], *, new: bool) -> Ledger:

@@ -71,10 +71,16 @@ def show(runner: Sbpair, *arguments: str, columns: int = 80, environ: Mapping[st
 
 
 def answer(
-    runner: Sbpair, *arguments: str, question: str, typed: str, environ: Mapping[str, str] | None = None
+    runner: Sbpair,
+    *arguments: str,
+    question: str,
+    typed: str,
+    ahead: str = "",
+    environ: Mapping[str, str] | None = None,
 ) -> Screen:
-    """Run a command whose stdin and stderr are a terminal, and type something when it asks."""
+    """Run a command whose stdin and stderr are a terminal, and type something when it asks. `ahead`: typed before."""
     controller, terminal = _terminal(80)
+    os.write(controller, ahead.encode())
     process = runner.start(*arguments, stdin=terminal, stderr=terminal, env=runner.variables(environ))
     os.close(terminal)
     shown, deadline = b"", time.monotonic() + LIMIT_SECONDS

@@ -145,7 +145,7 @@ MISTAKES = [
     ("audit right --snapshot-out line/below", 1, ("line/below", "Not a directory", "Nothing was done.")),
     ("audit right --history line/below", 1, ("line/below", "Not a directory", "Nothing was done.")),
     ("provision right --plan-out line/below", 1, ("line/below", "Not a directory", "Nothing was done.")),
-    ("drain right --ledger line/below", 1, ("line/below", "Not a directory", "Nothing was moved.")),
+    ("drain right --ledger line/below", 1, ("line/below", "Not a directory", "Nothing was sent.")),
     ("drain right --ledger line", 2, ("is not a line of a ledger", "left as it is")),
     ("audit twice", 2, ("same namespace", "two namespaces")),
 ]

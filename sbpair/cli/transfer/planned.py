@@ -129,6 +129,8 @@ class PlannedRun:
     nothing: str
     hold: Callable[[Any], Any] = lambda plan: plan
     """Given the plan of the dry run, says which part of it is to be done."""
+    meant: Callable[[Any], int | None] = lambda plan: None
+    """Given that, how many messages it means, where that is not all that can be counted."""
 
     def carry_out(self) -> CommandResult:
         """Plan, ask, and do what was planned. The connections stay open in between, unless somebody is asked: an answer
@@ -163,9 +165,9 @@ class PlannedRun:
             if planned is None:
                 planned = await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
                 self.agree(planned)
-            with move_progress(self.options, self.title) as progress:
-                request = replace(self.request, plan=self.hold(planned.plan))
-                return await self.verb(ends, request, observer=progress, stop=stop)
+            plan = self.hold(planned.plan)
+            with move_progress(self.options, self.title, max_messages=self.meant(plan)) as progress:
+                return await self.verb(ends, replace(self.request, plan=plan), observer=progress, stop=stop)
 
 
 def carry_out(
@@ -233,8 +235,12 @@ def carry_out(
         return file.write(keys, moved.report, _undo(moved, getattr(request, "archive", None)), result)
 
     connect = partial(open_places, source, target)
-    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, state, hold)
+    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, state, hold, _meant)
     return run.carry_out()
+
+
+def _meant(plan: "MovePlan") -> int:
+    return plan.judge.meant
 
 
 def _closing(options: Options, request: Any, moved: "MoveResult") -> tuple[str, ...]:

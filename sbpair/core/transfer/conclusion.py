@@ -340,6 +340,10 @@ def _remaining(report: DrainReport, backlog: Backlog, asked: Asked) -> list[Advi
     found = list(advice(backlog, drain=drain, recorded=_recorded(report, asked)))
     if asked.dead_letter:
         found.sort(key=lambda one: not any(" --dlq" in command for command in one.commands))
+    if asked.filtered and backlog.known("dead_letter" if asked.dead_letter else "active"):
+        sentence = f"{found[0].sentence.removesuffix('.')}, whether they match the filter or not."
+        found[0] = replace(found[0], sentence=sentence)
+    if asked.dead_letter:
         undeliverable = _only_left(report, lambda reason: reason.startswith(UNDELIVERABLE))
         if found and report.archive is None and undeliverable:
             # The same command would leave them again.

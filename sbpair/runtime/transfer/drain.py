@@ -372,7 +372,7 @@ async def drain(job: DrainJob) -> DrainReport:
         facts = await facts_until_stopped(job.admin, request.queues, job.stop)
     sources = job.sources or make_sources(request, job.secondary, facts, wait_seconds=IDLE_SECONDS)
     for path, known in facts.items():
-        if known is not None:
+        if known is not None and not request.wanted.is_set:  # how many of them match nobody has counted
             job.observer.notify(BacklogCounted(clock.now().timestamp(), path, request.expected(known.counts)))
     judge = job.judge or make_classifier(request, clock)
     if request.dry_run:

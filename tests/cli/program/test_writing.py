@@ -93,6 +93,15 @@ def test_another_answer_is_asked_again(home: Sbpair) -> None:
     assert screen.code == 2, screen
 
 
+@pytest.mark.parametrize("line", ["drain mine", "entity delete local-primary:asked-ahead"])
+def test_what_was_typed_before_the_question_is_no_answer(home: Sbpair, line: str) -> None:
+    home.make_queue("asked-ahead")
+    question, ahead = ("[y/N]", "y\n") if line == "drain mine" else ("to go on", "asked-ahead\n")
+    screen = answer(home, *line.split(), question=question, typed="n", ahead=ahead, environ=configured(home))
+    assert (screen.code, "Cancelled" in screen.shown) == (2, True), screen
+    assert home("entity", "delete", "local-primary:asked-ahead", "--yes").code == 0
+
+
 UNNAMED = [
     [word for word in arguments if word not in ("mine", "--pair")]
     for arguments, _, _ in WRITING

@@ -86,7 +86,8 @@ GONE = "destination unavailable: x (entity-not-found)"
                 REST[1].replace("sbpair drain orders --ledger l.jsonl", NEXT),
                 REST[2],
             ],
-            f"2 messages are waiting in 1 queue. Make the changes above first, or they are left again. Run: {NEXT}",
+            "2 messages are waiting in 1 queue, whether they match the filter or not. Make the changes above first, or "
+            f"they are left again. Run: {NEXT}",
         ),
     ],
 )

@@ -110,6 +110,9 @@ async def test_everything_goes_home_byte_for_byte():
     assert len(world.primary.sent_batches) < 50
     assert sum(event.messages for event in world.observer.of(Forwarded)) == 500
     assert sum(event.messages for event in world.observer.of(BacklogCounted)) == 500
+    world.divert(sent[0])
+    await world.drain(wanted=MessageFilter(destination="nothing"))
+    assert len(world.observer.of(BacklogCounted)) == 3, "how many match has not been counted"
 
 
 @virtual_time
