@@ -36,6 +36,8 @@ if sys.dont_write_bytecode:
 # A run under nohup ignores SIGHUP, and so would each process that a test starts and then hangs up on.
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # nor would Ctrl-C count in one that a shell put behind itself
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = (
     "tests/pipeline/test_replay.py",

@@ -304,6 +304,7 @@ class GatewaySettings:
         names: host names that HTTP clients may call it by, beyond localhost and addresses.
         domain: several pairs go by `PAIR.domain`.
         send_seconds: what a message has, on the primary (three quarters of it) and on the backlog together.
+        retries: how often the primary is tried again before a send has failed there; azure-servicebus's default.
         pass_tokens: tokens that no key of the gateway has signed go to the primary, which judges them.
     """
 
@@ -311,6 +312,7 @@ class GatewaySettings:
     domain: str = "localhost"
     observer: Observer | None = None
     send_seconds: float = DEFAULT_SEND_SECONDS
+    retries: int = SDK_RETRIES
     pass_tokens: bool = False
 
 
@@ -382,7 +384,7 @@ class Gateway:
             secondary=make_messaging(pair.secondary),
             clock=SystemClock(),
             observer=self._settings.observer or Quiet(),
-            retries=SDK_RETRIES,
+            retries=self._settings.retries,
         )
         pairing = await PairedNamespaces.open(pair, context)
         if self._verifies:

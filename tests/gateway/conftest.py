@@ -20,6 +20,8 @@ __all__ = ["world"]
 
 T = TypeVar("T")
 SEND_SECONDS = 8.0
+QUICK = GatewaySettings(send_seconds=SEND_SECONDS, retries=0)
+"""The retries take 5 seconds of these; tests that are not about them do without."""
 KEYS = (
     Key("app", "a-key-that-only-the-gateway-knows", frozenset({"Send", "Listen"})),
     Key("sender", "a-key-that-sends-and-nothing-else", frozenset({"Send"}), ("orders",)),
@@ -92,10 +94,9 @@ def gateway_of(
     folder: Path,
     keys: Sequence[Key] = KEYS,
     host: str = "127.0.0.1",
-    settings: GatewaySettings | None = None,
+    settings: GatewaySettings = QUICK,
 ) -> Iterator[Running]:
-    chosen = settings or GatewaySettings(send_seconds=SEND_SECONDS)
-    running = Running(pairs, TlsFiles(folder / "tls"), keys, host, chosen)
+    running = Running(pairs, TlsFiles(folder / "tls"), keys, host, settings)
     running.start()
     try:
         yield running

@@ -18,6 +18,7 @@ import pytest
 
 from sbpair.core.access import AuthMethod
 from tests.clients.conftest import World
+from tests.gateway.test_passing import AtOnce
 from tests.waiting import until
 
 COMMAND = [sys.executable, "-m", "sbpair"]
@@ -62,7 +63,7 @@ def started(
 
 def send(text: str, body: str) -> None:
     with (
-        sdk.ServiceBusClient.from_connection_string(text, retry_total=0) as client,
+        AtOnce.from_connection_string(text, retry_total=0) as client,
         client.get_queue_sender("orders") as sender,
     ):
         sender.send_messages(sdk.ServiceBusMessage(body))
@@ -154,7 +155,7 @@ def test_a_signal_has_keys_and_pairs_read_again(world: World, tmp_path: Path) ->
             until(lambda: said in process.stderr.readline(), process)  # type: ignore[union-attr]
 
         with (
-            sdk.ServiceBusClient.from_connection_string(text, retry_total=0) as client,
+            AtOnce.from_connection_string(text, retry_total=0) as client,
             client.get_queue_sender("orders") as sender,
         ):
             sender.send_messages(sdk.ServiceBusMessage("one"))

@@ -12,8 +12,9 @@ from azure.servicebus.exceptions import ServiceBusError
 from sbpair.core.failover.machine import State
 from sbpair.gateway.server import GatewaySettings
 from tests.clients.conftest import World, wait_until
-from tests.gateway.conftest import Running, gateway_of
+from tests.gateway.conftest import SEND_SECONDS, Running, gateway_of
 from tests.gateway.test_passing import client_of
+from tests.waiting import closing_at_once
 
 
 def state_of(gateway: Running, entity: str = "orders") -> State | None:
@@ -59,7 +60,7 @@ def test_a_new_client_finds_the_backlog(world: World, gateway: Running) -> None:
 async def test_many_at_once_while_it_goes(world: World, gateway: Running) -> None:
     """Every message that was accepted is at the primary or in the backlog, those of a session in order."""
     accepted: list[str] = []
-    client = sdk_aio.ServiceBusClient.from_connection_string(gateway.text())
+    client = closing_at_once(sdk_aio.ServiceBusClient).from_connection_string(gateway.text())
     async with client:
 
         async def send(session: str) -> None:
@@ -123,6 +124,19 @@ def test_neither_side_takes_it(world: World, gateway: Running) -> None:
     assert gateway.gateway.house.total.accepted == 0
 
 
+def test_a_hiccup_of_the_primary_diverts_nothing(world: World, tmp_path: Path) -> None:
+    """A gateway tries again as the SDK would, before the failover interval counts."""
+    settings = GatewaySettings(send_seconds=SEND_SECONDS)
+    with (
+        gateway_of(world.pair(), folder=tmp_path, settings=settings) as gateway,
+        client_of(gateway, retry_total=0) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        world.emulator.faults("contoso").add("fail:op=send,condition=amqp:internal-error,count=2")
+        sender.send_messages(sdk.ServiceBusMessage("once more"))
+    assert (world.bodies("orders"), world.backlog()) == (["once more"], [])
+
+
 @pytest.mark.parametrize("fault", ["silent", "fail:op=send,condition=amqp:internal-error", "detach:op=send"])
 def test_other_ways_to_fail(world: World, gateway: Running, fault: str) -> None:
     """No answer, an error of the service's own, and a link that is detached: each with the message under way."""
@@ -145,7 +159,7 @@ def test_what_the_primary_refuses_for_want_of_time_is_not_offered_to_it_again(wo
 
 def test_nothing_fails_while_the_failover_interval_runs(world: World, tmp_path: Path) -> None:
     """Links that are open, new links and new clients wait for it, without a retry of the SDK."""
-    settings = GatewaySettings(send_seconds=40.0)
+    settings = GatewaySettings(send_seconds=40.0, retries=0)
     with gateway_of(world.pair(interval=3.0), folder=tmp_path, settings=settings) as gateway:
         with client_of(gateway, retry_total=0) as client, client.get_queue_sender("orders") as sender:
             sender.send_messages(sdk.ServiceBusMessage("before"))
@@ -157,7 +171,7 @@ def test_nothing_fails_while_the_failover_interval_runs(world: World, tmp_path: 
 
 
 def test_a_new_client_waits_for_the_failover(world: World, tmp_path: Path) -> None:
-    settings = GatewaySettings(send_seconds=40.0)
+    settings = GatewaySettings(send_seconds=40.0, retries=0)
     world.dark()
     with (
         gateway_of(world.pair(interval=2.0), folder=tmp_path, settings=settings) as gateway,

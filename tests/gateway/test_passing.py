@@ -12,10 +12,13 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 from sbpair.emulator.entities import QueueDescription
 from tests.clients.conftest import World
 from tests.gateway.conftest import Running
+from tests.waiting import closing_at_once
+
+AtOnce = closing_at_once(sdk.ServiceBusClient)
 
 
 def client_of(gateway: Running, key: str = "app", **options: Any) -> sdk.ServiceBusClient:
-    return sdk.ServiceBusClient.from_connection_string(gateway.text(key), **options)
+    return AtOnce.from_connection_string(gateway.text(key), **options)
 
 
 def test_messages_pass_both_ways(world: World, gateway: Running) -> None:

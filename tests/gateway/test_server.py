@@ -17,7 +17,7 @@ from sbpair.gateway.keys import Key
 from tests.clients.conftest import World, backlog_queue, wait_until
 from tests.gateway.conftest import KEYS, Running, gateway_of
 from tests.gateway.test_diverting import state_of
-from tests.gateway.test_passing import client_of
+from tests.gateway.test_passing import AtOnce, client_of
 
 
 def other_pair(world: World) -> Pair:
@@ -44,7 +44,7 @@ def by_name(gateway: Running, host: str, key: str = "app", **options: Any) -> sd
     """A client that means this host, and finds it at the gateway's address."""
     endpoint = gateway.gateway.endpoint()
     text = gateway.text(key).replace(endpoint, f"{host}:{gateway.gateway.port.number}")
-    return sdk.ServiceBusClient.from_connection_string(text, custom_endpoint_address=f"sb://{endpoint}", **options)
+    return AtOnce.from_connection_string(text, custom_endpoint_address=f"sb://{endpoint}", **options)
 
 
 def send(client: sdk.ServiceBusClient, body: str) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from azure.core.credentials import AccessToken
 from azure.servicebus.exceptions import ServiceBusError
 
 from sbpair.engine.auth import AuthError, make_bearer_token, make_sas_token, read_token
-from sbpair.gateway.server import GatewaySettings
 from sbpair.gateway.tokens import MOST_PROOFS, SAS, CbsToken, Proofs
 from tests.clients.conftest import World
-from tests.gateway.conftest import SEND_SECONDS, Running, gateway_of
+from tests.gateway.conftest import QUICK, Running, gateway_of
+from tests.gateway.test_passing import AtOnce
 
 NOW = 1_000_000.0
 HOST = "contoso.servicebus.windows.net"
@@ -23,8 +24,7 @@ HOST = "contoso.servicebus.windows.net"
 @pytest.fixture
 def passing(world: World, tmp_path: Path) -> Iterator[Running]:
     """A gateway with no keys of its own."""
-    settings = GatewaySettings(send_seconds=SEND_SECONDS, pass_tokens=True)
-    with gateway_of(world.pair(), folder=tmp_path, keys=(), settings=settings) as running:
+    with gateway_of(world.pair(), folder=tmp_path, keys=(), settings=replace(QUICK, pass_tokens=True)) as running:
         running.warm()
         yield running
 
@@ -32,7 +32,7 @@ def passing(world: World, tmp_path: Path) -> Iterator[Running]:
 def client(text: str, gateway: Running, **options: Any) -> sdk.ServiceBusClient:
     """With a connection string of the primary's, and the gateway in its way."""
     address = f"sb://{gateway.gateway.endpoint()}"
-    return sdk.ServiceBusClient.from_connection_string(text, custom_endpoint_address=address, retry_total=0, **options)
+    return AtOnce.from_connection_string(text, custom_endpoint_address=address, retry_total=0, **options)
 
 
 def send(sender: sdk.ServiceBusSender, body: str) -> None:

@@ -23,6 +23,7 @@ from azure.servicebus.exceptions import (
 from sbpair.emulator import Emulator, NamespaceConfig, Tier
 from sbpair.emulator.entities import EntityStatus, QueueDescription, RuleDescription, SqlFilter
 from sbpair.emulator.namespace import new_auth_rule
+from tests.waiting import closing_at_once
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ async def namespace(emulator):
 
 @pytest.fixture
 async def client(emulator):
-    async with ServiceBusClient.from_connection_string(
+    async with closing_at_once(ServiceBusClient).from_connection_string(
         emulator.connection_string("primary"), retry_total=0
     ) as connected:
         yield connected

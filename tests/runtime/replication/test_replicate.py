@@ -477,7 +477,7 @@ async def test_a_lost_session_lock_does_not_disturb_the_work(both: Stage) -> Non
 async def test_idle_because_a_side_does_not_answer_is_told(both: Stage) -> None:
     await both.send(("s", "m1"))
     both.dark(SECONDARY)
-    report = await both.consume(until_idle_seconds=1.0)
+    report = await both.consume(until_idle_seconds=1.0, second_copies_seconds=3.0)
     assert (report.total("completed"), report.ended_by) == (1, "idle")
     assert [(side, error.code) for side, error in report.unread] == [(SECONDARY.value, "connection-lost")]
 
