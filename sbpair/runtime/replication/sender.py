@@ -85,7 +85,6 @@ class _Session:
 
 @dataclass(slots=True)
 class _Link:
-    side: Side
     links: Links
     failures: int = 0
     down_until: float = 0.0
@@ -123,8 +122,8 @@ class DualSender:
         # What is older than half of what consumers remember may be waited for in vain: such sessions begin again.
         self._memory_seconds = (terms or Terms()).retention_seconds / 2
         self._links = {
-            Side.PRIMARY: _Link(Side.PRIMARY, Links(primary)),
-            Side.SECONDARY: _Link(Side.SECONDARY, Links(secondary)),
+            Side.PRIMARY: _Link(Links(primary)),
+            Side.SECONDARY: _Link(Links(secondary)),
         }
         self._sessions: dict[str, _Session] = {}
         self._swept_at = clock.monotonic()

@@ -12,6 +12,7 @@ from sbpair.core.errors import (
     JournalUnavailableError,
     MessageTooLargeError,
     OperationTimeoutError,
+    ServerBusyError,
     UsageError,
 )
 from sbpair.core.pairing import Side
@@ -147,6 +148,16 @@ async def test_what_both_refuse_raises_their_own_error() -> None:
     assert (await world.sender.send(message("m2"))).place.number == 1, "the number is free again"
 
 
+@virtual_time
+async def test_one_that_refuses_for_good_beside_one_that_may_take_it_later_is_neither() -> None:
+    world = World()
+    world.sides[Side.PRIMARY].fail("send", MessageTooLargeError("large"))
+    world.sides[Side.SECONDARY].fail("send", ServerBusyError("busy"))
+    with pytest.raises(NeitherSideError) as caught:
+        await world.sender.send(message("m1"))
+    assert (caught.value.retryable, caught.value.uncertain) == (True, False)
+
+
 def _large() -> bytes:
     return compose(body=b"x" * 300_000, message_id="m1", session_id="s")
 
@@ -192,6 +203,41 @@ async def test_a_closed_sender_sends_nothing() -> None:
     with pytest.raises(InterruptedWorkError):
         await world.sender.send(message("m1"))
     assert world.stored(Side.PRIMARY) == []
+
+
+@virtual_time
+async def test_a_sender_that_is_being_closed_sends_nothing_any_more() -> None:
+    world = World()
+    await world.sender.send(message("m1"))
+    closing = asyncio.create_task(world.sender.close())
+    await asyncio.sleep(0)
+    with pytest.raises(InterruptedWorkError):
+        await world.sender.send(message("m2"))
+    await closing
+
+
+@virtual_time
+async def test_sessions_that_nobody_uses_are_forgotten_after_a_while_and_not_at_each_send() -> None:
+    world = World()
+    memory = world.sender._memory_seconds
+    await world.sender.send(message("m1", "old"))
+    await asyncio.sleep(memory)
+    await world.sender.send(message("m2", "new"))
+    assert set(world.sender._sessions) == {"old", "new"}, "as old as it may be"
+    await asyncio.sleep(memory / 20)
+    await world.sender.send(message("m3", "new"))
+    assert set(world.sender._sessions) == {"old", "new"}, "they were looked through a moment ago"
+    await asyncio.sleep(memory / 10)
+    await world.sender.send(message("m4", "new"))
+    assert set(world.sender._sessions) == {"new"}
+    world.sides[Side.PRIMARY].delays["send"] = 10.0
+    sending = asyncio.create_task(world.sender.send(message("m5", "used"), timeout_seconds=60.0))
+    await asyncio.sleep(1.0)
+    world.sender._sessions["used"].used_at -= 2 * memory
+    world.sender._swept_at -= memory
+    await world.sender.send(message("m6", "new"))
+    assert "used" in world.sender._sessions
+    await sending
 
 
 # With a journal

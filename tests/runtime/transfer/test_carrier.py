@@ -248,6 +248,7 @@ def test_what_is_completed_has_its_line_first(tmp_path: Path) -> None:
         written = [one for one in world.log if one[0] == "record"]
         assert written == [("record", [3, 4], "ping", "")]
         assert world.names() == ["record", "settle all", "settled", "settle_failed", "changed"]
+        assert world.log[1] == ("settle all", [1, 2, 3, 4], Disposition.COMPLETE)
         assert [one.item.key[1] for one in world.log[2][1]] == [1, 3, 4]
         assert world.log[3][1] is forwarded[1]
         failing = World()
