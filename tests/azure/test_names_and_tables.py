@@ -435,3 +435,14 @@ def test_the_sdk_is_kept_quiet_once() -> None:
         assert [type(one) for one in logger.handlers] == [logging.StreamHandler, logging.NullHandler]
     finally:
         logger.handlers[:] = before
+
+
+def test_what_is_broken_behind_the_properties_takes_nothing_from_what_is_known() -> None:
+    whole = sections.build(
+        header={},
+        message_annotations={Symbol("x-opt-sequence-number"): Long(5)},
+        properties={PropertyField.MESSAGE_ID: "m"},
+    )
+    for rest in (b"", b"\x00\x53\x75\xb0\xff\xff\xff\xff"):
+        found = frames.read_received(whole + rest, "q")
+        assert (found.message_id, found.sequence_number) == ("m", 5)

@@ -268,7 +268,7 @@ async def test_a_sender_takes_up_the_queue_of_the_one_before() -> None:
 async def test_what_a_link_takes_is_known_before_and_after_the_first_sender() -> None:
     world = World()
     world.entities.answered("ORDERS", 100)
-    one = world.entities.of("orders", world.member()[0])
+    one = world.entities.of("Orders", world.member()[0])
     assert (one.rules.max_message_bytes, world.entities.seen) == (100, True)
     world.entities.answered("Orders", 200)
     assert one.rules.max_message_bytes == 200
