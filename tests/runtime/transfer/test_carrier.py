@@ -15,13 +15,26 @@ from sbpair.core.errors import (
     ServerBusyError,
     ServiceError,
 )
-from sbpair.core.events import DeadLettered, Forwarded
+from sbpair.core.events import DeadLettered, Forwarded, LedElsewhere, LockedElsewhere, Paused, Resumed
 from sbpair.core.message import Disposition, Origin, Received
 from sbpair.core.transfer.ledger import Entry
-from sbpair.core.transfer.state import Batch, Item, Renew, Settle, key_of
+from sbpair.core.transfer.state import (
+    Batch,
+    Followed,
+    Item,
+    Leave,
+    LockMet,
+    PauseBegan,
+    PauseEnded,
+    PollAgain,
+    Renew,
+    Settle,
+    key_of,
+)
 from sbpair.runtime.transfer.ledger import Begun, Ledger, LedgerError, Recorder, accepted_in, ledgers_in
-from sbpair.runtime.transfer.pump import PROGRESS_SECONDS, Carrier, Progress
-from tests.fakes import FakeClock, RecordingObserver, virtual_time
+from sbpair.runtime.transfer.pump import PROGRESS_SECONDS, STOP_SECONDS, Carrier, Progress, Pump
+from sbpair.runtime.transfer.reading import Source
+from tests.fakes import EPOCH, FakeClock, RecordingObserver, virtual_time
 
 QUEUE = "Primary/x-servicebus-transfer/0"
 
@@ -146,6 +159,11 @@ class World:
             break_down=self.broken.append,
             changed=lambda: self.log.append(("changed",)),
         )
+
+    closed = 0
+
+    async def receiver_close(self) -> None:
+        self.closed += 1
 
     def names(self) -> list[str]:
         return [one[0] for one in self.log]
@@ -379,3 +397,142 @@ async def test_what_was_accepted_is_counted_by_its_queue(tmp_path: Path) -> None
     await ledger.close()
     assert ledgers_in(tmp_path) == [tmp_path / "ledger.jsonl"] == ledgers_in(tmp_path / "ledger.jsonl")
     assert ledgers_in(tmp_path / "none") == []
+
+
+# The pump around it.
+
+
+class Machine(Told):
+    """A machine that has nothing to do unless the test says so."""
+
+    total_reached = left_full = False
+    live = 0
+    actions: tuple[Any, ...] = ()
+
+    def poll(self, now: float) -> tuple[Any, ...]:
+        found, self.actions = self.actions, ()
+        return found
+
+    def deadline(self, now: float) -> float:
+        return now + 1000.0
+
+    @property
+    def queues(self) -> Any:
+        return self
+
+    def stalled(self, source: str, now: float) -> bool:
+        return False
+
+    def grant(self, *_: Any) -> int:
+        return 0
+
+
+def a_pump(world: World, *, endless: bool = False) -> tuple[Pump, Machine, Any]:
+    machine = Machine(world.log)
+    receiver: Any = SimpleNamespace(source=QUEUE, close=world.receiver_close)
+    source = Source("as it was named", receiver)
+    pump = Pump(
+        [source],
+        machine,  # type: ignore[arg-type]
+        lambda received: Leave("why"),
+        world.sink,
+        clock=world.clock,
+        observer=world.observer,
+        ledger=None,
+        endless=endless,
+        patience_seconds=1.0,
+    )
+    return pump, machine, source
+
+
+@virtual_time
+async def test_what_the_machine_says_is_told_by_the_name_that_the_queue_was_given() -> None:
+    world = World()
+    pump, _, source = a_pump(world)
+    await asyncio.sleep(5.0)
+    for action in (
+        LockMet(QUEUE.upper(), 7, 30.0),
+        Followed((QUEUE, QUEUE.lower()), 2.5),
+        PauseBegan("orders", "busy", 10.0, 60.0),
+        PauseEnded("orders"),
+    ):
+        pump._begin(action)
+    at = EPOCH + 5.0
+    assert world.observer.events == [
+        LockedElsewhere(at, "as it was named", 7, at + 30.0),
+        LedElsewhere(at, ("as it was named",) * 2, 2.5),
+        Paused(at, "orders", "busy", 10.0, 60.0),
+        Resumed(at, "orders"),
+    ]
+    source.idle, source.wait_seconds = True, 3.0
+    pump._begin(PollAgain(QUEUE.lower()))
+    assert (source.idle, source.wait_seconds, source.poll_again.is_set()) == (False, 3.0, True)
+    pump.poll_again([source], wait_seconds=9.0)
+    assert source.wait_seconds == 9.0
+
+
+@virtual_time
+async def test_a_pump_has_settled_down_once_nothing_can_be_done_without_looking_again() -> None:
+    for idle, failed, endless, live, reached, down in (
+        (True, None, False, 0, False, True),
+        (False, ServerBusyError("busy"), False, 0, False, True),
+        (False, None, False, 0, False, False),
+        (True, None, True, 0, False, False),
+        (True, None, False, 1, False, False),
+        (False, None, False, 0, True, True),
+    ):
+        pump, machine, source = a_pump(World(), endless=endless)
+        source.idle, source.failed = idle, failed
+        machine.live, machine.total_reached = live, reached
+        assert pump._nothing_to_do() is down
+    pump, machine, source = a_pump(World())
+    pump.start()
+    stop = asyncio.Event()
+    settling = asyncio.create_task(pump.settle_down(stop))
+    await asyncio.sleep(3.0)
+    assert not settling.done()
+    source.idle = True
+    await asyncio.sleep(1.1)
+    assert settling.done(), "it looks every second while a receiver waits for room"
+    assert await settling
+    stop.set()
+    assert not await pump.settle_down(stop)
+    pump._break_down(ValueError("first"))
+    pump._break_down(ValueError("second"))
+    assert not await pump.settle_down(asyncio.Event())
+    assert str(pump.fatal) == "first"
+    await pump.finish()
+
+
+@virtual_time
+async def test_a_pump_stops_its_machine_before_its_receivers_and_tells_the_last_of_its_progress() -> None:
+    world = World()
+    pump, machine, _ = a_pump(world)
+    pump.start()
+    await asyncio.sleep(1.0)
+    world.log.clear()
+    pump._progress.completed(settles(1))
+    machine.live = 1
+    finishing = asyncio.create_task(pump.finish())
+    await asyncio.sleep(STOP_SECONDS / 2)
+    assert (finishing.done(), world.names()[0], "release_left" in world.names()) == (False, "stop", True)
+    await finishing
+    assert world.clock.monotonic() == pytest.approx(1.0 + STOP_SECONDS), "what is not settled by then comes again"
+    assert (len(world.observer.of(Forwarded)), world.closed) == (1, 1)
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+@virtual_time
+async def test_completions_of_one_source_go_together_and_the_rest_one_by_one() -> None:
+    world = World()
+    pump, machine, source = a_pump(world)
+    source.receiver.settle_all, source.receiver.settle = world.receiver.settle_all, world.receiver.settle
+    one = item(9)
+    machine.actions = (*settles(1, 2), Settle(one, one.received, Disposition.RELEASE))
+    pump._do_what_is_due()
+    await asyncio.gather(*pump._tasks)
+    asked = [entry for entry in world.log if entry[0] in ("settle", "settle all")]
+    assert sorted(asked, key=str) == [
+        ("settle all", [1, 2], Disposition.COMPLETE),
+        ("settle", 9, Disposition.RELEASE, "", ""),
+    ]
