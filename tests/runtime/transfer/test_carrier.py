@@ -24,10 +24,13 @@ from sbpair.core.transfer.state import (
     Item,
     Leave,
     LockMet,
+    Measure,
     PauseBegan,
     PauseEnded,
     PollAgain,
     Renew,
+    Sample,
+    Send,
     Settle,
     key_of,
 )
@@ -54,7 +57,7 @@ class Told:
         if name in ("destinations", "custody"):
             return self
 
-        def note(*arguments: Any) -> None:
+        def note(*arguments: Any, **named: Any) -> None:
             self._log.append((name, *arguments))
 
         return note
@@ -423,6 +426,12 @@ class Machine(Told):
     def stalled(self, source: str, now: float) -> bool:
         return False
 
+    def in_hand(self, source: str) -> frozenset[int]:
+        return frozenset()
+
+    def standing_back(self, source: str) -> bool:
+        return True
+
     def grant(self, *_: Any) -> int:
         return 0
 
@@ -536,3 +545,32 @@ async def test_completions_of_one_source_go_together_and_the_rest_one_by_one() -
         ("settle all", [1, 2], Disposition.COMPLETE),
         ("settle", 9, Disposition.RELEASE, "", ""),
     ]
+
+
+@virtual_time
+async def test_each_action_is_begun_for_what_it_is() -> None:
+    world = World()
+    pump, _, source = a_pump(world)
+    peeked: list[tuple[int, int]] = []
+
+    async def peek(most: int, *, from_sequence_number: int) -> list[Received]:
+        peeked.append((most, from_sequence_number))
+        return []
+
+    for name in ("settle", "renew_lock"):
+        setattr(source.receiver, name, getattr(world.receiver, name))
+    source.receiver.peek = peek
+    one = item(9)
+    for action, told in (
+        (Measure("orders"), "limit_known"),
+        (Renew(one, one.received), "renewed"),
+        (Settle(one, one.received, Disposition.RELEASE), "settled"),
+        (Send(Batch("orders", (one,))), "sent"),
+        (Sample(QUEUE, 5), "sampled"),
+    ):
+        pump._begin(action)
+        assert len(pump._tasks) == 1
+        await asyncio.gather(*pump._tasks)
+        await asyncio.sleep(0)
+        assert (world.names()[-1], pump._tasks, pump.fatal) == (told, set(), None)
+    assert [first for _, first in peeked] == [5]
