@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import QueueFacts, QueueSettings
 from sbpair.core.errors import (
     ArgumentRefusedError,
@@ -17,13 +18,16 @@ from sbpair.core.errors import (
     ServiceError,
 )
 from sbpair.core.message import Disposition, Received
+from sbpair.core.rewrite import compose
+from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.core.transfer.resend import IN_DOUBT, NOT_SCHEDULED
 from sbpair.core.transfer.state import Forward, Leave, key_of
 from sbpair.runtime.transfer import move
 from sbpair.runtime.transfer.drain import NONE_READABLE, TransferRequest
 from sbpair.runtime.transfer.move import _Browsed, _MovesBrowsed
-from tests.fakes import FakeClock, virtual_time
+from sbpair.runtime.transfer.moving import Ends, MoveJob
+from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
 
 class Receiver:
@@ -232,3 +236,135 @@ def test_what_is_not_scheduled_any_more_is_left_for_that_reason(uncertain: bool,
         assert browsed.verdict_of(received[0]) == Leave(move._DEALT_WITH)
 
     story()
+
+
+# The whole of it, in memory.
+
+
+class World:
+    """A queue whose messages move to another namespace, each as the test judges it."""
+
+    def __init__(self, **request: Any) -> None:
+        self.clock, self.observer, self.stop = FakeClock(), RecordingObserver(), asyncio.Event()
+        self.source, self.target = FakeNamespace("source", self.clock), FakeNamespace("target", self.clock)
+        self.source.add_queue("q")
+        self.target.add_queue("to")
+        self.verdicts: dict[str, Any] = {}
+        self.ledger: Any = None
+        self.request = TransferRequest(("q",), **request)
+
+    def judge(self, received: Received) -> Any:
+        return self.verdicts.get(received.message_id or "", Forward(received.payload, "to"))
+
+    def job(self, **more: Any) -> MoveJob:
+        return MoveJob(
+            self.request,
+            Ends(
+                self.source.messaging(),
+                self.target.messaging(),
+                source_access=NamespaceAccess("source", self.source.host),
+                target_access=NamespaceAccess("target", self.target.host),
+            ),
+            self.judge,
+            **{
+                "seen": DestinationSeen("to"),
+                "facts": {"q": QueueFacts("q", QueueSettings())},
+                "clock": self.clock,
+                "observer": self.observer,
+                "ledger": self.ledger,
+                "stop": self.stop,
+            }
+            | more,
+        )
+
+    def put(self, *ids: str, later: bool = False) -> None:
+        at = EPOCH + 1e6 if later else None
+        self.source.put("q", *(compose(body=b"x", message_id=one, scheduled_at=at) for one in ids))
+
+    def ids(self, namespace: FakeNamespace, path: str) -> list[str | None]:
+        return [one.message_id for one in namespace.queue(path).messages.values()]
+
+
+@virtual_time
+async def test_scheduled_messages_go_first_and_are_cancelled_where_they_lay() -> None:
+    world = World(scheduled=True)
+    world.put("later", "left", later=True)
+    world.put("now")
+    world.verdicts["left"] = Leave("because")
+    report = await move.move(world.job())
+    assert (world.ids(world.target, "to"), world.ids(world.source, "q")) == (["later", "now"], ["left"])
+    assert (report.forwarded, report.left, report.ended_by) == (2, (Left("because", 1),), "empty")
+    assert world.source.calls["cancel", "q"] == 1
+
+
+@virtual_time
+async def test_without_a_wish_for_them_scheduled_messages_stay() -> None:
+    world = World()
+    world.put("later", later=True)
+    world.put("now")
+    report = await move.move(world.job())
+    assert (world.ids(world.target, "to"), world.ids(world.source, "q")) == (["now"], ["later"])
+    assert report.left == (Left("scheduled", 1),)
+
+
+@virtual_time
+async def test_a_copy_leaves_everything_where_it_is() -> None:
+    world = World(scheduled=True, with_dead_letter=True, max_messages=3)
+    world.put("later", later=True)
+    world.put("now")
+    world.source.put_dead_letter("q", compose(body=b"x", message_id="dead"), "reason")
+    report = await move.move(world.job(copy=True))
+    assert (report.forwarded, report.completed) == (3, 0)
+    assert sorted(map(str, world.ids(world.target, "to"))) == ["dead", "later", "now"]
+    assert world.ids(world.source, "q") == ["later", "now"]
+    few = World(scheduled=True, max_messages=1)
+    few.put("later", later=True)
+    few.put("now")
+    report = await move.move(few.job(copy=True))
+    assert (report.forwarded, report.ended_by) == (1, "count")
+
+
+@virtual_time
+async def test_a_queue_that_cannot_be_browsed_moves_nothing_and_says_so() -> None:
+    world = World(scheduled=True, patience_seconds=0.0)
+    world.put("later", later=True)
+    world.source.fail("peek", ServerBusyError("busy"))
+    with pytest.raises(ServerBusyError, match=r"Nothing was moved\."):
+        await move.move(world.job(copy=True))
+    assert world.ids(world.target, "to") == []
+
+
+@virtual_time
+async def test_a_time_of_its_own_ends_a_move_and_is_told_as_such() -> None:
+    world = World(for_seconds=5.0)
+    world.put("now")
+    world.target.delays["send"] = 1000.0
+    assert (await move.move(world.job())).ended_by == "time"
+    assert world.clock.monotonic() < 30.0
+    stopped = World(for_seconds=50.0)
+    stopped.put("now")
+    stopped.target.delays["send"] = 1000.0
+    asyncio.get_running_loop().call_later(1.0, stopped.stop.set)
+    assert (await move.move(stopped.job())).ended_by == "stop"
+    dry = World(for_seconds=1.0, dry_run=True)
+    dry.put("now")
+    report = await move.move(dry.job())
+    assert (report.dry_run, report.forwarded, dry.ids(dry.target, "to")) == (True, 1, [])
+
+
+@virtual_time
+async def test_dead_letters_come_after_the_rest_and_are_not_waited_for() -> None:
+    world = World(with_dead_letter=True)
+    world.put("now")
+    world.source.put_dead_letter("q", compose(body=b"x", message_id="dead"), "reason")
+    report = await move.move(world.job())
+    assert (sorted(map(str, world.ids(world.target, "to"))), report.forwarded) == (["dead", "now"], 2)
+    only = World(dead_letter=True)
+    only.put("now")
+    only.source.put_dead_letter("q", compose(body=b"x", message_id="dead"), "reason")
+    await move.move(only.job())
+    assert (only.ids(only.target, "to"), only.ids(only.source, "q")) == (["dead"], ["now"])
+    topic = World()
+    topic.put("now")
+    await move.move(topic.job(topic=True))
+    assert topic.ids(topic.target, "to") == [], "what is scheduled is all that can be seen of a topic"
