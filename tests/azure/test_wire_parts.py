@@ -736,3 +736,73 @@ async def test_what_is_written_is_taken_as_long_as_there_is_something() -> None:
         assert written == expected
     assert made._connection._last_frame_sent_time > 0
     writing.cancel()
+
+
+async def test_a_link_to_another_entity_is_one_in_any_spelling_until_it_ends() -> None:
+    asked: list[str] = []
+
+    class Within(wire.RequestingWire):
+        refuses: Exception | None = None
+
+        async def _claim(self, sdk: Any) -> None:
+            if self.refuses is not None:
+                raise self.refuses
+
+        async def _attach(
+            self, session: Any, address: Any, target: Any = None, credit: int | None = None
+        ) -> wire.SendingLink:
+            asked.append(address)
+            link = SdkLink()
+            return wire.SendingLink(link, link, lambda: None)
+
+    made = Within(SimpleNamespace(_running=True), lambda entity: SimpleNamespace(_entity_uri=f"uri of {entity}"))
+    made._client, made._connection = SimpleNamespace(_session=None), Peer()
+    first = await made.sending_to("Orders")
+    assert await made.sending_to("oRDERS") is first
+    other = await made.sending_to("invoices")
+    assert asked == ["uri of Orders", "uri of invoices"]
+    waiting, going = first.send(b"m", 0), other.send(b"m", 0)
+    await other._on_flow([0, 100, 0, 100, 4, other._link.delivery_count, 5])
+    assert b"m" in made._compose()
+    first._link.state = SimpleNamespace(value=6)
+    made._tell()
+    assert "detached" in str(waiting.confirmed.exception())
+    assert (going.confirmed.done(), made.failed) == (False, False), "the others and the connection go on"
+    assert await made.sending_to("orders") is not first
+    made.refuses = TokenAuthFailure(404, b"no such queue")
+    with pytest.raises(WireError, match="no such queue"):
+        await made.sending_to("third")
+    made._fail(ConnectionResetError("cut"))
+    assert isinstance(going.confirmed.exception(), ConnectionResetError)
+    with pytest.raises(ConnectionResetError):
+        await made.sending_to("orders")
+
+
+async def test_the_coordinator_s_transactions_are_declared_and_discharged() -> None:
+    sending, _, _ = sending_link()
+    coordinator = wire.Coordinator(sending)
+    await sending._on_flow([0, 100, 0, 100, 4, WRAPS - 1, 9])
+    for transaction_id, refused in ((b"i" * 64, False), (b"i" * 65, True)):
+        declaring = asyncio.create_task(coordinator.declare())
+        await asyncio.sleep(0)
+        sending.compose()
+        [number] = sending._unconfirmed
+        await sending._on_disposition([True, number, number, True, [transaction_id], None])
+        if refused:
+            with pytest.raises(WireError, match="65 bytes"):
+                await declaring
+        else:
+            assert await declaring == transaction_id
+    ends = [coordinator.discharge(b"id", fail=fail) for fail in (True, False)]
+    assert ends[0].payload != ends[1].payload
+    assert {one.expected for one in ends} == {"accepted"}
+    transacting = wire.CoordinatorWire(SimpleNamespace(_running=True))
+    with pytest.raises(WireError, match="coordinator is not open"):
+        assert transacting.coordinator
+    transacting._coordinator, transacting._connection = coordinator, Peer()
+    assert transacting.coordinator is coordinator
+    assert transacting._compose() != b""
+    sending._link.state = SimpleNamespace(value=6)
+    transacting._tell()
+    assert transacting.failed
+    assert "detached" in str(ends[0].confirmed.exception())
