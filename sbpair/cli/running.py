@@ -222,7 +222,7 @@ def run(arguments: list[str]) -> int:
         if _is_bare_help(error):
             say_lines(error.format_message())
             return Exit.USAGE
-        hint = _help_of(error)
+        hint = _help_of(error, arguments)
         if arguments[:1] == ["version"]:
             hint = "Print the version: sbpair --version"
         return _fail(UsageError(_message_of(error), hint=hint), "", _options_in(arguments))
@@ -363,9 +363,13 @@ def _message_of(error: typer.TyperException) -> str:
     return error.format_message().replace("Value error, ", "")
 
 
-def _help_of(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    return f"See: {context.command_path} --help" if context is not None else "See: sbpair --help"
+def _help_of(error: typer.TyperException, arguments: list[str]) -> str:
+    """Where the right form is explained: of an option without its value the error knows no command."""
+    from sbpair.cli.app import COMMANDS
+
+    if (context := getattr(error, "ctx", None)) is not None:
+        return f"See: {context.command_path} --help"
+    return f"See: {' '.join([PROGRAM, *(one for one in arguments[:1] if one in COMMANDS)])} --help"
 
 
 def _options_in(arguments: list[str]) -> Options:

@@ -195,8 +195,13 @@ def _time_of_day(seconds: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
 
 
+_COLUMNS_OF_A_BAR = 70
+"""In fewer columns the numbers alone have room."""
+
+
 def _make_bar(title: str, pace: Callable[[], tuple[str, str]] | None, *, color: bool) -> "tuple[Progress, TaskID]":
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.table import Column
     from rich.text import Text
 
     class Amount(ProgressColumn):
@@ -210,15 +215,10 @@ def _make_bar(title: str, pace: Callable[[], tuple[str, str]] | None, *, color: 
         def render(self, task: Task) -> Text:
             return Text(pace()[1] if pace else "", style="progress.remaining")
 
+    console = make_console(color=color, stderr=True)
     # Narrow, so that what is told beside it fits into 80 columns.
-    bar = BarColumn(bar_width=20 if pace else 40)
-    clock = Clock() if pace else TimeElapsedColumn()
-    shown = Progress(
-        TextColumn("{task.description}"),
-        bar,
-        Amount(),
-        clock,
-        console=make_console(color=color, stderr=True),
-        transient=True,
-    )
+    bar = () if console.width < _COLUMNS_OF_A_BAR else (BarColumn(bar_width=20 if pace else 40),)
+    amount = Amount(table_column=Column(no_wrap=True))
+    clock = Clock(table_column=Column(no_wrap=True)) if pace else TimeElapsedColumn()
+    shown = Progress(TextColumn("{task.description}"), *bar, amount, clock, console=console, transient=True)
     return shown, shown.add_task(title, total=None)

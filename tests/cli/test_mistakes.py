@@ -146,6 +146,7 @@ MISTAKES = [
     ("audit right --history line/below", 1, ("line/below", "Not a directory", "Nothing was done.")),
     ("provision right --plan-out line/below", 1, ("line/below", "Not a directory", "Nothing was done.")),
     ("drain right --ledger line/below", 1, ("line/below", "Not a directory", "Nothing was sent.")),
+    ("peek right --entity", 2, ("'--entity' requires an argument", "See: sbpair peek --help")),
     ("drain right --ledger line", 2, ("is not a line of a ledger", "left as it is")),
     ("audit twice", 2, ("same namespace", "two namespaces")),
 ]

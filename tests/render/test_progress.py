@@ -2,6 +2,7 @@
 
 import re
 import sys
+from contextlib import redirect_stderr
 from io import StringIO
 
 import pytest
@@ -56,17 +57,33 @@ def test_no_time_left_is_told_of_what_does_not_move() -> None:
     )
 
 
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_the_numbers_stay_in_one_line_of_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    clock = Clock()
+    with redirect_stderr(Terminal()) as screen, MoveProgress("big", color=False, now=clock) as progress:
+        progress.notify(BacklogCounted(0.0, "q", 400))
+        clock.now += 5.0
+        progress.notify(Forwarded(0.0, "q", "orders", 149, 351_000))
+    shown = [
+        line for line in re.split(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]+", screen.getvalue()) if "149" in line or "kB" in line
+    ]
+    assert shown
+    assert all(re.search(r"149/400 30/s 351.0 kB", line) for line in shown), shown
+
+
 def test_what_a_limit_leaves_is_no_part_of_the_total() -> None:
     progress = MoveProgress("drain", quiet=True, max_messages=5)
     progress.notify(BacklogCounted(0.0, "q", 3))
     assert progress.total == 3
     progress.notify(BacklogCounted(0.0, "r", 14))
     assert progress.total == 5
-
-
-class Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_bar_tells_the_rate_and_large_numbers_as_the_line_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_a_queue_above_the_configured_number_can_be_named(world: World) -> None:
     world.strand("orders", 3, queues=[0, 12])
     drained = world("sbpair drain local --queue 12 -o json")
     assert (drained.code, drained.data["forwarded"], drained.data["confirmed_empty"]) == (0, 1, False)
-    assert "10 other queues of the backlog were not read" in drained.stderr
+    assert "10 other queues of the backlog were not read. Run: sbpair status local\n" in drained.stderr
     refused = world("sbpair drain local --queue 13")
     assert refused.code == 2
     assert "the backlog queues that exist are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12" in refused.stderr

@@ -392,7 +392,8 @@ def _to_go_on(report: DrainReport, asked: Asked) -> Asked:
 
 def _of_some_queues(backlog: Backlog) -> str:
     others = counted(len(backlog.not_asked), "other queue")
-    return f"The queues that were named are empty; {others} of the backlog {_were(backlog)} not read."
+    left = f"{others} of the backlog {_were(backlog)} not read"
+    return f"The queues that were named are empty; {left}. Run: sbpair status {backlog.pair}"
 
 
 def _were(backlog: Backlog) -> str:
