@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ MESSAGES = (
 )
 MIXED, CALLED, REFUSALS = 80, 40, 50
 REFUSED = (CannotRun, NotImplementedError, SbpairError)
+LONGEST = 1000
+"""Of an answer in parts; an iterator may have no end."""
 DEEPEST = 3
 """Of a dataclass in so many others there are the least and the most alone."""
 FAILURES = (
@@ -128,8 +131,8 @@ UNSEEN = {"Head": Head, "_Hash": object}
 """Names that only type checkers import."""
 
 
-Answered = tuple[str, list[str]]
-"""An example or a call, and what it says."""
+Answered = tuple[Callable[[], str], list[str]]
+"""What names an example or a call, and what it says."""
 
 
 class NoExampleError(TypeError):
@@ -311,7 +314,7 @@ def answer(ask: Callable[[], Any]) -> list[str]:
     """In parts: sentences, rows, figures."""
     try:
         found = ask()
-        found = [*found] if isinstance(found, Iterator | tuple | list) else [found]
+        found = [*islice(found, LONGEST)] if isinstance(found, Iterator | tuple | list) else [found]
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, *REFUSED) as error:
         return [f"{type(error).__name__}: {error if isinstance(error, SbpairError) else ''}"]
     parts = [_SENTENCE_END.split(one.strip()) if isinstance(one, str) else [said(one)] for one in found]
@@ -324,7 +327,7 @@ def answers(example: Any) -> dict[str, list[str]]:
     def asked(name: str) -> Any:
         found = getattr(example, name)
         found = found() if inspect.ismethod(found) else found
-        found = [*found] if isinstance(found, Iterator | tuple | list) else [found]
+        found = [*islice(found, LONGEST)] if isinstance(found, Iterator | tuple | list) else [found]
         shown = [one for one in found if not is_dataclass(one) or type(one).__name__.endswith("Row")]
         return shown if len(shown) == len(found) else []
 
@@ -345,10 +348,11 @@ def kinds(module: types.ModuleType) -> Iterator[type]:
 
 def told(kind: type) -> Iterator[Answered]:
     """Each example with what it says: those with one field changed, and some with all of them changed."""
-    found = examples(kind)
     mixer = Mixer(kind)
-    for label, example in [*found, *((said(one), one) for one in (mixer.example(kind) for _ in range(MIXED)))]:
-        yield label, [f"{name}: {part}" for name, parts in answers(example).items() for part in parts]
+    mixed = (mixer.example(kind) for _ in range(MIXED))
+    for label, example in itertools.chain(examples(kind), (("", one) for one in mixed)):
+        lines = [f"{name}: {part}" for name, parts in answers(example).items() for part in parts]
+        yield partial(str, label) if label else partial(said, example), lines
 
 
 def functions(module: types.ModuleType) -> Iterator[Callable[..., Any]]:
@@ -370,8 +374,12 @@ def called(function: Callable[..., Any]) -> Iterator[Answered]:
     for _ in range(CALLED):
         given = mixer.arguments(function)
         first = [mixer.example(owner)] if isinstance(owner, type) and inspect.isfunction(function) else []
-        call = ", ".join([*map(said, first), *(f"{name}={said(one)}" for name, one in given.items())])
-        yield f"{function.__name__}({call})", answer(partial(function, *first, **given))
+        yield partial(_call, function, first, given), answer(partial(function, *first, **given))
+
+
+def _call(function: Callable[..., Any], first: Sequence[Any], given: Mapping[str, Any]) -> str:
+    named = [f"{name}={said(one)}" for name, one in given.items()]
+    return f"{function.__name__}({', '.join([*map(said, first), *named])})"
 
 
 def subjects(module: types.ModuleType) -> dict[str, Iterator[Answered]]:
@@ -398,7 +406,7 @@ def main(names: Sequence[str]) -> None:
     if not names:
         APPROVED.write_text("".join(f"{name} {digest(answered)}\n" for name, answered in found.items()), "utf-8")
     for label, lines in itertools.chain.from_iterable(found[name] for name in names):
-        print(label, *(f"  {line}" for line in lines), sep="\n")
+        print(label(), *(f"  {line}" for line in lines), sep="\n")
 
 
 if __name__ == "__main__":

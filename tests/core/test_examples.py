@@ -23,7 +23,7 @@ def test_the_core_answers_as_was_approved(module: ModuleType) -> None:
     assert found.keys() == known.keys()
     for name, answered in found.items():
         if digest(answered) != known[name]:
-            print(*(f"{label}\n  {line}" for label, lines in answered for line in lines), sep="\n")
+            print(*("\n  ".join([label(), *lines]) for label, lines in answered), sep="\n")
             pytest.fail(
                 f"{name!r} answers otherwise. To compare, in both checkouts: python -m tests.core.examples {name!r}"
             )
