@@ -20,7 +20,7 @@ GROUPS = {
         "drain": Entry("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),
         "syphon": Entry("transfer.drain", "syphon", "Send waiting messages as they arrive, as a service."),
         "incident": Entry("transfer.incident", "incident", "Guide you through a recovery, one command after another."),
-        "report": Entry("transfer.incident", "report", "Report an incident from its ledgers, and verify them."),
+        "report": Entry("transfer.report", "report", "Report an incident from its ledgers, and verify them."),
         "promotion": Entry("app", "promotion", "List messages that a region's promotion lost or duplicated."),
         "restore": Entry("transfer.move", "restore", "Send archived messages to their destinations."),
         "cleanup": Entry("inspection.plans", "cleanup", "List and delete backlog queues that no pair needs."),
@@ -181,8 +181,8 @@ replicate = _group(
     Consumers agree through a journal: SQLite on one host, Cosmos DB between regions.
     """,
     {
-        "send": Entry("replication.send", "send", "Send lines to both namespaces, in order within each session."),
-        "consume": Entry("replication.consume", "consume", "Run a command for each message: once, and in order."),
+        "send": Entry("replication.replicate", "send", "Send lines to both namespaces, in order within each session."),
+        "consume": Entry("replication.replicate", "consume", "Run a command for each message: once, and in order."),
         "status": Entry("replication.status", "status", "Show the journal: sessions by state, and which are stuck."),
         "provision": Entry("replication.status", "provision", "Create a replicated queue on both namespaces."),
     },

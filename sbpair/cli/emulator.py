@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli import emulator_doors, emulator_laws, suggestions
+from sbpair.cli import emulator_start, suggestions
 from sbpair.cli.context import Stop, run_async
-from sbpair.cli.emulator_doors import (
+from sbpair.cli.emulator_start import (
     MICROSOFT_NAMESPACE,
     Doors,
+    NotEmulated,
+    SampleWorld,
     SeedFileError,
+    ServiceLaw,
     announcement,
     how_to_open,
     identity_folder,
 )
-from sbpair.cli.emulator_laws import NotEmulated, ServiceLaw
-from sbpair.cli.emulator_sample import SampleWorld
-from sbpair.cli.emulator_sample import plant as plant_sample
+from sbpair.cli.emulator_start import plant as plant_sample
 from sbpair.cli.hooks import Alone
 from sbpair.cli.options import Options, before_the_command, command
 from sbpair.core.access import Secret, parse_connection_string
@@ -191,16 +192,16 @@ def emulator(
     if ctx.invoked_subcommand is not None:
         return CommandResult(None)
     if not_emulated:
-        return emulator_laws.not_emulated()
+        return emulator_start.not_emulated()
     if laws or law:
-        return emulator_laws.listed(law or ())
+        return emulator_start.listed(law or ())
     if compatibility:
         return _compatibility()
     from sbpair.engine.errors import EmulatorError, StoreError
 
-    doors = Doors(host, port, microsoft_ports, standard_ports, emulator_doors.http_port(os.environ))
+    doors = Doors(host, port, microsoft_ports, standard_ports, emulator_start.http_port(os.environ))
     if seed is None and not sample:
-        seed = emulator_doors.microsoft_config(doors)
+        seed = emulator_start.microsoft_config(doors)
     contents, suggested = read_seed(seed, (MICROSOFT_NAMESPACE,) if microsoft_ports else LOCAL_NAMESPACES)
     names = [check_namespace_label(name) for name in namespace or suggested]
     if sample and (seed is not None or len(names) < 2):
@@ -209,8 +210,8 @@ def emulator(
             hint="sbpair emulator --sample",
         )
     _check_named(contents, names, seed)
-    bent = emulator_laws.bent(lax or (), strict=strict)
-    configs = emulator_doors.configs(names, doors, contents, os.environ, throttled=throttling, laws=bent)
+    bent = emulator_start.bent(lax or (), strict=strict)
+    configs = emulator_start.configs(names, doors, contents, os.environ, throttled=throttling, laws=bent)
     aliases = _aliases(alias, names)
     if aliases:
         configs = [*_as_premium(configs[:2], contents), *configs[2:]]

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from sbpair.operations.resubmit import *
     from sbpair.operations.rules import *
     from sbpair.operations.send import *
-    from sbpair.operations.sessions import *
     from sbpair.operations.status import *
     from sbpair.ports import Ends as Ends
     from sbpair.ports import Sides as Sides
@@ -105,13 +104,18 @@ _MODULES = {
         "Cause",
         "DeadLetterReason",
         "DeadLetterReasons",
+        "ListSessionsRequest",
         "PeekRequest",
+        "SessionRequest",
         "Triage",
         "TriageRequest",
         "browse_messages",
         "list_causes",
         "list_dead_letters",
+        "list_sessions",
         "peek",
+        "set_session_state",
+        "show_session",
     ),
     "ping": ("PingRequest", "Pinged", "ping"),
     "promotion": ("PromotionReport", "PromotionRequest", "report_promotion"),
@@ -129,7 +133,6 @@ _MODULES = {
         "test_rules",
     ),
     "send": ("SendRequest", "SentMessages", "send"),
-    "sessions": ("ListSessionsRequest", "SessionRequest", "list_sessions", "set_session_state", "show_session"),
     "status": ("ScrapeRequest", "StatusReport", "StatusRequest", "scrape_namespace", "status", "watch_status"),
 }
 """Module -> its names, which are those of its `__all__`."""

@@ -17,7 +17,6 @@ from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import EntityFacts, EntityKind
 from sbpair.core.errors import EntityNotFoundError, SbpairError, ServiceError, UsageError, for_pair, unwritable
 from sbpair.core.events import Diverted, Event, FailedBack, Forwarded
-from sbpair.core.failover.proof import compare, fingerprint, sample
 from sbpair.core.inspection.audit import Severity
 from sbpair.core.inspection.audit.findings import in_one_line
 from sbpair.core.inspection.diagnosis import VERSIONS, Diagnosis, Verdict
@@ -34,9 +33,12 @@ from sbpair.core.inspection.drilled import (
     Mark,
     Reaction,
     Shadow,
+    compare,
+    fingerprint,
     label_of,
     live_differences,
     plan_drill,
+    sample,
 )
 from sbpair.core.message import PING_CONTENT_TYPE, Disposition, Received
 from sbpair.core.names import subscription_path

@@ -22,11 +22,10 @@ from sbpair.core.message import State
 from sbpair.core.names import dead_letter_path, subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.rewrite import as_sent
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport
 from sbpair.core.transfer.resend import Planned, refuse_destination, window_of
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult, guaranteed, with_unreached
-from sbpair.core.transfer.verdict import Judge
+from sbpair.core.transfer.verdict import DestinationSeen, Judge
 from sbpair.core.words import counted
 from sbpair.operations.ledgers import LedgerRun, Verify, looking_for, open_ledger
 from sbpair.ports import Ends, Observer

@@ -15,8 +15,8 @@ from sbpair.core.events import StepDone
 from sbpair.core.inspection.contents import Action, EntityStep
 from sbpair.core.inspection.evacuated import EvacuationPlan, Lag, is_closed
 from sbpair.core.message import State
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.resend import follower
+from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.operations.log import OperationsLog
 from sbpair.ports import Ends, Observer, Topology
 from sbpair.runtime.clock import SystemClock

@@ -14,14 +14,13 @@ from sbpair.core.errors import MalformedMessageError, SbpairError, ServiceError,
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import subscription_of
 from sbpair.core.summary import describe
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.explained import ExplainedMessage, MessageContext, Near, explain
 from sbpair.core.transfer.filters import MessageFilter, Where
 from sbpair.core.transfer.report import DEAD_LETTERED
 from sbpair.core.transfer.resend import ALL_MESSAGES, Archiver, Editor, Purger, Selection, Settler
 from sbpair.core.transfer.state import Finish, key_of
 from sbpair.core.transfer.summary import Act, EditResult, MoveResult
-from sbpair.core.transfer.verdict import Judge
+from sbpair.core.transfer.verdict import DestinationSeen, Judge
 from sbpair.operations.entity_run import EntityRequest, EntityRun, RecordedRequest, run_entity
 from sbpair.operations.move import ResendRequest, check_destination, resender, resending
 from sbpair.operations.resubmit import own_destination

@@ -13,10 +13,9 @@ from sbpair.core.inspection.contents import HOLDING_PREFIX
 from sbpair.core.names import check_entity_path, is_destination, subscription_of
 from sbpair.core.outcome import Exit
 from sbpair.core.retry import UNREACHED_SECONDS
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.resend import ALL_MESSAGES, COPY, OnlyFor, Resender, Selection, rules_of
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult
-from sbpair.core.transfer.verdict import Judge
+from sbpair.core.transfer.verdict import DestinationSeen, Judge
 from sbpair.core.words import counted
 from sbpair.operations.entity import DeleteEntityRequest, delete_entity
 from sbpair.operations.entity_run import EntityRun, RecordedRequest, run_entity

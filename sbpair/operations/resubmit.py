@@ -13,7 +13,6 @@ from sbpair.core.events import StepDone
 from sbpair.core.message import PARTITION_SHIFT, Received, State
 from sbpair.core.names import subscription_of
 from sbpair.core.summary import describe
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DrainReport, parts_together, reasons
 from sbpair.core.transfer.resend import Repairer
 from sbpair.core.transfer.state import Item, Key, key_of
@@ -29,7 +28,7 @@ from sbpair.core.transfer.summary import (
     Steps,
     Watch,
 )
-from sbpair.core.transfer.verdict import Judge, fault_of
+from sbpair.core.transfer.verdict import DestinationSeen, Judge, fault_of
 from sbpair.core.words import counted
 from sbpair.operations.entity_run import EntityRun, run_entity
 from sbpair.operations.move import ResendRequest, is_same_entity, resender, resending

@@ -15,8 +15,8 @@ import pytest
 from sbpair.amqp import sections, types
 from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import Section
-from sbpair.cli.demo import SESSION_QUEUE, demo_messages, expected_places
-from sbpair.core.failover.proof import compare, fingerprint
+from sbpair.cli.demo_story import SESSION_QUEUE, demo_messages, expected_places
+from sbpair.core.inspection.drilled import compare, fingerprint
 from sbpair.core.message import Received
 from sbpair.core.summary import describe
 from tests.pictures import DEMO

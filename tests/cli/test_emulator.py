@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.cli.emulator_doors import Doors, configs, http_port, microsoft_config
+from sbpair.cli.emulator_start import Doors, configs, http_port, microsoft_config
 from sbpair.core.errors import ConfigurationError
 from sbpair.emulator.laws import BOOK
 from sbpair.engine.faults import _KEYS, FaultKind

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from sbpair.cli.options import ONCE, Options, OptionSet, command
-from sbpair.cli.replication import options as of_replication
+from sbpair.cli.replication import replicate as of_replication
 from sbpair.cli.transfer import entity_ref
 from sbpair.cli.transfer import evacuate as of_evacuation
 from sbpair.cli.transfer import options as of_transfer

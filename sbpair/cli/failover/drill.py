@@ -168,7 +168,8 @@ def _chosen(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def _embedded(options: Options, messages: int, faults: Sequence[str]) -> CommandResult:
-    from sbpair.cli.demo import PRIMARY, QUEUE, SECONDARY, SEED, SESSION_QUEUE, embedded_pair
+    from sbpair.cli.demo import PRIMARY, SECONDARY, embedded_pair
+    from sbpair.cli.demo_story import QUEUE, SEED, SESSION_QUEUE
     from sbpair.emulator import EmulatorThread
     from sbpair.emulator.seed import plant
     from sbpair.operations.provision import ProvisionRequest, provision

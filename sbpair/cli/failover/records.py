@@ -35,7 +35,7 @@ from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
     from sbpair.core.access import NamespaceAccess
-    from sbpair.core.transfer.destinations import DestinationSeen, Wanted
+    from sbpair.core.transfer.verdict import DestinationSeen, Wanted
 
 # Input lines for a command that must keep answering to signals while it waits for them.
 
@@ -442,7 +442,7 @@ def dry_run(
     async def work(stop: Stop) -> SendDryRun:
         from sbpair.connect import open_namespace
         from sbpair.core.summary import describe
-        from sbpair.core.transfer.destinations import Wanted
+        from sbpair.core.transfer.verdict import Wanted
         from sbpair.runtime.transfer.dry_run import ask_destinations
         from sbpair.runtime.transfer.sinks import NamespaceSink
 
@@ -464,7 +464,7 @@ def dry_run(
 
 
 def _place(side: Side | None, label: str, seen: "DestinationSeen", wanted: "Wanted") -> Place:
-    from sbpair.core.transfer.destinations import Stays, expected
+    from sbpair.core.transfer.verdict import Stays, expected
 
     left, refused = wanted.messages, Counter[str]()
     for trouble in expected(seen, wanted):

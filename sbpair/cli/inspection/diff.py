@@ -80,7 +80,7 @@ def _of_file(options: Options, path: Path) -> Contents:
     """
     from sbpair.cli.demo import embedded_access
     from sbpair.cli.emulator import plant_all, read_seed
-    from sbpair.cli.emulator_doors import Doors, configs
+    from sbpair.cli.emulator_start import Doors, configs
     from sbpair.emulator import EmulatorThread
 
     if (snapshot := read_snapshot(path)) is not None:

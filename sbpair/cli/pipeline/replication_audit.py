@@ -11,7 +11,7 @@ from sbpair.cli.pipeline.session import (
     EngineOptions,
     JobLog,
 )
-from sbpair.cli.replication.options import JournalOptions, MemoryOptions
+from sbpair.cli.replication.replicate import JournalOptions, MemoryOptions
 from sbpair.core.outcome import Exit
 from sbpair.core.replication.ownership import Terms
 from sbpair.core.serialization import to_plain

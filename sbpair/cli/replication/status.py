@@ -11,7 +11,13 @@ import typer
 from sbpair.cli.asking import go_ahead, pair_to_write, side_named
 from sbpair.cli.context import Stop, load_settings, open_sides, run_async, run_until, system_clock
 from sbpair.cli.options import Options, command
-from sbpair.cli.replication.options import FirstArgument, JournalOptions, LeaseOptions, SecondArgument, pair_and_source
+from sbpair.cli.replication.replicate import (
+    FirstArgument,
+    JournalOptions,
+    LeaseOptions,
+    SecondArgument,
+    pair_and_source,
+)
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityExistsError, UsageError, unchanged
 from sbpair.core.names import subscription_of, subscription_path

@@ -270,7 +270,7 @@ def _as_page(
     began_at: float,
     ledger: Path | None,
 ) -> CommandResult:
-    from sbpair.cli.transfer.incident import page_of
+    from sbpair.cli.transfer.report import page_of
 
     told = None
     if ledger is not None and ledger.exists():

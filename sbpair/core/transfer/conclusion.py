@@ -18,7 +18,6 @@ from sbpair.core.message import State
 from sbpair.core.outcome import Exit
 from sbpair.core.prices import Forecast, of_messages
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, metric, published, spoken_clock
-from sbpair.core.transfer.destinations import REFUSED_BY
 from sbpair.core.transfer.report import (
     TOO_MANY_LEFT,
     UNDELIVERABLE,
@@ -31,7 +30,7 @@ from sbpair.core.transfer.report import (
     numbers,
 )
 from sbpair.core.transfer.resend import Planned
-from sbpair.core.transfer.verdict import NOT_CONFIGURED
+from sbpair.core.transfer.verdict import NOT_CONFIGURED, REFUSED_BY
 from sbpair.core.words import counted, listed
 
 _ERROR_CODE = re.compile(r"\(([a-z-]+)\)$")

@@ -29,7 +29,6 @@ from sbpair.core.names import is_dead_letter_path
 from sbpair.core.retry import REFUSED, SYPHON
 from sbpair.core.rewrite import without_tied_key
 from sbpair.core.transfer.custody import Custody
-from sbpair.core.transfer.destinations import WAITS_IN_SESSION, refused_by
 from sbpair.core.transfer.order import Queues
 from sbpair.core.transfer.pace import Window
 from sbpair.core.transfer.state import (
@@ -47,6 +46,7 @@ from sbpair.core.transfer.state import (
     Send,
     Stage,
 )
+from sbpair.core.transfer.verdict import WAITS_IN_SESSION, refused_by
 
 PROBE_SECONDS = 5.0
 """How often a paused destination is asked for a link. An attempt that fails is not billed."""

@@ -23,11 +23,10 @@ from sbpair.core.rewrite import as_sent
 from sbpair.core.rules import MessageOfRules, Takes, tested
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.custody import PURGED
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, SYSTEM_PROPERTIES, MessageFilter
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.state import Finish, Forward, Key, Leave, Verdict, key_of
-from sbpair.core.transfer.verdict import MOST_NAMES, Faults, Judge, fault_of
+from sbpair.core.transfer.verdict import MOST_NAMES, DestinationSeen, Faults, Judge, fault_of
 from sbpair.core.words import counted
 from sbpair.service import EntityStatus
 

@@ -19,10 +19,10 @@ from sbpair.core.message import State
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE
 from sbpair.core.transfer.conclusion import ENDED, hindered_by
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.peeked import of_a_topic
 from sbpair.core.transfer.report import DEAD_LETTERED, TOO_MANY_LEFT, DrainReport, OutcomeRow, reasons
 from sbpair.core.transfer.resend import CAME_LATER, NOT_PLANNED, NOT_REACHED, Planned, stays
+from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.core.words import counted, with_hint
 
 DEFAULT_WATCH_SECONDS = 30.0

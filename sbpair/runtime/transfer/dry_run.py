@@ -15,10 +15,14 @@ from sbpair.core.message import Disposition, Received, State
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.rewrite import without_tied_key
 from sbpair.core.transfer import custody
-from sbpair.core.transfer.destinations import (
+from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
+from sbpair.core.transfer.report import FILTERED_OUT, UNDELIVERABLE, DrainReport, in_order, reasons
+from sbpair.core.transfer.state import Finish, Forward, Key, Verdict, key_of
+from sbpair.core.transfer.verdict import (
     LARGE_BYTES,
     WAITS_IN_SESSION,
     DestinationSeen,
+    Judge,
     Refused,
     Stays,
     Wanted,
@@ -26,10 +30,6 @@ from sbpair.core.transfer.destinations import (
     missing,
     refused_by,
 )
-from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
-from sbpair.core.transfer.report import FILTERED_OUT, UNDELIVERABLE, DrainReport, in_order, reasons
-from sbpair.core.transfer.state import Finish, Forward, Key, Verdict, key_of
-from sbpair.core.transfer.verdict import Judge
 from sbpair.ports import Clock, NamespaceAdmin
 from sbpair.runtime.browse import survey
 from sbpair.runtime.transfer.reading import Source

@@ -7,10 +7,9 @@ from typing import Any, cast
 
 from sbpair.core.entities import QueueFacts
 from sbpair.core.message import Received, State
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.state import Key, LockClock
-from sbpair.core.transfer.verdict import Judge
+from sbpair.core.transfer.verdict import DestinationSeen, Judge
 from sbpair.ports import Clock, Ends, MessageMover, MessageReceiver, Observer
 from sbpair.runtime.transfer.drain import IDLE_SECONDS, DrainJob, TransferRequest, drain, make_sources
 from sbpair.runtime.transfer.ledger import Recorder

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.cli.replication.consume import INHERITED
+from sbpair.cli.replication.replicate import INHERITED
 from tests.cli.process import Sbpair
 
 FOREIGN = """\

@@ -19,10 +19,10 @@ from sbpair.core.message import Disposition, Received, State
 from sbpair.core.pairing import Side
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import as_sent, compose
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.ledger import Way
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.resend import DUE, IN_DOUBT, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS, Resender, Selection
+from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.ports import Ends, Sides, TransactedMessaging
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.transfer.drain import ToQueue, TransferRequest

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.cli.transfer.drain import report_result
-from sbpair.cli.transfer.incident import page_of
+from sbpair.cli.transfer.report import page_of
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.transfer.conclusion import Asked, DrainResult
 from sbpair.core.transfer.ledger import Entry

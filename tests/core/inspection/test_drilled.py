@@ -2,8 +2,7 @@
 
 import pytest
 
-from sbpair.core.failover.proof import Proof
-from sbpair.core.inspection.drilled import Drilled, DrilledEntity, DrillLine, Reaction
+from sbpair.core.inspection.drilled import Drilled, DrilledEntity, DrillLine, Proof, Reaction
 
 
 def drilled(entity: str, divert_seconds: float | None) -> DrilledEntity:

@@ -14,7 +14,6 @@ from sbpair.core.errors import (
 from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose
 from sbpair.core.transfer.delivery import CALM_SECONDS, HOLD_SECONDS, PROBE_SECONDS
-from sbpair.core.transfer.destinations import WAITS_IN_SESSION
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import Gap
 from sbpair.core.transfer.state import (
@@ -29,6 +28,7 @@ from sbpair.core.transfer.state import (
     Stage,
     key_of,
 )
+from sbpair.core.transfer.verdict import WAITS_IN_SESSION
 
 QUEUE = "backlog/0"
 SILENCE = ConnectionLostError("silence")

@@ -13,7 +13,6 @@ from sbpair.core.entities import EntityStatus, QueueFacts, QueueSettings, TopicF
 from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError
 from sbpair.core.message import Received, State
 from sbpair.core.rewrite import as_sent, compose
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.filters import EVERYTHING, parse_where
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.resend import (
@@ -31,6 +30,7 @@ from sbpair.core.transfer.resend import (
     refuse_destination,
 )
 from sbpair.core.transfer.state import Forward, Leave, key_of
+from sbpair.core.transfer.verdict import DestinationSeen
 
 NOW = 1_700_000_000.0
 DEAD = "orders/$deadletterqueue"

@@ -15,9 +15,9 @@ from sbpair.core.errors import (
 from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose
 from sbpair.core.transfer.custody import PURGED
-from sbpair.core.transfer.destinations import LARGE_BYTES, WAITS_IN_SESSION, DestinationSeen, refused_by
 from sbpair.core.transfer.report import FILTERED_OUT, UNDELIVERABLE
 from sbpair.core.transfer.state import Finish, Forward, Leave, Verdict, key_of
+from sbpair.core.transfer.verdict import LARGE_BYTES, WAITS_IN_SESSION, DestinationSeen, refused_by
 from sbpair.runtime.transfer.dry_run import NOT_FOUND_REASON, OVER_THE_LIMIT, DryRun, ask_destinations
 from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.sinks import NamespaceSink

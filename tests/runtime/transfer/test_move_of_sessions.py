@@ -18,11 +18,11 @@ from sbpair.core.errors import (
     SessionUnavailableError,
 )
 from sbpair.core.message import Received, State
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.ledger import STATE_MOVED
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, Left
 from sbpair.core.transfer.resend import HELD, NOT_REACHED, OTHER_STATE, STATE_STAYS
 from sbpair.core.transfer.state import Forward, Leave, key_of
+from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.runtime.transfer import move_sessions
 from sbpair.runtime.transfer.drain import TransferRequest
 from sbpair.runtime.transfer.ledger import LedgerError

@@ -19,10 +19,10 @@ from sbpair.core.errors import (
 )
 from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose
-from sbpair.core.transfer.destinations import DestinationSeen
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.core.transfer.resend import IN_DOUBT, NOT_SCHEDULED
 from sbpair.core.transfer.state import Forward, Leave, key_of
+from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.runtime.transfer import move
 from sbpair.runtime.transfer.drain import NONE_READABLE, TransferRequest
 from sbpair.runtime.transfer.move import _Browsed, _MovesBrowsed

@@ -7,7 +7,7 @@ import pytest
 
 from sbpair.amqp import sections, types
 from sbpair.amqp.sections import HeaderField, PropertyField
-from sbpair.core.failover.proof import Proof, compare, fingerprint
+from sbpair.core.inspection.drilled import Proof, compare, fingerprint
 from sbpair.core.message import Received
 
 HEADER = {HeaderField.DURABLE: True, HeaderField.PRIORITY: types.Ubyte(7), HeaderField.TTL: types.Uint(1_000)}

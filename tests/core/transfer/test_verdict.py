@@ -4,7 +4,7 @@ import pytest
 
 from sbpair.core.entities import EntityStatus, QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import Category, EntityNotFoundError, UnauthorizedError
-from sbpair.core.transfer.destinations import DestinationSeen, Refused, Stays, Wanted, expected, missing
+from sbpair.core.transfer.verdict import DestinationSeen, Refused, Stays, Wanted, expected, missing
 
 MEGABYTE = 1024**2
 

@@ -1,0 +1,364 @@
+"""The demo's story: the primary goes dark while messages are sent, comes back, and the backlog is drained.
+
+Everything happens over real sockets, through the official SDKs, between embedded namespaces.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from sbpair.cli.context import EventLog, open_sides, system_clock
+from sbpair.concurrency import map_concurrently, run_until, side_by_side
+from sbpair.connect import open_pairing
+from sbpair.core.errors import UnknownServiceError
+from sbpair.core.failover.machine import State
+from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS
+from sbpair.core.inspection.drilled import Proof, compare, fingerprint, sample
+from sbpair.core.names import subscription_path
+from sbpair.core.outcome import exit_for
+from sbpair.core.pairing import Pair, Verify
+from sbpair.core.words import counted
+from sbpair.operations.drill import receive_all
+from sbpair.runtime.failover.sender import session_of
+
+if TYPE_CHECKING:
+    from sbpair.core.inspection.audit import Finding
+    from sbpair.core.transfer.report import DrainReport
+    from sbpair.emulator import EmulatorThread
+    from sbpair.ports import Messaging
+    from sbpair.runtime.failover.pairing import PairedNamespaces
+
+
+ENTITIES = QUEUE, SESSION_QUEUE, TOPIC = "orders", "invoices/incoming", "events"
+SUBSCRIPTIONS = ("all", "audit")
+SESSIONS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class DemoMessage:
+    """One message of the demo and where it is sent."""
+
+    entity: str
+    message_id: str
+    session_id: str | None
+    payload: bytes
+
+
+def demo_messages(count: int, *, now: float, schedule_seconds: float) -> Iterator[DemoMessage]:
+    """`count` messages to two queues and a topic; every 25th is scheduled `schedule_seconds` after `now`.
+
+    `now` is UTC epoch seconds. Messages to one session are numbered in the order they are made.
+    """
+    for number in range(count):
+        entity = ENTITIES[number % 3]
+        session = f"customer-{number // 3 % SESSIONS}" if entity == SESSION_QUEUE else None
+        scheduled_at = now + schedule_seconds if number % 25 == 7 and session is None else None
+        message_id = f"demo-{number:05d}"
+        payload = sample(number, message_id, session, scheduled_at)
+        yield DemoMessage(entity, message_id, session, payload)
+
+
+def goes_to_audit(message_id: str) -> bool:
+    """Whether the subscription `audit` takes the message: its rule is `flag = TRUE`."""
+    return int(message_id.rpartition("-")[2]) % 2 == 0
+
+
+# The proof at the end of the demo: everything that was sent arrived, once, byte for byte, sessions in order.
+
+
+def expected_places(messages: Iterable[DemoMessage]) -> dict[str, dict[str, str]]:
+    """Place -> message id -> fingerprint, for queues and for the copies subscriptions get."""
+    places: dict[str, dict[str, str]] = defaultdict(dict)
+    for message in messages:
+        mark = fingerprint(message.payload)
+        if message.entity == TOPIC:
+            for name in SUBSCRIPTIONS:
+                if name != "audit" or goes_to_audit(message.message_id):
+                    places[subscription_path(TOPIC, name)][message.message_id] = mark
+        else:
+            places[message.entity][message.message_id] = mark
+    return dict(places)
+
+
+async def prove(primary: "Messaging", messages: list[DemoMessage], *, patience_seconds: float) -> list[Proof]:
+    """Receive everything at every place and compare. An empty place is believed after `patience_seconds`, which has
+    to cover the time until the last scheduled message is due."""
+    expected = expected_places(messages)
+
+    async def proved(place: str) -> Proof:
+        numbers: Mapping[str | None, int] = Counter(one.session_id for one in messages if one.entity == place)
+        numbers = numbers or {None: len(expected[place])}  # to a subscription nothing is sent
+        return compare(place, expected[place], await receive_all(primary, place, numbers, patience_seconds))
+
+    return await asyncio.gather(*map(proved, expected))
+
+
+SCHEDULE_SECONDS = 10.0
+DARK_AFTER, BACK_AFTER = 0.35, 0.75
+"""Shares of the messages accepted when the primary goes dark, and when it comes back."""
+MOST_BEFORE = 0.55
+"""Share of an entity's messages that is sent before the primary is dark, however fast they go."""
+OVERLAP = 16
+RETRY_SECONDS = 20.0
+RETURN_SECONDS = 15.0
+SEND_TIMEOUT_SECONDS = 10.0
+
+SEED = {
+    "queues": {
+        QUEUE: {"requires_duplicate_detection": True},
+        SESSION_QUEUE: {"requires_session": True, "requires_duplicate_detection": True},
+    },
+    "topics": {
+        TOPIC: {
+            "requires_duplicate_detection": True,
+            "subscriptions": {"all": {}, "audit": {"rules": {"flagged": {"sql": "flag = TRUE"}}}},
+        }
+    },
+}
+"""The application's own entities on the primary. Duplicate detection makes "exactly once" hold where an answer was lost
+with its connection: the second copy has the same MessageId."""
+
+
+@dataclass
+class Story:
+    """What the demo saw, chapter by chapter."""
+
+    messages: list[DemoMessage] = field(default_factory=list)
+    sent: Counter[str] = field(default_factory=Counter)
+    """Messages by where they were accepted: primary, backlog."""
+    backlog: dict[str, int] = field(default_factory=dict)
+    drained: "DrainReport | None" = None
+    proofs: list[Proof] = field(default_factory=list)
+    findings: "tuple[Finding, ...]" = ()
+    """Of the audit at the end, at warning or above."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def proved(self) -> bool:
+        return bool(self.proofs) and all(proof.holds for proof in self.proofs)
+
+
+class Narrator:
+    """Says on stderr what happens, with the seconds since the beginning."""
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("sbpair")
+        self._start = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        self._log.info(f"[{self.seconds():5.1f}s] {text}")
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where the story plays: the pair, and the emulator behind it."""
+
+    pair: Pair
+    emulator: "EmulatorThread"
+    count: int
+    by_gateway: bool = False
+    """Plain clients send to a gateway, and know nothing of the pair."""
+    say: Narrator = field(default_factory=Narrator)
+
+
+async def play(stage: Stage, stop: asyncio.Event) -> Story:
+    """Play the whole story.
+
+    Raises:
+        InterruptedWorkError: `stop` was set. SbpairError: a chapter failed, with what happened.
+    """
+    story = Story()
+    chapters: dict[str, Callable[[Story, Stage], Coroutine[Any, Any, None]]] = {
+        "provision": _provision,
+        "send": _send_through_an_outage,
+        "backlog": _look_at_the_backlog,
+        "drain": _bring_home,
+        "proof": _prove,
+        "audit": _audit,
+    }
+    for name, chapter in chapters.items():
+        began = stage.say.seconds()
+        stopped = f"The demo was stopped in its chapter {name!r}; nothing is left behind."
+        await run_until(stop, chapter(story, stage), stopped=stopped)
+        story.seconds[name] = round(stage.say.seconds() - began, 2)
+    return story
+
+
+async def _provision(story: Story, stage: Stage) -> None:
+    from sbpair.operations.provision import ProvisionRequest, provision
+
+    async with open_sides(stage.pair) as sides:
+        applied = await provision(sides, ProvisionRequest())
+    if exit_for(applied.outcomes):
+        failed = next(outcome for outcome in applied.outcomes if outcome.error_code is not None)
+        raise UnknownServiceError(f"Provisioning failed at {failed.item}: {failed.detail}")
+    stage.say(
+        f"Provisioned {len(applied.plan.steps)} backlog queues on {stage.pair.secondary.label}, documented settings."
+    )
+
+
+async def _send_through_an_outage(story: Story, stage: Stage) -> None:
+    clock = system_clock()
+    story.messages = list(demo_messages(stage.count, now=clock.now().timestamp(), schedule_seconds=SCHEDULE_SECONDS))
+    what = f"Sending {stage.count:,} messages to a queue, a queue with sessions and a topic."
+    if stage.by_gateway:
+        await _send_by_gateway(story, stage, what)
+    else:
+        async with open_pairing(stage.pair, observer=EventLog(), hold_sessions=True, verify=Verify.OFF) as pairing:
+            stage.say(f"Paired. {what}")
+            await _send_everything(story, stage, pairing, partial(_send, pairing))
+    stage.say(f"All accepted: {story.sent['primary']:,} by the primary, {story.sent['backlog']:,} by the backlog.")
+    stage.say("A session that was diverted stays diverted until the drain, so that its order holds.")
+
+
+_Sending = Callable[[str, Story, "_Outage"], Coroutine[Any, Any, None]]
+
+
+async def _send_by_gateway(story: Story, stage: Stage, what: str) -> None:
+    """A gateway of the pair, and clients of one namespace each, which is the gateway."""
+    from sbpair.azure import make_messaging
+    from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
+    from sbpair.engine.tls import TlsFiles
+    from sbpair.gateway.keys import parse_key
+    from sbpair.gateway.server import GatewaySettings, open_gateway
+    from sbpair.settings.state import state_directory
+
+    pair = replace(stage.pair, options=replace(stage.pair.options, hold_sessions=True))
+    tls = TlsFiles(state_directory(os.environ) / "gateway-tls")  # made for clients that use TLS: none here
+    settings = GatewaySettings(observer=EventLog())
+    async with open_gateway([pair], [parse_key("app=send")], tls, settings) as gateway:
+        text = gateway.connection_string("app", plain=True)
+        access = NamespaceAccess("gateway", gateway.endpoint(), AuthMethod.CONNECTION_STRING, Secret(text))
+        clients = make_messaging(access)
+        senders = {entity: clients.sender(entity) for entity in ENTITIES}
+        for sender in senders.values():
+            await sender.max_message_bytes()  # connected before the outage, as applications are
+        house = gateway.house
+        stage.say(f"A gateway listens on {gateway.endpoint()}; plain clients have its connection string. {what}")
+
+        async def send(entity: str, story: Story, outage: _Outage) -> None:
+            sender = senders[entity]
+
+            async def deliver(_: int, payload: bytes) -> None:
+                await sender.send([payload], timeout_seconds=DEFAULT_SEND_SECONDS)
+                total = house.total
+                story.sent["primary"], story.sent["backlog"] = total.accepted - total.diverted, total.diverted
+
+            async for _ in map_concurrently(_feed(entity, story, outage), deliver, overlap=OVERLAP, lane=session_of):
+                pass
+            await sender.close()
+
+        await _send_everything(story, stage, house.pairing, send)
+        await clients.close()
+
+
+async def _send_everything(story: Story, stage: Stage, pairing: "PairedNamespaces", send: _Sending) -> None:
+    outage = _Outage(stage, pairing, story.sent)
+    going = (outage.happen(), *(send(entity, story, outage) for entity in ENTITIES))
+    await side_by_side(lambda each: each, going)
+
+
+class _Outage:
+    """Makes the primary go dark mid-way and come back; messages are held for both, so that each has its share."""
+
+    def __init__(self, stage: Stage, pairing: "PairedNamespaces", sent: Counter[str]) -> None:
+        self._stage, self._pairing, self._sent = stage, pairing, sent
+        self.dark, self.back = asyncio.Event(), asyncio.Event()
+
+    async def happen(self) -> None:
+        stage, label = self._stage, self._stage.pair.primary.label
+        await self._until(lambda: self._sent.total() >= DARK_AFTER * stage.count)
+        await asyncio.to_thread(stage.emulator.stop, label)
+        self.dark.set()
+        stage.say(f"The primary goes dark: {self._sent.total():,} messages were accepted until now.")
+        await self._until(lambda: self._sent.total() >= int(BACK_AFTER * stage.count))
+        stage.say(f"The primary comes back; {self._sent['backlog']:,} messages wait in the backlog.")
+        await asyncio.to_thread(stage.emulator.start, label)
+        await self._until(
+            lambda: all(one.state is State.HEALTHY for one in self._pairing.state().entities), RETURN_SECONDS
+        )
+        self.back.set()
+
+    async def _until(self, condition: Callable[[], bool], within_seconds: float = 60.0) -> None:
+        try:
+            async with asyncio.timeout(within_seconds):
+                while not condition():  # noqa: ASYNC110 - the conditions are counters of others, which tell nobody
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise UnknownServiceError("The demo's outage did not run its course in time.") from None
+
+
+async def _feed(entity: str, story: Story, outage: _Outage) -> AsyncIterator[bytes]:
+    """The messages of an entity, the later half once the primary is dark, and the last of them once it is back."""
+    mine = [message.payload for message in story.messages if message.entity == entity]
+    held = {int(MOST_BEFORE * len(mine)): outage.dark, int(BACK_AFTER * len(mine)) + 1: outage.back}
+    for index, payload in enumerate(mine):
+        if index in held:
+            await held[index].wait()
+        yield payload
+
+
+async def _send(pairing: "PairedNamespaces", entity: str, story: Story, outage: _Outage) -> None:
+    results = pairing.sender(entity).send_all(
+        _feed(entity, story, outage),
+        overlap=OVERLAP,
+        timeout_seconds=SEND_TIMEOUT_SECONDS,
+        retry_seconds=RETRY_SECONDS,
+    )
+    async for sent in results:
+        if sent.result is None:
+            raise sent.error or UnknownServiceError(f"A message to {entity} has no outcome.")
+        story.sent[sent.result.where.value] += 1
+
+
+async def _look_at_the_backlog(story: Story, stage: Stage) -> None:
+    from sbpair.runtime.browse import browse
+
+    async with open_sides(stage.pair) as sides:
+        report = await browse(sides.secondary, stage.pair.backlog_paths(), max_messages=stage.count)
+    for queue in report.failed:
+        raise queue.error
+    story.backlog = dict(Counter(one.summary.destination or "?" for one in report.messages))
+    parts = ", ".join(f"{count:,} for {entity}" for entity, count in sorted(story.backlog.items()))
+    stage.say(f"The backlog holds {sum(story.backlog.values()):,} messages: {parts}.")
+
+
+async def _bring_home(story: Story, stage: Stage) -> None:
+    from sbpair.operations import DrainRequest, drain
+
+    began = stage.say.seconds()
+    async with open_sides(stage.pair) as sides:
+        story.drained = (await drain(sides, DrainRequest(), observer=EventLog())).report
+    seconds = stage.say.seconds() - began
+    stage.say(
+        f"Sent {counted(story.drained.forwarded, 'message')} back to the primary in {seconds:.1f} s; the backlog is "
+        "confirmed empty."
+    )
+
+
+async def _prove(story: Story, stage: Stage) -> None:
+    async with open_sides(stage.pair) as sides:
+        story.proofs = await prove(sides.primary, story.messages, patience_seconds=SCHEDULE_SECONDS)
+    for proof in story.proofs:
+        verdict = "each once, byte for byte" if proof.holds else f"NOT AS SENT: {proof}"
+        stage.say(f"{proof.place}: {proof.arrived:,} of {proof.expected:,} arrived, {verdict}.")
+
+
+async def _audit(story: Story, stage: Stage) -> None:
+    from sbpair.core.inspection.audit import Severity
+    from sbpair.operations.audit import AuditRequest, audit
+
+    async with open_sides(stage.pair) as sides:
+        audited = await audit(sides, AuditRequest())
+    story.findings = audited.report.at_least(Severity.WARNING)
+    found = counted(len(story.findings), "finding") if story.findings else "no findings"
+    stage.say(f"Audit: {found} in {len(audited.snapshot.secondary.queues or ())} backlog queues.")

@@ -1,0 +1,507 @@
+"""How embedded namespaces start: on which addresses and ports they listen, and with which keys, decided before any is
+opened; what they hold; and the laws that they keep.
+"""
+
+import ipaddress
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sbpair.core.errors import ConfigurationError, UsageError
+from sbpair.core.redact import quoted
+from sbpair.core.serialization import column, to_plain
+from sbpair.core.words import counted
+from sbpair.render.result import CommandResult, Table, columns_of, table_of
+from sbpair.settings import EMULATOR_KEY
+
+if TYPE_CHECKING:
+    from sbpair.emulator import Namespace, NamespaceConfig, Tier
+    from sbpair.emulator.laws import Form, Law
+
+
+MICROSOFT_NAMESPACE: Final = "sbemulatorns"
+MICROSOFT_KEY: Final = "SAS_KEY_VALUE"
+"""The key in the connection string of Microsoft's emulator; theirs takes any."""
+LEAST_KEY_CHARACTERS: Final = 16
+MICROSOFT_CONFIG: Final = Path("/ServiceBus_Emulator/ConfigFiles/Config.json")
+"""Where the container modules of Testcontainers and Aspire put the file for Microsoft's image."""
+MICROSOFT_IS_UP: Final = "Emulator Service is Successfully Up!"
+"""The line of Microsoft's image that Testcontainers for Java, and recipes for Python, look for in the log. Those for
+.NET, Go and Node ask `/health` on port 5300, Aspire opens AMQP."""
+_HTTP_PORT: Final = "EMULATOR_HTTP_PORT"
+_ACCEPT: Final = "ACCEPT_EULA"
+"""Set by users of Microsoft's image, like SQL_SERVER, MSSQL_SA_PASSWORD and SQL_WAIT_INTERVAL, which are read by
+nobody here: no SQL Server is needed."""
+
+
+class SeedFileError(ConfigurationError):
+    """What namespaces are to start with is wrong."""
+
+    hint = "Correct the seed, and start again."
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """What the options say: `port` is the first namespace's; the other two are the ports that clients know."""
+
+    host: str
+    port: int
+    microsoft: bool
+    standard: bool
+    http_port: int | None = None
+    """Of Microsoft's two ports the one for administration, where it is not the usual one."""
+
+    @property
+    def fixed(self) -> tuple[int, ...]:
+        """The ports that every namespace has, each on an address of its own."""
+        from sbpair.emulator import server
+
+        administration = self.http_port or server.MICROSOFT_ADMINISTRATION_PORT
+        microsoft = (server.AMQP_PORT, administration) if self.microsoft else ()
+        return microsoft + ((server.AMQPS_PORT, server.HTTPS_PORT) if self.standard else ())
+
+    @property
+    def on_loopback(self) -> bool:
+        from sbpair.engine.auth import is_loopback
+
+        return is_loopback(self.host)
+
+
+def http_port(environ: Mapping[str, str]) -> int | None:
+    """The port of `EMULATOR_HTTP_PORT`, as Microsoft's image reads it; None if it is not set.
+
+    Raises:
+        ConfigurationError: it is no port.
+    """
+    text = environ.get(_HTTP_PORT, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        raise ConfigurationError(
+            f"{_HTTP_PORT} is a port, 1 to 65535, not {quoted(text)}. Nothing was started.",
+            hint=f"Set it to a port, or unset it: unset {_HTTP_PORT}",
+        )
+    return int(text)
+
+
+def microsoft_config(doors: Doors, path: Path = MICROSOFT_CONFIG) -> Path | None:
+    """The file to start with in the place of Microsoft's container, if it is there."""
+    return path if doors.microsoft and path.is_file() else None
+
+
+def takes_the_known_key(environ: Mapping[str, str]) -> bool:
+    """Whether this is started in the place of Microsoft's image, whose clients have the key that everybody knows."""
+    return environ.get(_ACCEPT, "").upper() in ("Y", "YES", "TRUE")
+
+
+def configs(
+    names: Sequence[str],
+    doors: Doors,
+    seed: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    throttled: bool = False,
+    laws: Mapping[str, str] | None = None,
+) -> "list[NamespaceConfig]":
+    """One for each namespace. `laws` are those that are not kept strictly.
+
+    Raises:
+        ConfigurationError: the seed's tier or keys are wrong. UsageError: the doors do not suit each other.
+    """
+    from sbpair.emulator import EmulatorError, NamespaceConfig
+    from sbpair.emulator.throttling import limits_of
+
+    hosts = _hosts(len(names), doors)
+    made = []
+    for index, (name, host) in enumerate(zip(names, hosts, strict=True)):
+        ports = doors.fixed or (doors.port + index if doors.port else 0,)
+        keys = _keys(name, doors, seed.get(name, {}), environ)
+        tier, partitions = _tier(name, seed), _partitions(name, seed)
+        try:
+            limits = limits_of(tier) if throttled else None
+            made.append(NamespaceConfig(name, tier, ports[0], ports[1:], host, keys, partitions, limits, laws or {}))
+        except EmulatorError as error:
+            raise SeedFileError(f"{error}.") from error
+    return made
+
+
+def _hosts(count: int, doors: Doors) -> list[str | None]:
+    """Where each listens. Ports that are the same for all take an address for each."""
+    if not doors.fixed:
+        return [None] * count
+    if count == 1 and not (doors.standard and doors.host == "127.0.0.1"):
+        return [doors.host]
+    try:
+        first = ipaddress.ip_address(doors.host)
+    except ValueError:
+        first = None
+    if first is None or not first.is_loopback or first.version != 4:
+        raise UsageError(
+            f"{counted(count, 'namespace')} cannot share the ports {', '.join(map(str, doors.fixed))} of {doors.host}.",
+            hint="Name one namespace: --namespace NAME, or give the first of several loopback addresses: "
+            "--host 127.0.0.2",
+        )
+    # 127.0.0.1 itself stays free of 443 and 5671, which other programs of a developer may want.
+    start = first + 1 if doors.standard and doors.host == "127.0.0.1" else first
+    return [str(start + index) for index in range(count)]
+
+
+def _tier(name: str, seed: Mapping[str, Any]) -> "Tier":
+    from sbpair.emulator import Tier
+
+    tier = seed.get(name, {}).get("tier", Tier.STANDARD.value)
+    if tier not in [known.value for known in Tier]:
+        raise SeedFileError(f"{name}: the tier is Basic, Standard or Premium, not {quoted(tier)}.")
+    return Tier(tier)
+
+
+def _partitions(name: str, seed: Mapping[str, Any]) -> int:
+    partitions = seed.get(name, {}).get("partitions", 1)
+    if type(partitions) is not int:
+        raise SeedFileError(f"{name}: `partitions` is a number: 1, 2 or 4.")
+    return partitions
+
+
+def _keys(name: str, doors: Doors, seed: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """The keys that somebody has chosen: the environment before the seed, and Microsoft's where there is neither."""
+    from sbpair.emulator.seed import SeedError, chosen_keys
+    from sbpair.engine.auth import ROOT_KEY_NAME
+
+    try:
+        chosen = {ROOT_KEY_NAME: MICROSOFT_KEY} if doors.microsoft else {}
+        chosen |= chosen_keys(seed, environ)
+    except SeedError as error:
+        raise SeedFileError(f"The keys of {name}: {error}") from error
+    if environ.get(EMULATOR_KEY):
+        try:
+            chosen |= chosen_keys({"keys": {ROOT_KEY_NAME: {"key": {"env": EMULATOR_KEY}}}}, environ)
+        except SeedError as error:
+            raise ConfigurationError(
+                f"{EMULATOR_KEY}: a text of 1 to 256 printable characters without ; is expected. Nothing was started.",
+                hint=f"Set another one: export {EMULATOR_KEY}=$(openssl rand -base64 32)",
+            ) from error
+    known = doors.microsoft and takes_the_known_key(environ)
+    weak = [rule for rule, key in chosen.items() if key == MICROSOFT_KEY or len(key) < LEAST_KEY_CHARACTERS]
+    weak = [rule for rule in weak if not (known and chosen[rule] == MICROSOFT_KEY)]
+    if weak and not doors.on_loopback:
+        raise ConfigurationError(
+            f"{name}: other machines can reach {doors.host}, and the key {weak[0]} is known to everybody or shorter "
+            f"than {LEAST_KEY_CHARACTERS} characters. Nothing was started.",
+            hint=f"Give the namespace a key of its own: export {EMULATOR_KEY}=$(openssl rand -base64 32). For tests in "
+            f"the place of Microsoft's container, {_ACCEPT}=Y accepts the key of its connection string.",
+        )
+    return chosen
+
+
+def announcement(doors: Doors, names: Sequence[str]) -> list[str]:
+    """What somebody who opens these doors should know."""
+    lines = []
+    if not doors.on_loopback:
+        lines.append(
+            f"Other machines can reach these namespaces at {doors.host}. They need a key. Traffic without "
+            "TLS can be read on the network."
+        )
+    if doors.microsoft and doors.host == "127.0.0.1":
+        lines.append(
+            f"The connection string of Microsoft's emulator reaches {names[0]}: AMQP on port 5672, administration and "
+            f"/health on port {doors.fixed[1]}."
+        )
+    if doors.microsoft:
+        lines.append(MICROSOFT_IS_UP)
+    return lines
+
+
+def how_to_open(doors: Doors, error: OSError) -> str:
+    """What to do about an address or port that cannot be had."""
+    if isinstance(error, PermissionError) and doors.standard:
+        return "Port 443 needs a right on this system: sudo sysctl net.ipv4.ip_unprivileged_port_start=443."
+    if doors.fixed:
+        return (
+            f"Stop what else uses the ports {', '.join(map(str, doors.fixed))}, or take another address of this "
+            "machine: --host 127.0.0.2 (macOS: sudo ifconfig lo0 alias 127.0.0.2)."
+        )
+    return "Take other ports: --port and --admin-port N, or --port 0 for any free ones; --host is this machine's."
+
+
+def identity_folder(folder: Path) -> Path:
+    """The folder that keeps keys and certificates from one start to the next.
+
+    Raises:
+        ConfigurationError: it cannot be used.
+    """
+    from sbpair.emulator.keys import StoredKeys
+
+    try:
+        StoredKeys(folder)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot keep keys in {folder}: {error.strerror or error}.",
+            hint="Let the keys be new at each start: --new-keys",
+        ) from error
+    return folder
+
+
+# What `sbpair emulator --sample NAME` starts with: worlds in which every command has something to show.
+#
+# After an outage the messages stand in the backlog queues as the failover of a sender puts them there: each sender of
+# messages without a session in one queue, each session in its own.
+
+
+class SampleWorld(StrEnum):
+    """Worlds to start with."""
+
+    OUTAGE = "outage"
+    """A pair a little after an outage of its primary: messages and dead letters wait in ten backlog queues."""
+    DEAD_LETTERS = "dead-letters"
+    """A queue and a subscription whose consumers failed for several reasons."""
+    ENTITIES = "entities"
+    """Entities of an application with active, scheduled and dead-lettered messages, and no backlog queues."""
+
+
+ORDERS, INVOICES, EVENTS = "orders", "invoices/incoming", "events"
+CUSTOMERS = 12
+SEED: dict[str, Any] = {
+    "queues": {ORDERS: {}, INVOICES: {"requires_session": True}},
+    "topics": {EVENTS: {"subscriptions": {"all": {}, "large": {"rules": {"amount": {"sql": "amount > 1000"}}}}}},
+}
+"""The application's entities on the primary."""
+DIVERTED = {ORDERS: 200, INVOICES: 180, EVENTS: 120}
+BACKLOG_DEAD, ORDERS_DEAD = 3, 5
+"""Of the diverted messages: dead letters of a backlog queue, and others that are dead letters of `orders`."""
+_TRIED = "Message could not be consumed after 10 delivery attempts."
+_FAILURES = (
+    ("MaxDeliveryCountExceeded", _TRIED, 40),
+    ("ValidationError", "country is missing (order {number})", 25),
+    ("ValidationError", "amount -{number} is negative", 8),
+    ("TTLExpiredException", "The message expired and was dead lettered.", 12),
+    ("NotJson", "Unexpected token at position {number}", 5),
+)
+"""Reason, description and number of the dead letters of one entity."""
+_ACTIVE = 60
+_SCHEDULED = 6
+
+
+def plant(sample: SampleWorld, primary: "Namespace", secondary: "Namespace", pair: str) -> str:
+    """Create entities and messages of a sample; returns what there is now, and the command that shows it.
+
+    Namespaces that have queues already, from a start before this one, stay as they are.
+    """
+    from sbpair.emulator import seed
+
+    if primary.queues() or secondary.queues():
+        return "The namespaces keep what they had; the sample is for new ones."
+    if sample is SampleWorld.OUTAGE:
+        return f"{_plant_outage(primary, secondary)} Look at them: sbpair status {pair}"
+    seed.plant(primary, _with_messages(failures=sample is SampleWorld.DEAD_LETTERS))
+    failed = sum(count for _, _, count in _FAILURES)
+    if sample is SampleWorld.DEAD_LETTERS:
+        return (
+            f"Sample: {ORDERS} on {primary.name} has {failed} dead letters, the subscription all of {EVENTS} as many. "
+            f"Look at them: sbpair dlq list {ORDERS} --namespace {primary.name}"
+        )
+    return (
+        f"Sample: {ORDERS} on {primary.name} has {_ACTIVE} messages and {_SCHEDULED} scheduled ones, {INVOICES} "
+        f"has {CUSTOMERS} sessions, {EVENTS} two subscriptions. Look: sbpair entity list --namespace {primary.name}"
+    )
+
+
+def _with_messages(*, failures: bool) -> dict[str, Any]:
+    active = [_described(number) for number in range(_ACTIVE)]
+    scheduled = [_described(800 + number) | {"scheduled_in_seconds": 3_600} for number in range(_SCHEDULED)]
+    numbers = iter(range(900, 2_000))
+    letters = [
+        _described(number) | {"dead_letter": {"reason": reason, "description": text.format(number=number)}}
+        for reason, text, count in _FAILURES
+        for number in (next(numbers) for _ in range(count))
+    ]
+    large = SEED["topics"][EVENTS]["subscriptions"]["large"]
+    subscriptions = {"all": {"messages": letters if failures else active}, "large": large}
+    return {
+        "queues": {
+            ORDERS: {"messages": [*active, *(letters if failures else scheduled)]},
+            INVOICES: {
+                "requires_session": True,
+                "messages": [one | {"session_id": f"customer-{n % CUSTOMERS}"} for n, one in enumerate(active)],
+            },
+        },
+        "topics": {EVENTS: {"subscriptions": subscriptions}},
+    }
+
+
+def _described(number: int) -> dict[str, Any]:
+    amount = number * 37 % 2_000
+    country = ("DE", "FR", "NL")[number % 3]
+    return {
+        "body": {"number": number, "amount": amount},
+        "message_id": f"order-{number:04}",
+        "subject": "created",
+        "properties": {"amount": amount, "country": country},
+    }
+
+
+def _plant_outage(primary: "Namespace", secondary: "Namespace") -> str:
+    from sbpair.core.pairing import DEFAULT_BACKLOG_QUEUE_COUNT, DOCUMENTED_SETTINGS, expected_backlog_paths
+    from sbpair.emulator import seed
+
+    paths = expected_backlog_paths(primary.name, DEFAULT_BACKLOG_QUEUE_COUNT)
+    settings = {key: value for key, value in asdict(DOCUMENTED_SETTINGS).items() if key != "status"}
+    seed.plant(primary, SEED)
+    seed.plant(secondary, {"queues": {ORDERS: {}} | dict.fromkeys(paths, settings)})
+    for place, payload in _diverted(paths):
+        _queue(secondary, place).send(payload)
+    _dead_letter_last(secondary, paths[0], BACKLOG_DEAD)
+    for number in range(ORDERS_DEAD):
+        _queue(primary, ORDERS).send(_message(ORDERS, 900 + number))
+    _dead_letter_last(primary, ORDERS, ORDERS_DEAD)
+    return (
+        f"Sample: {counted(sum(DIVERTED.values()) - BACKLOG_DEAD, 'message')} and {BACKLOG_DEAD} dead letters wait in "
+        f"the backlog queues on {secondary.name}, and {ORDERS} on {primary.name} has {ORDERS_DEAD} dead letters."
+    )
+
+
+def _diverted(paths: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    """Backlog queue and message, in the order of sending."""
+    from sbpair.core.failover.sending import stable_choice
+    from sbpair.core.rewrite import for_backlog
+
+    drawn = {ORDERS: paths[0], EVENTS: paths[7]}
+    for number in range(max(DIVERTED.values())):
+        for entity, count in DIVERTED.items():
+            if number < count:
+                session = _session(number) if entity == INVOICES else None
+                place = drawn[entity] if session is None else stable_choice((entity, session), paths)
+                yield place, for_backlog(_message(entity, number), entity)
+
+
+def _session(number: int) -> str:
+    return f"customer-{number % CUSTOMERS}"
+
+
+def _message(entity: str, number: int) -> bytes:
+    from sbpair.core.rewrite import compose
+
+    amount = number * 37 % 2_000
+    return compose(
+        body=json.dumps({"number": number, "amount": amount}),
+        message_id=f"{entity.partition('/')[0].removesuffix('s')}-{number:04}",
+        session_id=_session(number) if entity == INVOICES else None,
+        subject="created",
+        content_type="application/json",
+        application_properties={"amount": amount},
+    )
+
+
+def _queue(namespace: "Namespace", path: str) -> Any:
+    queue = namespace.get_queue(path)
+    if queue is None:
+        raise ValueError(f"the sample's queue {path} is not there")
+    return queue
+
+
+def _dead_letter_last(namespace: "Namespace", path: str, count: int) -> None:
+    """Dead-letter the last messages of a queue."""
+    queue = _queue(namespace, path)
+    for message in list(queue.main.log)[-count:]:
+        queue.to_dead_letters(queue.main, message, "MaxDeliveryCountExceeded", _TRIED)
+
+
+# The laws of the service that the embedded namespaces know: lists of them, and which ones a start bends.
+
+
+@dataclass(frozen=True, slots=True)
+class NotEmulated:
+    """A law that the emulator does not keep, or not wholly."""
+
+    law: str = field(metadata=column("Law"))
+    what: str = field(metadata=column("At the service"))
+    instead: str = field(metadata=column("Here"))
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLaw:
+    """A rule of the service. `evidence` is how well it is known, `asked_in` the code that keeps it, `forms` the values
+    by form (by tier where these differ), `differs` what the emulator does instead."""
+
+    law: str
+    chapter: str
+    sentence: str
+    evidence: str
+    source: str
+    asked_in: str
+    forms: Mapping[str, str]
+    differs: str
+
+
+def not_emulated() -> CommandResult:
+    """All laws of which the emulator does something else."""
+    from sbpair.emulator.laws import BOOK
+
+    missing = tuple(NotEmulated(law.name, law.sentence, law.differs) for law in BOOK if law.differs)
+    return CommandResult(missing, (table_of(NotEmulated, missing),))
+
+
+def listed(names: Sequence[str]) -> CommandResult:
+    """The laws with these names, with all that is known of them; without names all, in short.
+
+    Raises:
+        UsageError: there is no such law.
+    """
+    from sbpair.emulator.laws import BOOK, law_named
+    from sbpair.engine.errors import EmulatorError
+
+    try:
+        laws = tuple(_shown(law) for law in ([law_named(name) for name in names] or BOOK))
+    except EmulatorError as error:
+        raise UsageError(f"--law: {error}.", hint="sbpair emulator --laws") from error
+    more = ("source", "asked_in", "forms", "differs") if names else ()
+    columns = columns_of(ServiceLaw, ("law", "sentence", "evidence", *more))
+    rows = [
+        row | {"forms": ", ".join(f"{form}: {value}" for form, value in row["forms"].items())} for row in to_plain(laws)
+    ]
+    return CommandResult(laws, (Table("", columns, rows),))
+
+
+def bent(lax: Sequence[str], *, strict: bool) -> dict[str, str]:
+    """The form of each law that is not to be kept strictly, by `LAW` or `LAW=other`.
+
+    Raises:
+        UsageError: there is no such law or form, or all are to be strict.
+    """
+    if not lax:
+        return {}
+    from sbpair.emulator.laws import Laws
+    from sbpair.engine.errors import EmulatorError
+
+    if strict:
+        raise UsageError("--strict keeps every law of the service and excludes --lax. Nothing was started.")
+    parted = {text: text.partition("=") for text in lax}
+    forms = {name if form else text: form or "lax" for text, (name, _, form) in parted.items()}
+    try:
+        return {name: form.value for name, form in Laws(bent=forms).bent.items()}
+    except EmulatorError as error:
+        raise UsageError(f"--lax: {error}. Nothing was started.", hint="sbpair emulator --laws") from error
+
+
+def _shown(law: "Law[object]") -> ServiceLaw:
+    forms = {form.value: _text(law, form) for form in law.values} if len(law.values) > 1 else {}
+    source = law.source
+    return ServiceLaw(
+        law.name, law.chapter, law.sentence, source.evidence.value, source.text, law.asked_in, forms, law.differs
+    )
+
+
+def _text(law: "Law[object]", form: "Form") -> str:
+    from sbpair.service import Tier
+
+    by_tier = {tier.value: _plain(law.value(form, tier)) for tier in Tier}
+    different = len(set(by_tier.values())) > 1
+    return ", ".join(f"{value} ({tier})" for tier, value in by_tier.items()) if different else by_tier[Tier.STANDARD]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, frozenset | tuple):
+        return " ".join(sorted(map(str, value))) or "none"
+    return str(getattr(value, "__name__", value))
