@@ -66,7 +66,7 @@ GROUPS = {
         "help": Entry("help", "help_on", "Explain terms, exit codes, rights or a command."),
         "cheat": Entry("help", "cheat", "Show the commands for common tasks."),
         "schema": Entry("help", "schema", "Print the JSON Schema of a command's -o json."),
-        "completion": Entry("completion", "completion", "Print the completion script of a shell."),
+        "completion": Entry("help", "completion", "Print the completion script of a shell."),
     },
 }
 """Heading in the help -> name -> file in this package, function or typer app in it, and its line in the help."""

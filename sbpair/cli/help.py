@@ -1,4 +1,4 @@
-"""`sbpair help TOPIC|COMMAND`, `cheat` and `schema`: what scripts and readers at 3 a.m. want to look up."""
+"""`sbpair help TOPIC|COMMAND`, `cheat`, `schema`, `completion`: what scripts and readers at 3 a.m. want to look up."""
 
 import difflib
 import json
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sbpair.cli.options import Options, Output, command
+from sbpair.cli.options import COMPLETION_VARIABLE, Options, Output, command
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import quoted
@@ -563,3 +563,34 @@ def _unknown_command(name: str, known: Iterable[str]) -> UsageError:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else "List them with: sbpair schema"
     return UsageError(f"There is no schema for {name!r}.", hint=hint)
+
+
+# `sbpair completion SHELL`: print the completion script; nobody's start-up file is edited.
+
+
+class Shell(StrEnum):
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+    POWERSHELL = "powershell"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    shell: Shell
+    script: str
+
+
+@command(output="cli.help:Script")
+def completion(options: Options, shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> CommandResult:
+    """Print the completion script of a shell.
+
+    \b
+    Examples:
+      sbpair completion bash > ~/.local/share/bash-completion/completions/sbpair
+      sbpair completion zsh > ~/.zfunc/_sbpair
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    script = get_completion_script(prog_name="sbpair", complete_var=COMPLETION_VARIABLE, shell=shell.value)
+    return CommandResult(Script(shell, script), text=script + "\n")

@@ -1,7 +1,7 @@
 """Price tables: per meter the bands and their unit prices, with region, currency and date; and their arithmetic.
 
 The built-in tables (`prices.json`) are a dated copy of list prices. They are shown with their date and never passed off
-as current; a price file replaces them (`from_yaml`, or `core.cost.retail` for an answer of the Retail Prices API).
+as current; a price file replaces them (`from_yaml`, or `from_retail` for an answer of the Retail Prices API).
 """
 
 import datetime

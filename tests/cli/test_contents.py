@@ -153,7 +153,7 @@ def test_one_command_imports_no_other(sbpair: Sbpair) -> None:
         env=sbpair.variables(),
         timeout=LIMIT_SECONDS,
     )
-    assert "'sbpair.cli.completion'" in done.stderr
+    assert "'sbpair.cli.help'" in done.stderr
     assert "'sbpair.cli.transfer.drain'" not in done.stderr
 
 

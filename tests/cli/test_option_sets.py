@@ -115,7 +115,7 @@ def test_a_command_goes_on_with_all_that_it_was_given_but_what_was_for_once() ->
     app, lines = typer.Typer(), []
 
     @app.command()
-    @command(output="cli.completion:Script", asks=True, dry_run="Only look.")
+    @command(output="cli.help:Script", asks=True, dry_run="Only look.")
     def probe(
         options: Options,
         entity: Annotated[str, typer.Argument()],
