@@ -24,7 +24,7 @@ from sbpair.core.transfer.resend import IN_DOUBT, NOT_SCHEDULED
 from sbpair.core.transfer.state import Forward, Leave, key_of
 from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.runtime.transfer import move
-from sbpair.runtime.transfer.drain import NONE_READABLE, TransferRequest
+from sbpair.runtime.transfer.drain import TransferRequest
 from sbpair.runtime.transfer.move import _Browsed, _MovesBrowsed
 from sbpair.runtime.transfer.moving import Ends, MoveJob
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
@@ -121,7 +121,7 @@ async def test_the_service_deletes_in_batches_as_large_as_it_takes() -> None:
 
 @virtual_time
 async def test_a_failure_does_not_hide_what_has_moved_before() -> None:
-    error = ServerBusyError(f"busy {NONE_READABLE}")
+    error = ServerBusyError(f"busy {TransferRequest(('q',)).none_readable}")
     movers: list[tuple[str, bool]] = []
     drained: list[Any] = []
 
