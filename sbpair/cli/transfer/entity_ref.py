@@ -1,5 +1,6 @@
 """Which entity of which namespace: `ENTITY`, or `NAMESPACE:ENTITY`, for the commands that work on any of them."""
 
+import shlex
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -134,11 +135,16 @@ async def open_places(source: EntityRef, target: EntityRef | None = None) -> "As
     import asyncio
 
     from sbpair.connect import open_ends
-    from sbpair.core.errors import EntityNotFoundError, ServiceError
+    from sbpair.core.errors import EntityDisabledError, EntityNotFoundError, ServiceError
 
     async with open_ends(source.access, None if target is None else target.access) as ends:
         try:
             yield ends
+        except EntityDisabledError as error:
+            path = split_source(error.entity or source.path)[0]
+            place = source if target is None or path.lower() == source.path.lower() else target
+            error.hint = error.hint.replace("NAMESPACE:ENTITY", shlex.quote(f"{place.access.label}:{path}"))
+            raise
         except EntityNotFoundError as error:
             missing = split_source(error.entity or source.path)[0]
             at_source = target is None or missing.lower() == source.path.lower()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from sbpair.core.entities import EntityStatus
 from sbpair.core.rewrite import compose
 from sbpair.settings import load
 from tests.cli.process import Sbpair
@@ -97,6 +98,10 @@ def test_an_entity_that_does_not_exist_is_compared_with_those_that_do(made: Enti
         pair = ("local",) if words[0] == "peek" else ("--pair", "local")
         ran = made.runner(*words, *pair)
         assert said in ran.stderr, ran
+    shut = made.queue("invoicing-shut", status=EntityStatus.DISABLED)
+    for words in (("entity", "peek", shut), ("copy", shut, queue, "--yes"), ("copy", queue, shut, "--yes")):
+        ran = made.runner(*words, "--pair", "local")
+        assert (ran.code, f"sbpair entity set-status local-primary:{shut} Active" in ran.stderr) == (1, True), ran
 
 
 def test_a_connection_string_is_read_from_stdin_a_file_or_the_environment_and_never_from_an_argument(
