@@ -178,8 +178,10 @@ async def test_a_primary_that_refuses_is_told_once_and_asked_until_it_takes_the_
     member, own, _ = world.member()
     one = world.entities.of("orders", member)
     refusal = world.primary.fail("*", DENIED)
+    assert one.resting
     for _ in range(2):
         assert kinds(world.fail(one, DENIED)) == []
+        assert not one.resting, "it is pinged from the first refusal on"
     assert [(event.side, event.error_code) for event in own.of(SideFaulted)] == [(Side.PRIMARY, DENIED.code)]
     assert (one.quiet, one.route(), world.entities.refused(), one.state) == (False, Route.PRIMARY, True, State.HEALTHY)
     await asyncio.sleep(2.5 * PING_SECONDS)

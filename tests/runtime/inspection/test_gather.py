@@ -126,7 +126,7 @@ async def test_backlog_queues_on_the_primary_and_entities_are_confirmed() -> Non
 
 @virtual_time
 async def test_unlisted_entities_are_asked_for_first_as_queues_and_those_that_are_none_as_topics() -> None:
-    here = world(entities=("orders", "news"))
+    here = world(entities=("orders", "News"))
     here.primary.add_queue("news", topic=True)
     here.lies.unlisted = {"orders", "news"}
     snapshot = await here.gather()
