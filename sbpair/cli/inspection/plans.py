@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair import operations
-from sbpair.cli.asking import AllPairsOption, agreed, can_ask, pairs_to_write, side_named, will_ask
+from sbpair.cli.asking import AllPairsOption, agreed, can_ask, forget_typed_ahead, pairs_to_write, side_named, will_ask
 from sbpair.cli.context import Stop, event_log, load_settings, move_progress, open_sides, run_and_show, run_async
 from sbpair.cli.inspection.saved import configured_pairs, read_plans, write_plans
 from sbpair.cli.options import ONCE, Options, PairsArgument, command
@@ -363,6 +363,7 @@ def _ask(options: Options, plans: PairPlans, confirm: Collection[str]) -> Iterat
     if not can_ask(options):
         return
     confirmed = {path.lower() for path in confirm}
+    forget_typed_ahead()
     for pair, plan in plans:
         for step in plan.steps:
             if holds_messages(step) and step.queue.lower() not in confirmed:

@@ -227,9 +227,10 @@ def test_options_of_cleanup_that_contradict_each_other(local: Sbpair, arguments:
     assert (ran.code, ran.stdout) == (2, "")
 
 
-def type_into(local: Sbpair, typed: str, *more: str) -> int:
-    """Exit code of `cleanup --yes` on a terminal where somebody types `typed`."""
-    return answer(local, "cleanup", "local", "--yes", *more, question="Type its name", typed=typed).code
+def type_into(local: Sbpair, typed: str, *more: str, ahead: str = "") -> int:
+    """Exit code of `cleanup --yes` on a terminal where somebody types `typed`, and `ahead` before the question."""
+    words = ("cleanup", "local", "--yes", *more)
+    return answer(local, *words, question="Type its name", typed=typed, ahead=ahead).code
 
 
 def test_protected_patterns_win_over_a_confirmation(local: Sbpair) -> None:
@@ -269,6 +270,7 @@ def test_left_overs_of_a_former_primary_go_only_when_asked_for_and_only_empty(
     assert logged == {OLD.format(0): ("skip", "skipped"), OLD.format(1): ("delete", "done")}
 
     assert type_into(local, "yes", *LEFT_OVERS) == 3
+    assert type_into(local, "", *LEFT_OVERS, ahead=f"{OLD.format(0)}\n") == 3
     assert type_into(local, OLD.format(0), *LEFT_OVERS) == 0
 
 
