@@ -25,7 +25,7 @@ folders carry the same words on every floor: transfer (drain, syphon), failover 
     { azure             the only room that knows the SDKs; wire.py alone touches their private parts
       journal }         where active/active consumers agree: SQLite, Cosmos DB
     ports.py            what the runtime needs from the outside, as Protocols
-    concurrency.py      bounded concurrency, time limits, ending tasks for certain, a loop in a thread
+    concurrency.py      bounded concurrency, time limits, ending tasks for certain
     { core              decisions and values: pure, no clock, no I/O
       emulator }        a Service Bus namespace in a process, for the command line and tests; knows only what is below
     engine              the server's side of AMQP: ports, connections, sessions, links, tokens, budgets

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from sbpair.azure.wire import Feature, lacks, secrets_of
-from sbpair.concurrency import Background
+from sbpair.clients.background import Background
 from sbpair.core.errors import (
     AuthenticationFailedError,
     Category,

@@ -14,9 +14,9 @@ from azure.servicebus import ServiceBusMessage, ServiceBusSender, exceptions
 
 from sbpair.clients import shared
 from sbpair.clients.aio import _Turn
+from sbpair.clients.background import Background
 from sbpair.clients.failover import PROCESS, Audience, Chronicle, Line, SenderFailover, _Both, _log_failure
 from sbpair.clients.shared import AGAIN, DIVERTED, Ask, BorrowedCredential, LateTurnError, Offer, borrowed, steps
-from sbpair.concurrency import Background
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import OperationTimeoutError, ServiceError
 from sbpair.core.events import BacklogCounted
