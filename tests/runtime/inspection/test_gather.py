@@ -142,6 +142,7 @@ async def test_what_a_browse_shows_is_told_of_the_queue_in_whatever_spelling() -
     here.secondary.put(path(1, "Contoso"), MESSAGE)
     snapshot = await here.gather(peek=peeking(here.secondary.messaging()))
     peeked = [queue.peeked for queue in snapshot.secondary.queues or ()]
+    assert snapshot.secondary.calls.gets == 0, "it is the queue that is looked for"
     assert [one.messages for one in peeked if one is not None] == [0, 1, 0]
 
 

@@ -14,6 +14,7 @@ from sbpair.core.errors import (
     SendIncompleteError,
     ServerBusyError,
     ServiceError,
+    UsageError,
 )
 from sbpair.core.events import DeadLettered, Forwarded, LedElsewhere, LockedElsewhere, Paused, Resumed
 from sbpair.core.message import Disposition, Origin, Received
@@ -34,7 +35,7 @@ from sbpair.core.transfer.state import (
     Settle,
     key_of,
 )
-from sbpair.runtime.transfer.ledger import Begun, Ledger, LedgerError, Recorder, accepted_in, ledgers_in
+from sbpair.runtime.transfer.ledger import Begun, Ledger, LedgerError, Recorder, accepted_in, known_in, ledgers_in
 from sbpair.runtime.transfer.pump import PROGRESS_SECONDS, STOP_SECONDS, Carrier, Progress, Pump
 from sbpair.runtime.transfer.reading import Source
 from tests.fakes import EPOCH, FakeClock, RecordingObserver, virtual_time
@@ -398,6 +399,11 @@ async def test_what_was_accepted_is_counted_by_its_queue(tmp_path: Path) -> None
     assert ledger.accepted == {"q": 2}, "one in a transaction was completed with its send"
     await ledger.record([])
     await ledger.close()
+    for spelled in ("q", "Q"):
+        sent, _ = known_in([tmp_path / "ledger.jsonl"], None, {spelled: "ORDERS"})
+        assert {key[0] for key in sent} == {spelled, "other"}, "by the name that this run has for the queue"
+    with pytest.raises(UsageError, match="this run sends to"):
+        known_in([tmp_path / "ledger.jsonl"], None, {"q": "elsewhere"})
     assert ledgers_in(tmp_path) == [tmp_path / "ledger.jsonl"] == ledgers_in(tmp_path / "ledger.jsonl")
     assert ledgers_in(tmp_path / "none") == []
 
@@ -522,10 +528,12 @@ async def test_a_pump_stops_its_machine_before_its_receivers_and_tells_the_last_
     world.log.clear()
     pump._progress.completed(settles(1))
     machine.live = 1
+    machine.release_left = lambda: world.log.append(("release_left", [one.done() for one in pump._receiving]))  # type: ignore[method-assign]
     finishing = asyncio.create_task(pump.finish())
     await asyncio.sleep(STOP_SECONDS / 2)
     assert (finishing.done(), world.names()[0], "release_left" in world.names()) == (False, "stop", True)
     await finishing
+    assert ("release_left", [True]) in world.log, "nothing more comes by then"
     assert world.clock.monotonic() == pytest.approx(1.0 + STOP_SECONDS), "what is not settled by then comes again"
     assert (len(world.observer.of(Forwarded)), world.closed) == (1, 1)
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
