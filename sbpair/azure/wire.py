@@ -1359,7 +1359,8 @@ def _test_senders() -> None:
 
     _want([(one, ("_do_retryable_operation", "_open", "_check_live")) for one in (ServiceBusSender, AsyncSender)])
     sender = ServiceBusSender("host", AzureNamedKeyCredential("name", "key"), queue_name="q")
-    for name in ("_handler", "_running", "_max_message_size_on_link", "_max_batch_size_on_link", "_amqp_transport"):
+    limits = ("_max_message_size_on_link", "_max_batch_size_on_link")
+    for name in ("_handler", "_running", "_shutdown", "_amqp_transport", *limits):
         getattr(sender, name)
     batch = empty_batch(sender, None)
     batch.add_message(ServiceBusMessage(b"body", message_id="id"))
@@ -1555,6 +1556,20 @@ def secrets_of(credential: Any) -> tuple[Any, ...]:
 def check_live(sender: Any) -> None:
     """Raise as the SDK's sender does once it was closed (ValueError)."""
     sender._check_live()
+
+
+def is_closed(sender: Any) -> bool:
+    """Whether the SDK's sender was closed, maybe while a call was under way."""
+    try:
+        sender._check_live()
+    except ValueError:
+        return True
+    return False
+
+
+def begin_close(sender: Any) -> None:
+    """Have the SDK's sender refuse calls from now on. Its own `close` does so once the connection is closed."""
+    sender._shutdown.set()
 
 
 def forget_connection(sender: Any) -> object:

@@ -21,6 +21,7 @@ import azure.servicebus.aio as sdk_aio
 from azure.servicebus import exceptions
 
 from sbpair.azure.wire import (
+    begin_close,
     check_live,
     close_forgotten_async,
     empty_batch,
@@ -152,8 +153,10 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
         return self
 
     async def close(self) -> None:
-        """As the SDK's."""
-        await super().close()
+        """As the SDK's; a call that is under way in another task is broken off."""
+        begin_close(self)
+        if (connection := forget_connection(self)) is not None:
+            await close_forgotten_async(connection)
         self._part.close()
 
     async def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from sbpair.azure.wire import Feature, lacks, secrets_of
 from sbpair.clients.background import Background
+from sbpair.concurrency import abandon_after
 from sbpair.core.errors import (
     AuthenticationFailedError,
     Category,
@@ -52,6 +53,8 @@ T = TypeVar("T")
 
 LOGGER = logging.getLogger("sbpair.clients")
 CLOSE_SECONDS = 15.0
+CREATE_SECONDS = 20.0
+"""A message may wait for that until it is diverted: much shorter than the time of a send."""
 LOOP_NAME = "sbpair-failover"
 
 OnEvent = Callable[[Event], object]
@@ -258,11 +261,12 @@ class Failover:
 
     async def _create_missing(self, observer: Observer) -> None:
         """Create missing backlog queues. What prevents that is announced: those that are there may be enough."""
-        admin = self._make_admin()
+        admin, clock = self._make_admin(), SystemClock()
+        ensured = ensure_backlog_queues(self.pair, admin=admin, clock=clock, observer=observer, pause_seconds=1.0)
         try:
-            await ensure_backlog_queues(self.pair, admin=admin, clock=SystemClock(), observer=observer)
+            await abandon_after(CREATE_SECONDS, ensured, what="Preparing the backlog queues")
         except SbpairError as error:
-            message = f"Missing backlog queues could not be created: {error.message}"
+            message = f"Missing backlog queues could not be created: {error.message} {error.hint}".rstrip()
             observer.notify(PairingNoticed(time.time(), "not-created", message))
         finally:
             await admin.close()

@@ -13,13 +13,13 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, 
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, cast
 
 from azure.servicebus import ServiceBusMessage, exceptions
 from azure.servicebus.aio import ServiceBusClient
 
 from sbpair.azure import make_admin
-from sbpair.azure.wire import check_live, knows_limits, leaves_link, translate_sdk_error
+from sbpair.azure.wire import check_live, is_closed, knows_limits, leaves_link, translate_sdk_error
 from sbpair.clients.failover import Failover, Line, OnEvent, SenderFailover, budget_of, sdk_error
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of, is_address, without_port
 from sbpair.core.errors import SbpairError, ServiceError
@@ -216,6 +216,7 @@ def make_failover(
             return _messaging(chosen.secondary, None, {})
     else:
         access, theirs = _secondary(secondary or "", credential, secondary_credential)
+        access = replace(access, ca_file=sdk_options.get("connection_verify"))
         made.append(theirs)
         primary = NamespaceAccess(_label(_address(host, sdk_options)), host)
         chosen = Pair(primary.label, primary, access, pair_options(options, **changes))
@@ -279,12 +280,7 @@ def _secondary(secondary: str, credential: Any, own: Any) -> tuple[NamespaceAcce
     """How the secondary is reached, and the credential for it (None with a connection string)."""
     if "endpoint=" in secondary.lower():
         host = host_of(secondary)
-        access = NamespaceAccess(
-            _label(host),
-            host,
-            AuthMethod.CONNECTION_STRING,
-            connection_string=Secret(secondary),
-        )
+        access = NamespaceAccess(_label(host), host, AuthMethod.CONNECTION_STRING, connection_string=Secret(secondary))
         return access, None
     host = secondary.partition("://")[2] or secondary
     host = host.rstrip("/")
@@ -424,6 +420,11 @@ class ClientWithFailover(Generic[S]):
         )
         weakref.finalize(self, self._failover.close, wait=False).atexit = False
 
+    if TYPE_CHECKING:  # the SDK's says that it makes a client of the SDK's
+
+        @classmethod
+        def from_connection_string(cls, conn_str: str, **options: Any) -> Self: ...
+
     def get_queue_sender(self, queue_name: str, **options: Any) -> S:
         """As the SDK's."""
         check_keywords(options, super().get_queue_sender, "get_queue_sender()")  # type: ignore[misc]
@@ -495,16 +496,21 @@ class SenderWithFailover:
         try:
             yield
             self._part.line.failover.entities.seen = True
-        except (AttributeError, OSError) as error:
-            # What is left of a broken link fails in closing it, which the SDK does not translate.
-            self._forget_link()
-            raise exceptions.ServiceBusConnectionError(message=f"The link was lost: {error}", error=error) from error
         except BaseException as error:
             if not leaves_link(error):
                 self._forget_link()
+            broken = isinstance(error, AttributeError | OSError)
+            if broken or isinstance(error, exceptions.ServiceBusError):
+                check_live(self)  # a call that `close` broke off says nothing about the primary
+            if broken:
+                # What is left of a broken link fails in closing it, which the SDK does not translate.
+                lost = f"The link was lost: {error}"
+                raise exceptions.ServiceBusConnectionError(message=lost, error=error) from error
             raise
         finally:
             offering.reset(token)
+            if is_closed(self):  # the SDK's retries open a closed sender's link again
+                self._forget_link()
 
     def _steps(self, timeout: float | None, payloads: Payloads, **before: Any) -> Steps:
         if self._part.line.route is Route.BACKLOG:

@@ -24,6 +24,7 @@ import azure.servicebus as sdk
 from azure.servicebus import exceptions
 
 from sbpair.azure.wire import (
+    begin_close,
     check_live,
     close_forgotten,
     empty_batch,
@@ -121,8 +122,14 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
         return self
 
     def close(self) -> None:
-        """As the SDK's."""
-        super().close()
+        """As the SDK's; a call that is under way in another thread is broken off."""
+        begin_close(self)
+        if self._turn.acquire(blocking=False):
+            try:
+                super().close()
+            finally:
+                self._turn.release()
+        self._forget_link()
         self._part.close()
 
     def _open(self, timeout: float | None = None) -> None:

@@ -13,7 +13,7 @@ from sbpair import ServiceBusClient
 from sbpair.azure.wire import Feature, lacks
 from sbpair.clients.shared import LateTurnError
 from sbpair.engine.faults import parse_text
-from tests.clients.conftest import FAST, World
+from tests.clients.conftest import FAST, World, wait_until
 
 HANGS_SECONDS = 4.0
 """Time of the call that all others wait for: three quarters of it are the primary's."""
@@ -110,3 +110,39 @@ async def test_a_cancellation_of_scheduled_messages_spends_its_time_once(world: 
         assert isinstance(first.exception(), exceptions.ServiceBusError)
         world.emulator.faults("contoso").clear()
         await sender.send_messages(ServiceBusMessage("after"))
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_send_that_a_close_breaks_off_says_nothing_about_the_primary(world: World, retries: int) -> None:
+    """It is not diverted, and leaves no connection open, even if the SDK's retries have opened one."""
+    more = {"pair": world.pair(), "on_event": world.events.append, "retry_total": retries, "retry_backoff_factor": 0.01}
+    client = ServiceBusClient.from_connection_string(world.connection_string(), **more)  # type: ignore[arg-type]
+    with client, client.get_queue_sender("orders") as sender, ThreadPoolExecutor(1) as pool:
+        sender.send_messages(ServiceBusMessage("before"))
+        world.emulator.faults("contoso").add(parse_text("delay:rtt=2"))
+        sending = pool.submit(sender.send_messages, ServiceBusMessage("broken off"))
+        wait_until(lambda: "broken off" in world.bodies("orders"))
+        client.close()
+        error = sending.exception()
+        assert sender._handler is None
+    assert world.events == []
+    assert world.backlog() == []
+    assert "shutdown" in str(error) if not retries else error is None
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_a_send_of_a_task_that_a_close_breaks_off_says_nothing_about_the_primary(
+    world: World, retries: int
+) -> None:
+    more = {"pair": world.pair(), "on_event": world.events.append, "retry_total": retries, "retry_backoff_factor": 0.01}
+    client = sbpair.aio.ServiceBusClient.from_connection_string(world.connection_string(), **more)  # type: ignore[arg-type]
+    async with client, client.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        world.emulator.faults("contoso").add(parse_text("delay:rtt=2"))
+        sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("broken off")))
+        await asyncio.to_thread(wait_until, lambda: "broken off" in world.bodies("orders"))
+        await client.close()
+        await asyncio.wait({sending})
+        assert sender._handler is None
+    assert world.events == []
+    assert await asyncio.to_thread(world.backlog) == []

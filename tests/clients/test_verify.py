@@ -15,7 +15,7 @@ from sbpair.core.errors import IncompatibleSdkError, PairingError
 from sbpair.core.pairing import Condition
 from sbpair.emulator import EmulatorThread, NamespaceConfig
 from sbpair.emulator.namespace import new_auth_rule
-from sbpair.events import NotReady, Ready
+from sbpair.events import NotReady, PairingNoticed, Ready
 from sbpair.service import Tier
 from tests.clients.conftest import FAST, QUEUES, World, backlog_queue, own_threads, wait_until
 
@@ -222,6 +222,32 @@ def test_missing_queues_are_created_where_that_is_asked_for(world: World) -> Non
     ):
         sender.send_messages(ServiceBusMessage("1"))
         assert client.verify().usable_queues == tuple(map(backlog_queue, range(QUEUES)))
+
+
+def test_queues_that_cannot_be_created_hold_no_message_up(world: World) -> None:
+    """The reason comes with what helps; queues that are there serve. (Here: nothing says which authority to trust.)"""
+    pair = replace(world.pair(), options=replace(world.pair().options, create_missing=True))
+    with a_client(world, "off", pair=pair) as client, client.get_queue_sender("orders") as sender:
+        world.dark()
+        sender.send_messages(ServiceBusMessage("1"), timeout=30)
+    (noticed,) = world.of(PairingNoticed)
+    assert isinstance(noticed, PairingNoticed)
+    assert "not trusted" in noticed.message
+    assert "ca_file" in noticed.message
+    assert world.backlog() == ["1"]
+
+
+def test_the_authority_that_the_client_is_given_is_that_of_the_secondarys_administration(world: World) -> None:
+    take_away(world)
+    pair = world.pair()
+    with ServiceBusClient.from_connection_string(
+        world.connection_string(),
+        secondary=world.connection_string("fabrikam"),
+        connection_verify=str(world.emulator.ca_path),
+        backlog_queues=QUEUES,
+        create_missing=True,
+    ) as client:
+        assert client.verify().usable_queues == pair.backlog_paths()
 
 
 async def test_a_pairing_of_ones_own_requires_it_too(world: World) -> None:

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 async def ensure_backlog_queues(
-    pair: Pair, *, admin: NamespaceAdmin, clock: Clock, observer: Observer
+    pair: Pair, *, admin: NamespaceAdmin, clock: Clock, observer: Observer, pause_seconds: float = PAUSE_SECONDS
 ) -> tuple[str, ...]:
     """Paths of the usable backlog queues, index 0 first.
 
@@ -67,7 +67,7 @@ async def ensure_backlog_queues(
         ServiceError: the secondary cannot be asked.
     """
     wanted = pair.backlog_paths()
-    retry = _Retry(clock, min(PAUSE_SECONDS, pair.secondary.call_seconds))
+    retry = _Retry(clock, min(pause_seconds, pair.secondary.call_seconds))
     existing = await retry.result(lambda: _list(pair, admin))
     missing = [path for path in wanted if path not in existing]
     if not missing:
