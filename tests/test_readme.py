@@ -116,7 +116,7 @@ def test_it_runs_from_the_top_to_the_bottom(stranger: Reader, text: str) -> None
                 said[block.body] = stranger.paste(block.body, block.exit_codes)
             case _, note if note.startswith("file: "):
                 (stranger.folder / note.removeprefix("file: ")).write_text(block.body, encoding="utf-8")
-            case "python", "python" | "consumer program" | "operations program":
+            case "python", note if note in PROGRAMS:
                 said[block.note] = stranger.run_python(block.body)
             case "python", "spark program" | "spark stream":
                 spark.append(block.body)
@@ -133,6 +133,7 @@ def test_it_runs_from_the_top_to_the_bottom(stranger: Reader, text: str) -> None
         assert [json.loads(line)["outcome"] for line in sent]
 
 
+PROGRAMS = ("python", "consumer program", "operations program")
 EMPTY = "The backlog is empty: 10 queues read, no message of any kind."
 SAID = {
     "README": (
@@ -170,6 +171,19 @@ def test_every_page_that_shows_commands_has_a_world_of_its_own() -> None:
     alone = {name for name, story in STORIES.items() if any(one.language == "sh" and not one.note for one in story)}
     assert alone - set(WORLDS) == {"contributing", "measurements", "security", "testing"} & alone
     assert set(SAID) == set(WORLDS)
+
+
+def test_programs_are_run_and_pass_a_strict_type_check(tmp_path: Path) -> None:
+    """Those for Spark have parts between them; those for tests are run by a test of their own."""
+    programs = [(name, one) for name, story in STORIES.items() for one in story if one.language == "python"]
+    ours = [(name, one) for name, one in programs if name not in ("spark", "testing")]
+    assert {name for name, _ in ours} == {"README", "applications", "library", "replication"}
+    for name, one in ours:
+        assert one.note in PROGRAMS, f"{name}: nothing runs {one.body}"
+        (tmp_path / f"{name.lower()}.py").write_text(one.body, encoding="utf-8")
+    checks = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
+    done = subprocess.run([*checks, *sorted(tmp_path.glob("*.py"))], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_configuration_that_is_shown_is_one(stranger: Reader) -> None:
