@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sbpair.core.access import NamespaceAccess
@@ -161,7 +162,7 @@ def run(
 ) -> _Result:
     """Call a verb of `sbpair.operations` from code that is not asynchronous.
 
-        result = sbpair.run(drain, "orders", TransferRequest(ledger=Path("drain.jsonl")))
+        result = sbpair.run(drain, "orders", DrainRequest(ledger=Path("drain.jsonl")))
 
     Connects, runs one event loop until the verb has returned, and closes. Ctrl-C stops the verb as its `stop` does,
     which settles or releases the messages in flight, before KeyboardInterrupt is raised.
@@ -175,8 +176,21 @@ def run(
 
     Raises:
         ConfigurationError: no such pair is configured.
+        TypeError: the verb works on a pair, and `where` is none; or the other way round.
         RuntimeError: an event loop runs in this thread already; await the verb there.
     """
+    takes = str(next(iter(signature(verb).parameters.values())))
+    given, other = ("Sides", "Ends") if isinstance(where, str | Pair) else ("Ends", "Sides")
+    if other in takes and given not in takes:
+        wanted = (
+            "a pair: give its name, or a Pair" if other == "Sides" else "namespaces: give a NamespaceAccess, or two"
+        )
+        raise TypeError(f"{getattr(verb, '__name__', verb)} works on {wanted}.")
+    looping = False
+    with suppress(RuntimeError):
+        looping = asyncio.get_running_loop() is not None
+    if looping:
+        raise RuntimeError("An event loop runs in this thread: await the verb, in a block of open_sides or open_ends.")
     return asyncio.run(_open_and_call(verb, where, request, observer))
 
 

@@ -1,13 +1,16 @@
 """The package's public names exist, come lazily, and the map in its docstring is true."""
 
+import builtins
 import importlib
 import inspect
 import pydoc
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -30,6 +33,27 @@ def test_help_on_the_package_shows_its_map_and_the_arguments_of_the_client() -> 
     assert "The rooms, and which way they may import" in shown
     assert "class ServiceBusClient" in shown
     assert "failover_interval" in shown
+
+
+def _types_in(annotation: object) -> Iterator[type]:
+    if isinstance(annotation, type) and not get_args(annotation):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _types_in(inner)
+
+
+@pytest.mark.parametrize("name", [name for name in operations.__all__ if name.endswith("Request")])
+def test_what_a_request_is_made_of_is_public(name: str) -> None:
+    """A caller has to name the types of its fields."""
+    public = [getattr(package, one) for package in (sbpair, operations) for one in package.__all__]
+    for field, annotation in get_type_hints(getattr(operations, name)).items():
+        for wanted in _types_in(annotation):
+            assert not wanted.__module__.startswith("sbpair.") or wanted in public, f"{name}.{field}: {wanted}"
+
+
+def test_what_a_verb_raises_is_public() -> None:
+    told = " ".join(inspect.getdoc(getattr(operations, name)) or "" for name in operations.__all__)
+    assert set(re.findall(r"\b[A-Z]\w+Error\b", told)) <= {*operations.__all__, *dir(builtins)}
 
 
 @pytest.mark.parametrize("package", [sbpair, operations])

@@ -22,6 +22,32 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sbpair.core.cost.model import Month as Month
+    from sbpair.core.cost.model import SyphonModel as SyphonModel
+    from sbpair.core.editing import Editables as Editables
+    from sbpair.core.entities import EntityKind as EntityKind
+    from sbpair.core.entities import EntitySettings as EntitySettings
+    from sbpair.core.entities import RuleFacts as RuleFacts
+    from sbpair.core.errors import ConfigurationError as ConfigurationError
+    from sbpair.core.errors import EntityExistsError as EntityExistsError
+    from sbpair.core.errors import EntityNotFoundError as EntityNotFoundError
+    from sbpair.core.errors import InterruptedWorkError as InterruptedWorkError
+    from sbpair.core.errors import OperationTimeoutError as OperationTimeoutError
+    from sbpair.core.errors import SbpairError as SbpairError
+    from sbpair.core.errors import ServiceError as ServiceError
+    from sbpair.core.errors import StalePlanError as StalePlanError
+    from sbpair.core.errors import UsageError as UsageError
+    from sbpair.core.inspection.contents import Contents as Contents
+    from sbpair.core.inspection.drilled import Reaction as Reaction
+    from sbpair.core.inspection.entity import ScrapedNamespace as ScrapedNamespace
+    from sbpair.core.inspection.plan import Plan as Plan
+    from sbpair.core.message import TtlMode as TtlMode
+    from sbpair.core.transfer.filters import FilterError as FilterError
+    from sbpair.core.transfer.filters import MessageFilter as MessageFilter
+    from sbpair.core.transfer.filters import Where as Where
+    from sbpair.core.transfer.peeked import GroupKey as GroupKey
+    from sbpair.core.transfer.resend import Planned as Planned
+    from sbpair.core.transfer.restored import RestorePlan as RestorePlan
     from sbpair.operations.audit import *
     from sbpair.operations.cost import *
     from sbpair.operations.discover import *
@@ -44,9 +70,35 @@ if TYPE_CHECKING:
     from sbpair.operations.status import *
     from sbpair.ports import Ends as Ends
     from sbpair.ports import Sides as Sides
+    from sbpair.service import EntityStatus as EntityStatus
+    from sbpair.service import Tier as Tier
 
 _MODULES = {
+    ".core.cost.model": ("Month", "SyphonModel"),
+    ".core.editing": ("Editables",),
+    ".core.entities": ("EntityKind", "EntitySettings", "RuleFacts"),
+    ".core.errors": (
+        "ConfigurationError",
+        "EntityExistsError",
+        "EntityNotFoundError",
+        "InterruptedWorkError",
+        "OperationTimeoutError",
+        "SbpairError",
+        "ServiceError",
+        "StalePlanError",
+        "UsageError",
+    ),
+    ".core.inspection.contents": ("Contents",),
+    ".core.inspection.drilled": ("Reaction",),
+    ".core.inspection.entity": ("ScrapedNamespace",),
+    ".core.inspection.plan": ("Plan",),
+    ".core.message": ("TtlMode",),
+    ".core.transfer.filters": ("FilterError", "MessageFilter", "Where"),
+    ".core.transfer.peeked": ("GroupKey",),
+    ".core.transfer.resend": ("Planned",),
+    ".core.transfer.restored": ("RestorePlan",),
     ".ports": ("Ends", "Sides"),
+    ".service": ("EntityStatus", "Tier"),
     "audit": (
         "AuditRequest",
         "AuditedPair",
@@ -135,7 +187,8 @@ _MODULES = {
     "send": ("SendRequest", "SentMessages", "send"),
     "status": ("ScrapeRequest", "StatusReport", "StatusRequest", "scrape_namespace", "status", "watch_status"),
 }
-"""Module -> its names, which are those of its `__all__`."""
+"""Module -> its names, which are those of its `__all__`; and, with a dot before it, what requests are made of
+and verbs raise."""
 __all__ = sorted(name for names in _MODULES.values() for name in names)
 
 
