@@ -41,6 +41,7 @@ from sbpair.core.failover.machine import ROUTES, Route, State
 from sbpair.core.failover.sending import Budget, QueueStanding
 from sbpair.core.inspection.diagnosis import Verification
 from sbpair.core.pairing import Condition, Pair, Verify
+from sbpair.core.words import with_hint
 from sbpair.ports import Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT
@@ -266,7 +267,7 @@ class Failover:
         try:
             await abandon_after(CREATE_SECONDS, ensured, what="Preparing the backlog queues")
         except SbpairError as error:
-            message = f"Missing backlog queues could not be created: {error.message} {error.hint}".rstrip()
+            message = with_hint(f"Missing backlog queues could not be created: {error.message}", error.hint)
             observer.notify(PairingNoticed(time.time(), "not-created", message))
         finally:
             await admin.close()

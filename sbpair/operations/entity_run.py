@@ -22,6 +22,7 @@ from sbpair.core.message import State
 from sbpair.core.names import dead_letter_path, subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.rewrite import as_sent
+from sbpair.core.transfer.limits import Limited
 from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport
 from sbpair.core.transfer.resend import Planned, refuse_destination, window_of
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult, guaranteed, with_unreached
@@ -46,7 +47,7 @@ FACTS_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class EntityRequest:
+class EntityRequest(Limited):
     """What every run over one entity is asked."""
 
     source: str

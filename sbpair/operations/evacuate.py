@@ -36,6 +36,7 @@ from sbpair.core.inspection.evacuated import (
 )
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.retry import PATIENCE_SECONDS
+from sbpair.core.transfer.limits import Limited
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport
 from sbpair.core.transfer.resend import ALL_MESSAGES, follower
 from sbpair.core.transfer.summary import Act
@@ -61,7 +62,7 @@ CAME_WHILE_OPEN = "came while it was open for the proof: senders still send to i
 
 
 @dataclass(frozen=True, slots=True)
-class EvacuateRequest:
+class EvacuateRequest(Limited):
     """What is evacuated, and how. Durations in seconds."""
 
     ledger: Path

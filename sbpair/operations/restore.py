@@ -29,6 +29,7 @@ from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import as_sent, for_primary
 from sbpair.core.summary import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
+from sbpair.core.transfer.limits import Limited
 from sbpair.core.transfer.report import DrainReport, reasons
 from sbpair.core.transfer.restored import Restorable, Restored, RestorePlan, RestoreResult, Unsendable
 from sbpair.core.transfer.state import Forward, Limits, key_of
@@ -48,7 +49,7 @@ MOST_LINE_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreRequest:
+class RestoreRequest(Limited):
     """Which archived messages to send, and how. Durations in seconds."""
 
     files: tuple[Path, ...]

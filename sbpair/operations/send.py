@@ -11,6 +11,7 @@ from sbpair.core.errors import InterruptedWorkError, SbpairError, ServiceError, 
 from sbpair.core.events import MessageSent
 from sbpair.core.failover.measured import SentMessages, SentPlace
 from sbpair.core.retry import SDK_RETRIES
+from sbpair.core.transfer.limits import Limited
 from sbpair.ports import Ends, MessageSender, Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
@@ -26,7 +27,7 @@ AFTER_STOP_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class SendRequest:
+class SendRequest(Limited):
     """What is sent where. The failover is governed by the options of the pair."""
 
     entity: str

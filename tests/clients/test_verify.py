@@ -148,6 +148,7 @@ def test_one_missing_queue_is_a_problem_and_no_obstacle(world: World) -> None:
         assert client.verification is not None
         (problem,) = client.verification.problems
         assert backlog_queue(0) in problem
+        assert problem.endswith("(status 404). Missing backlog queues are created with: sbpair provision")
 
 
 def test_a_key_that_may_not_send_is_found(world: World) -> None:

@@ -42,6 +42,7 @@ from sbpair.core.errors import (
 from sbpair.core.inspection.audit.findings import CannotRun
 from sbpair.core.message import Received
 from sbpair.core.rewrite import Head, compose, for_backlog
+from sbpair.core.transfer.filters import Where
 from sbpair.core.transfer.resend import ALL_MESSAGES, Planned, Purger
 from sbpair.core.transfer.verdict import Judge
 
@@ -119,6 +120,7 @@ GIVEN: dict[Any, tuple[Any, ...]] = {
     SbpairError: (ConfigurationError("The key 'pair' is unknown."), *FAILURES),
     ServiceError: FAILURES,
     Secret: (Secret("key"),),
+    Where: (Where("color = 'red'"), Where("color = 'red' AND size > 3")),
     Judge: (Purger(ALL_MESSAGES),),
     Planned: (planned(0), planned(2)),
 }

@@ -34,7 +34,7 @@ from sbpair.core.rewrite import (
 )
 from sbpair.core.serialization import to_plain
 from sbpair.core.summary import plain
-from sbpair.core.transfer.filters import SYSTEM_PROPERTIES, parse_where
+from sbpair.core.transfer.filters import SYSTEM_PROPERTIES, Where
 from tests.core.cost.test_prices import rows
 from tests.core.snapshots import NOW, a_pair, a_queue, healthy, path
 from tests.core.test_rewrite_properties import values as amqp_values
@@ -139,7 +139,7 @@ def test_a_filter_matches_or_not_or_is_refused(text: str, payload: bytes) -> Non
     received = Received(payload=payload, sequence_number=1, source="q", enqueued_at=NOW)
 
     def use() -> bool:
-        return parse_where(text).matches(describe(payload), received)
+        return Where(text).matches(describe(payload), received)
 
     with within(seconds=3):
         tame(use, UsageError)

@@ -16,7 +16,7 @@ from sbpair.core.events import Event, Forwarded, Polled
 from sbpair.core.message import Disposition
 from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import compose
-from sbpair.core.transfer.filters import MessageFilter, parse_where
+from sbpair.core.transfer.filters import MessageFilter, Where
 from sbpair.operations import (
     BrowseRequest,
     CopyRequest,
@@ -100,7 +100,7 @@ async def test_without_a_plan_it_plans_and_moves_in_one_call(world: World, acros
 
 async def test_messages_that_are_not_selected_stay(world: World, ends: Ends) -> None:
     await sent(ends, "orders", 4)
-    selection = Selection(MessageFilter(where=parse_where("sys.MessageId IN ('m1', 'm2')")))
+    selection = Selection(MessageFilter(where=Where("sys.MessageId IN ('m1', 'm2')")))
     done = await move(ends, MoveRequest("orders", "invoices", selection=selection))
     assert (done.report.forwarded, done.report.filtered_out, world.waiting("orders")) == (2, 2, 2)
     limited = await move(ends, MoveRequest("orders", "invoices", max_messages=1))
@@ -183,7 +183,7 @@ async def test_a_purge_archives_what_it_deletes(world: World, ends: Ends, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "wanted", [Selection(), Selection(MessageFilter(where=parse_where("sys.MessageId = 'm150'")))], ids=["all", "few"]
+    "wanted", [Selection(), Selection(MessageFilter(where=Where("sys.MessageId = 'm150'")))], ids=["all", "few"]
 )
 async def test_what_is_deleted_or_left_is_received_many_at_a_time(world: World, ends: Ends, wanted: Selection) -> None:
     await sent(ends, "orders", 300)

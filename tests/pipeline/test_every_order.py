@@ -15,7 +15,7 @@ import pytest
 from sbpair.connect import open_sides
 from sbpair.core.errors import UsageError
 from sbpair.core.rewrite import describe
-from sbpair.core.transfer.filters import EVERYTHING, MessageFilter, parse_where
+from sbpair.core.transfer.filters import EVERYTHING, MessageFilter, Where
 from sbpair.pipeline.spark.session import Session
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
@@ -124,7 +124,7 @@ def test_what_a_drain_sent_out_of_the_middle_is_not_what_the_archive_took(sessio
     stage.divert(messages(MESSAGES))
     night = Night(session, stage)
     night.step("archive")
-    night.drain(wanted=MessageFilter(where=parse_where("sys.MessageId IN ('m-4', 'm-5', 'm-9')")))
+    night.drain(wanted=MessageFilter(where=Where("sys.MessageId IN ('m-4', 'm-5', 'm-9')")))
     night.step("take")
     assert night.replay(with_ledger=False), "whether the three have arrived is not known"
     seen = stage.reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)

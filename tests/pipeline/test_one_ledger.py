@@ -24,7 +24,7 @@ from sbpair.connect import opened
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose
-from sbpair.core.transfer.filters import MessageFilter, parse_where
+from sbpair.core.transfer.filters import MessageFilter, Where
 from sbpair.core.transfer.report import DrainReport
 from sbpair.emulator import Emulator
 from sbpair.emulator.broker.messages import Message
@@ -100,7 +100,7 @@ class Job:
 
     @property
     def wanted(self) -> MessageFilter:
-        return MessageFilter(where=None if self.writer == "%" else parse_where(f"sys.MessageId LIKE '{self.writer}-%'"))
+        return MessageFilter(where=None if self.writer == "%" else Where(f"sys.MessageId LIKE '{self.writer}-%'"))
 
     def on_ends(self, verb: Any, request: Any) -> Any:
         pair = self.world.stage.pair.resolve()

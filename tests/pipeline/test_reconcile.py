@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sbpair.core.errors import UsageError
-from sbpair.core.transfer.filters import MessageFilter, parse_where
+from sbpair.core.transfer.filters import MessageFilter, Where
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.reconcile import verdicts
 from sbpair.pipeline.spark.session import Session
@@ -106,11 +106,11 @@ def test_a_drain_and_a_replay_account_for_an_archive_together(session: Session, 
     before = stage.reconcile(session, [stage.archive_path], [str(drained)])
     assert (before.messages, before.verdicts) == (53, {"ok": 20, "unaccounted": 33})
     assert {one.queue for one in before.listed} == {backlog(1), backlog(2)}
-    stage.replay(session, wanted=MessageFilter(where=parse_where(f"sys.Queue = '{backlog(1)}'")))
+    stage.replay(session, wanted=MessageFilter(where=Where(f"sys.Queue = '{backlog(1)}'")))
     ledgers = [str(drained), str(stage.folder / "dead.jsonl"), str(stage.ledger)]
     after = stage.reconcile(session, [stage.archive_path], ledgers)
     assert (after.verdicts, after.findings, after.outcomes) == ({"ok": 53}, 0, {"forwarded": 53})
-    again = MessageFilter(where=parse_where("sys.MessageId = 'm-3'"))
+    again = MessageFilter(where=Where("sys.MessageId = 'm-3'"))
     stage.replay(session, ledger=stage.folder / "second", wanted=again)
     doubled = stage.reconcile(session, [stage.archive_path], [*ledgers, str(stage.folder / "second")])
     assert [(one.verdict, one.message_id) for one in doubled.listed] == [("doubled", "m-3")]

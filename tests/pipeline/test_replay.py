@@ -16,7 +16,7 @@ from sbpair.amqp.types import Int, Timestamp
 from sbpair.core.errors import UnauthorizedError, UsageError
 from sbpair.core.message import PING_CONTENT_TYPE
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog
-from sbpair.core.transfer.filters import MessageFilter, parse_where
+from sbpair.core.transfer.filters import MessageFilter, Where
 from sbpair.core.transfer.ledger import Entry
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.follow import import_drained
@@ -80,7 +80,7 @@ def test_a_filter_is_asked_in_the_tasks_and_a_dry_run_changes_nothing(session: S
     big = messages(20, prefix="i", subject="big", application_properties={"amount": 100})
     stage.divert([*big, *messages(5, prefix="j", subject="big")], destination="invoices")
     stage.archive(session)
-    wanted = MessageFilter("INV*", since=time.time() - 3600, where=parse_where("sys.Subject = 'big' AND amount >= 100"))
+    wanted = MessageFilter("INV*", since=time.time() - 3600, where=Where("sys.Subject = 'big' AND amount >= 100"))
     dry = stage.replay(session, wanted=wanted, dry_run=True)
     assert (dry.matched, dry.forwarded, dry.per_destination) == (20, 20, {"invoices": 20})
     assert not stage.ledger.exists()
@@ -96,7 +96,7 @@ def test_a_filter_that_cannot_be_evaluated_ends_the_replay_with_its_words(sessio
     stage.divert(messages(5, application_properties={"country": "DE"}))
     stage.archive(session)
     with pytest.raises(UsageError, match="cannot be evaluated for message 1"):
-        stage.replay(session, wanted=MessageFilter(where=parse_where("country + 1 > 2")))
+        stage.replay(session, wanted=MessageFilter(where=Where("country + 1 > 2")))
     assert stage.at_home() == []
 
 

@@ -171,7 +171,7 @@ class Filters(OptionSet):
         Raises:
             UsageError: a time or a condition that is none; the option is named.
         """
-        from sbpair.core.transfer.filters import MessageFilter, parse_where
+        from sbpair.core.transfer.filters import MessageFilter, Where
 
         now = datetime.now(UTC).timestamp()
         return MessageFilter(
@@ -179,7 +179,7 @@ class Filters(OptionSet):
             session_id=self.session_id,
             since=None if self.since is None else moment_option(self.since, "--since", now),
             until=None if self.until is None else moment_option(self.until, "--until", now),
-            where=None if self.where is None else parse_where(self.where),
+            where=None if self.where is None else Where(self.where),
         )
 
 

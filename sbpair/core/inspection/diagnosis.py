@@ -7,6 +7,7 @@ from enum import StrEnum
 from sbpair.core.errors import SbpairError
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import HIDDEN, column
+from sbpair.core.words import with_hint
 
 
 class Verdict(StrEnum):
@@ -85,4 +86,4 @@ class Verification:
     def problems(self) -> tuple[str, ...]:
         """What is wrong and what to do, one sentence or two each."""
         wrong = (check for check in self.checks if check.result in (Verdict.ERROR, Verdict.WARNING))
-        return tuple(f"{check.detail} {check.next_step}".strip() for check in wrong)
+        return tuple(with_hint(check.detail, check.next_step) for check in wrong)

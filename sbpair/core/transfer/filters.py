@@ -124,9 +124,29 @@ class FilterError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A condition in Service Bus SQL. It compiles where it is used first: its text goes to other processes."""
+    """A condition in Service Bus SQL. It compiles in each process that uses it, of which its text is all that it gets.
+
+    Raises:
+        UsageError: it is not Service Bus SQL, names a property of the message that there is none of, or is written in
+            the language before 0.1.
+    """
 
     text: str
+
+    def __post_init__(self) -> None:
+        text = self.text
+        try:
+            _refuse_names_of_before(text)
+            condition = _compiled(text)
+        except FilterSyntaxError as error:
+            raise UsageError(f"--where is Service Bus SQL: {error}", hint=_hint(text)) from error
+        try:
+            condition(_View(describe(b""), _NOTHING))  # both sides of AND and OR are looked at, so every name is
+        except FilterEvaluationError as error:
+            raise UsageError(
+                f"The filter {quoted(text)} cannot be used: {error}",
+                hint=f"Properties of a message: {', '.join(f'sys.{name}' for name in SYSTEM_PROPERTIES)}.",
+            ) from error
 
     @property
     def properties(self) -> frozenset[str]:
@@ -164,28 +184,6 @@ def _compiled(text: str) -> Expression:
 
 
 _NOTHING = Received(payload=b"", sequence_number=0, source="")
-
-
-def parse_where(text: str) -> Where:
-    """Parse a condition.
-
-    Raises:
-        UsageError: it is not Service Bus SQL, names a property of the message that there is none of, or is written in
-            the language before 0.1.
-    """
-    try:
-        _refuse_names_of_before(text)
-        condition = _compiled(text)
-    except FilterSyntaxError as error:
-        raise UsageError(f"--where is Service Bus SQL: {error}", hint=_hint(text)) from error
-    try:
-        condition(_View(describe(b""), _NOTHING))  # both sides of AND and OR are looked at, so every name is
-    except FilterEvaluationError as error:
-        raise UsageError(
-            f"The filter {quoted(text)} cannot be used: {error}",
-            hint=f"Properties of a message: {', '.join(f'sys.{name}' for name in SYSTEM_PROPERTIES)}.",
-        ) from error
-    return Where(text)
 
 
 def _refuse_names_of_before(text: str) -> None:

@@ -25,6 +25,7 @@ from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.conclusion import waits_for_locks, waits_for_more
 from sbpair.core.transfer.custody import DEAD_LETTERED
 from sbpair.core.transfer.filters import EVERYTHING, FilterError, MessageFilter
+from sbpair.core.transfer.limits import Limited
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
 from sbpair.core.transfer.report import FILTERED_OUT, TOO_MANY_LEFT, DrainReport, LockedQueue, QueueFailure, reasons
@@ -65,7 +66,7 @@ class ToQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class TransferRequest:
+class TransferRequest(Limited):
     """What to move, where to, and how hard. Durations in seconds."""
 
     queues: tuple[str, ...]

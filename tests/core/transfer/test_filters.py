@@ -7,7 +7,7 @@ import pytest
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Origin, Received, State
 from sbpair.core.rewrite import compose, describe, for_backlog
-from sbpair.core.transfer.filters import EVERYTHING, SYSTEM_PROPERTIES, MessageFilter, parse_where
+from sbpair.core.transfer.filters import EVERYTHING, SYSTEM_PROPERTIES, MessageFilter, Where
 from sbpair.core.transfer.peeked import GroupKey, grouped, peeked
 
 MESSAGE = for_backlog(
@@ -55,7 +55,7 @@ def wants(**given: object) -> bool:
     ],
 )
 def test_conditions_that_match(text: str) -> None:
-    assert wants(where=parse_where(text))
+    assert wants(where=Where(text))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_conditions_that_match(text: str) -> None:
     ],
 )
 def test_conditions_that_do_not(text: str) -> None:
-    assert not wants(where=parse_where(text))
+    assert not wants(where=Where(text))
 
 
 @pytest.mark.parametrize(
@@ -97,39 +97,39 @@ def test_conditions_that_do_not(text: str) -> None:
 )
 def test_what_is_no_condition_says_how_to_write_it(text: str, told: str) -> None:
     with pytest.raises(UsageError) as refused:
-        parse_where(text)
+        Where(text)
     assert told in f"{refused.value.message} {refused.value.hint}"
 
 
 def test_a_condition_that_cannot_be_evaluated_is_named_with_its_message() -> None:
     with pytest.raises(UsageError, match="cannot be evaluated for message 5"):
-        wants(where=parse_where("country + 1 > 2"))
+        wants(where=Where("country + 1 > 2"))
 
 
 def test_every_property_that_is_told_can_be_asked_for() -> None:
     for name in SYSTEM_PROPERTIES:
-        parse_where(f"sys.{name} = 'x' OR EXISTS(sys.{name})")
+        Where(f"sys.{name} = 'x' OR EXISTS(sys.{name})")
 
 
 def test_all_that_is_given_has_to_match() -> None:
-    assert wants(destination="INVOICES/*", session_id="s", since=AT, until=AT, where=parse_where("amount = 1200"))
+    assert wants(destination="INVOICES/*", session_id="s", since=AT, until=AT, where=Where("amount = 1200"))
     assert not wants(destination="orders")
     assert not wants(session_id="other")
     assert wants(session_id="S")  # the service does not tell one spelling of a session from another
     assert not wants(since=AT + 0.001)
     assert not wants(until=AT - 0.001)
-    assert not wants(destination="invoices/*", where=parse_where("amount = 1"))
+    assert not wants(destination="invoices/*", where=Where("amount = 1"))
     assert not MessageFilter(since=1.0).wants(Received(MESSAGE, 1, "q"), describe(MESSAGE))
 
 
 def test_a_message_out_of_an_archive_keeps_its_number_and_queue() -> None:
     stored = Received(MESSAGE, 1, "archive", origin=Origin("q/$deadletterqueue", 7, "m-1", 5))
-    condition = parse_where("sys.SequenceNumber = 7 AND sys.Queue LIKE '%/$deadletterqueue'")
+    condition = Where("sys.SequenceNumber = 7 AND sys.Queue LIKE '%/$deadletterqueue'")
     assert condition.matches(describe(MESSAGE), stored)
 
 
 def test_a_filter_travels_to_other_processes_and_names_itself() -> None:
-    given = MessageFilter(destination="orders", since=AT, where=parse_where("amount = 1"))
+    given = MessageFilter(destination="orders", since=AT, where=Where("amount = 1"))
     assert pickle.loads(pickle.dumps(given)) == given
     assert given.text() == "destination orders, since 2026-09-21T14:13:20.000Z, where amount = 1"
     assert (EVERYTHING.text(), EVERYTHING.is_set, given.is_set) == ("", False, True)

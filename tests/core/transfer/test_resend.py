@@ -13,7 +13,7 @@ from sbpair.core.entities import EntityStatus, QueueFacts, QueueSettings, TopicF
 from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError
 from sbpair.core.message import Received, State
 from sbpair.core.rewrite import as_sent, compose
-from sbpair.core.transfer.filters import EVERYTHING, parse_where
+from sbpair.core.transfer.filters import EVERYTHING, Where
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.resend import (
     CAME_LATER,
@@ -130,7 +130,7 @@ def test_reasons_match_in_any_case_and_together_with_the_filter() -> None:
     judge = resender(Selection(EVERYTHING, ["BROKEN"]))
     assert isinstance(judge(dead(compose(body=b"", message_id="a"))), Forward)
     assert judge(dead(compose(body=b"", message_id="a"), reason="Other")) == Leave(FILTERED_OUT)
-    narrow = resender(Selection(replace(EVERYTHING, where=parse_where("sys.MessageId = 'b'")), ["broken"]))
+    narrow = resender(Selection(replace(EVERYTHING, where=Where("sys.MessageId = 'b'")), ["broken"]))
     assert narrow(dead(compose(body=b"", message_id="a"))) == Leave(FILTERED_OUT)
     assert isinstance(narrow(dead(compose(body=b"", message_id="b"))), Forward)
 

@@ -39,7 +39,7 @@ from sbpair.core.entities import QueueSettings
 from sbpair.core.message import Disposition, Received
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, expected_backlog_paths
 from sbpair.core.rewrite import compose, describe, for_backlog
-from sbpair.core.transfer.filters import MessageFilter, parse_where
+from sbpair.core.transfer.filters import MessageFilter, Where
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.emulator import Emulator, NamespaceConfig
 from sbpair.emulator.entities import QueueDescription
@@ -501,7 +501,7 @@ async def test_deferred_messages_that_somebody_holds_or_a_filter_leaves_are_name
         for one in held:
             await other.settle(one, Disposition.DEFER)
         await other.receive_deferred([held[0].sequence_number])
-        report = await on.drain(deferred=True, wanted=MessageFilter(where=parse_where("sys.MessageId <> '2'")))
+        report = await on.drain(deferred=True, wanted=MessageFilter(where=Where("sys.MessageId <> '2'")))
         assert report.forwarded == 1
         assert (report.left, report.filtered_out) == ((Left("deferred", 1),), 1)
         await other.close()
@@ -526,7 +526,7 @@ async def test_a_filtered_drain_leaves_those_deferred_messages_that_it_is_about(
         await asyncio.gather(*(other.settle(one, Disposition.DEFER) for one in held))
         await other.close()
         for dry_run in (True, False):
-            report = await on.drain(wanted=MessageFilter(where=parse_where(condition)), dry_run=dry_run)
+            report = await on.drain(wanted=MessageFilter(where=Where(condition)), dry_run=dry_run)
             assert report.left == ((Left("deferred", 3),) if left is None else left)
             assert not report.confirmed_empty
 

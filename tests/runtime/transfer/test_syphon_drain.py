@@ -30,7 +30,7 @@ from sbpair.core.message import Disposition
 from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog, ping_message
 from sbpair.core.transfer.conclusion import Asked, closing, exit_of
-from sbpair.core.transfer.filters import FilterError, MessageFilter, parse_where
+from sbpair.core.transfer.filters import FilterError, MessageFilter, Where
 from sbpair.core.transfer.report import TOO_MANY_LEFT, Left
 from sbpair.core.transfer.state import Limits
 from sbpair.runtime.browse import PAGE_MESSAGES
@@ -466,7 +466,7 @@ async def test_a_drain_that_has_left_all_that_it_can_keep_locked_does_not_say_th
     unlike = for_backlog(message(1), "orders")
     world.secondary.put(world.paths[0], *([unlike] * (Limits().left_messages + 5_000)))
     world.divert(message(2))
-    report = await world.drain(wanted=MessageFilter(where=parse_where("sys.MessageId = 'm2'")))
+    report = await world.drain(wanted=MessageFilter(where=Where("sys.MessageId = 'm2'")))
     assert (report.forwarded, report.left, report.ended_by) == (0, (), TOO_MANY_LEFT)
     asked = Asked("orders", "primary", "sbpair drain orders --where ...", filtered=True)
     queue = QueueContents(world.paths[0], active=world.remaining(), deferred=0, scheduled=0, dead_letter=0)
@@ -541,7 +541,7 @@ async def test_filters_leave_the_rest_untouched():
         destination = "invoices/incoming" if number % 3 == 0 else "orders"
         world.divert(message(number, session_id=f"s{number % 2}"), destination, queue=number % 3)
     report = await world.drain(
-        wanted=MessageFilter("INVOICES/*", session_id="s0", where=parse_where("sys.MessageId <> 'm0'"))
+        wanted=MessageFilter("INVOICES/*", session_id="s0", where=Where("sys.MessageId <> 'm0'"))
     )
     assert report.forwarded == 49
     assert (report.left, report.filtered_out) == ((), 251)
@@ -1048,7 +1048,7 @@ async def test_a_large_backlog_that_others_have_locked_is_counted_at_the_end():
 @virtual_time
 async def test_a_filter_that_cannot_be_evaluated_ends_the_run_with_a_report_and_without_locks():
     world = World()
-    wanted = MessageFilter(where=parse_where("amount + 1 > 1"))
+    wanted = MessageFilter(where=Where("amount + 1 > 1"))
     for number in range(10):
         world.divert(message(number, application_properties={"amount": 0}), queue=2)
     text = [message(number, application_properties={"amount": "five"}) for number in range(10, 20)]
