@@ -82,3 +82,10 @@ def test_the_label_is_the_first_dns_label(host: str) -> None:
 def test_a_backlog_queue_has_a_name_that_the_service_allows(label: str) -> None:
     """Names of pairs and commands to copy are made of it."""
     assert names.parse_backlog_queue_path(f"{label}/x-servicebus-transfer/0") is None
+
+
+@pytest.mark.parametrize("path", ["events/Subscriptions/all/Rules/red", "events/subscriptions/all/RULES/red"])
+def test_a_rule_has_a_subscription_and_a_name_in_every_spelling(path: str) -> None:
+    assert names.rule_of(path) == (path.rsplit("/", 2)[0], "red")
+    for other in (path.rpartition("/")[0], f"{path}/", "events/Rules/red", "events/Subscriptions/all/Filters/red"):
+        assert names.rule_of(other) is None

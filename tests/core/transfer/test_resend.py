@@ -12,7 +12,8 @@ from sbpair.core.encoded import EncodedMessage
 from sbpair.core.entities import EntityStatus, QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError
 from sbpair.core.message import Received, State
-from sbpair.core.rewrite import as_sent, compose
+from sbpair.core.rewrite import as_sent, compose, for_backlog
+from sbpair.core.summary import describe
 from sbpair.core.transfer.filters import EVERYTHING, Where
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.resend import (
@@ -30,7 +31,7 @@ from sbpair.core.transfer.resend import (
     refuse_destination,
 )
 from sbpair.core.transfer.state import Forward, Leave, key_of
-from sbpair.core.transfer.verdict import DestinationSeen
+from sbpair.core.transfer.verdict import NOT_CONFIGURED, Classifier, DestinationSeen
 
 NOW = 1_700_000_000.0
 DEAD = "orders/$deadletterqueue"
@@ -201,3 +202,26 @@ def test_what_is_due_within_a_minute_is_not_moved_but_may_be_copied() -> None:
         judge = Resender(seen, ALL, same_entity=False, now=lambda: NOW, keep=keep)
         verdict = judge(Received(payload, 1, "orders", state=State.SCHEDULED))
         assert isinstance(verdict, Forward) if going else verdict == Leave(DUE)
+
+
+def test_what_was_not_selected_is_told_with_the_reasons_that_are_there() -> None:
+    """A reason counts in every spelling; messages for other destinations are left under the first spelling of each."""
+    selection = Selection(reasons=("TOO old", "expird"))
+    payloads = [
+        compose(body="x", message_id="m", application_properties={"DeadLetterReason": reason})
+        for reason in ("Too Old", "Too Old", "Expired")
+    ]
+    selected = [selection.selects(Received(one, 1, "orders"), describe(one)) for one in payloads]
+    assert selected == [True, True, False]
+    [said] = selection.advice
+    assert said.endswith("has the reason 'expird'. Did you mean 'Expired'? There are: Too Old (2), Expired (1).")
+
+
+def test_messages_for_others_are_left_under_one_spelling() -> None:
+    classify = Classifier(now=lambda: 0.0, only=["Orders"])
+    verdicts = [
+        classify(Received(for_backlog(compose(body="x", message_id="m"), name), 1, "a/x-servicebus-transfer/0"))
+        for name in ("ORDERS", "Billing", "billing")
+    ]
+    assert isinstance(verdicts[0], Forward)
+    assert [one.because for one in verdicts[1:] if isinstance(one, Leave)] == [f"{NOT_CONFIGURED}Billing"] * 2

@@ -261,3 +261,22 @@ async def test_through_a_partitioned_queue_a_session_binds_what_has_no_key_for_t
     assert "without partition key or session id" in bank.commit(transaction)
     group.check_receiver("via")
     assert refused(group.check_receiver, "end") == NOT_ALLOWED
+
+
+async def test_what_was_found_out_of_a_message_holds_when_it_is_published(bench):
+    """It has one number, and the copies that the rules of then made of it."""
+    topic = bench.namespace.create_topic("events")
+    subscription = bench.namespace.create_subscription("events", "s")
+    work = topic.accepting(topic.intake.read(bench.message("a"), 0))
+    next(work)
+    bench.namespace.delete_rule("events", "s", "$Default")
+    list(work)
+    assert (topic.numbering.last, bench.receive(subscription).texts) == ([1], ["a"])
+
+
+@pytest.mark.parametrize(("form", "pages"), [({}, 4), ({"peek-one-partition": "lax"}, 1)])
+async def test_a_page_of_a_partitioned_queue_has_one_partition_or_all(make_bench, form, pages):
+    bench = make_bench(laws=form)
+    queue = bench.queue(enable_partitioning=True)
+    bench.send(queue, *"abcd")
+    assert len(bench.peek(queue)) == 4 // pages
