@@ -129,8 +129,8 @@ class PlannedRun:
     nothing: str
     hold: Callable[[Any], Any] = lambda plan: plan
     """Given the plan of the dry run, says which part of it is to be done."""
-    meant: Callable[[Any], int | None] = lambda plan: None
-    """Given that, how many messages it means, where that is not all that can be counted."""
+    count_planned: Callable[[Any], int | None] = lambda plan: None
+    """Given that, how many messages are planned, where that is not all that can be counted."""
 
     def carry_out(self) -> CommandResult:
         """Plan, ask, and do what was planned. The connections stay open in between, unless somebody is asked: an answer
@@ -166,7 +166,7 @@ class PlannedRun:
                 planned = await self.verb(ends, replace(self.request, dry_run=True), stop=stop)
                 self.agree(planned)
             plan = self.hold(planned.plan)
-            with move_progress(self.options, self.title, max_messages=self.meant(plan)) as progress:
+            with move_progress(self.options, self.title, max_messages=self.count_planned(plan)) as progress:
                 return await self.verb(ends, replace(self.request, plan=plan), observer=progress, stop=stop)
 
 
@@ -235,11 +235,11 @@ def carry_out(
         return file.write(keys, moved.report, _undo(moved, getattr(request, "archive", None)), result)
 
     connect = partial(open_places, source, target)
-    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, state, hold, _meant)
+    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, state, hold, _count_planned)
     return run.carry_out()
 
 
-def _meant(plan: "MovePlan") -> int:
+def _count_planned(plan: "MovePlan") -> int:
     return plan.judge.meant
 
 
