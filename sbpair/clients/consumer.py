@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from azure.servicebus import ServiceBusReceivedMessage
 
@@ -28,7 +28,7 @@ from sbpair.core.names import check_source_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Terms
 from sbpair.journal import open_with_key
-from sbpair.ports import Journal
+from sbpair.ports import Journal, Sides
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest
 from sbpair.runtime.replication.consumer import consume as run_consumer
@@ -244,21 +244,7 @@ class Consumer:
             self._given.discard(work)
 
     async def _start(self, handler: Callable[[Delivery], Awaitable[None]]) -> "asyncio.Task[ConsumeReport]":
-        pair = self._pair
-        if isinstance(pair, str):
-            from sbpair.settings import load_noticed
-
-            pair = load_noticed().pair(pair)
-        journal = self._journal
-        if isinstance(journal, str):
-            journal = open_with_key(journal)
-            self._stack.push_async_callback(journal.close)
-        try:
-            sides = await self._stack.enter_async_context(open_sides(pair))
-            await journal.check()
-        except BaseException:
-            await self._stack.aclose()
-            raise
+        sides, journal = await opened(self._stack, self._pair, self._journal)
         self._running = asyncio.create_task(
             run_consumer(
                 self._request,
@@ -273,6 +259,35 @@ class Consumer:
         )
         self._running.add_done_callback(lambda _: self._queue.put_nowait(None))  # ends the loop
         return self._running
+
+
+J = TypeVar("J", bound=Journal | None)
+
+
+async def opened(stack: AsyncExitStack, pair: str | Pair, journal: str | J) -> tuple[Sides, Journal | J]:
+    """Both namespaces and the journal, until the stack is closed; a journal that was given open stays open.
+
+    Raises:
+        SbpairError: see `Consumer`.
+    """
+    if isinstance(pair, str):
+        from sbpair.settings import load_noticed
+
+        pair = load_noticed().pair(pair)
+    named: Journal | J
+    if isinstance(journal, str):
+        named = open_with_key(journal)
+        stack.push_async_callback(named.close)
+    else:
+        named = journal
+    try:
+        sides = await stack.enter_async_context(open_sides(pair))
+        if named is not None:
+            await named.check()
+    except BaseException:
+        await stack.aclose()
+        raise
+    return sides, named
 
 
 async def consume(source: str, process: Process, **options: Any) -> ConsumeReport:
