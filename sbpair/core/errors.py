@@ -103,8 +103,9 @@ class SbpairError(Exception):
             self.hint = scrub(hint)
 
     def with_state(self, state: str) -> Self:
-        """This error, saying too what became of the work: `Nothing was changed.`"""
-        if state.rstrip(".").lower() not in self.message.lower():
+        """This error, saying too what became of the work: `Nothing was changed.` One such sentence is enough."""
+        said = self.message.lower()
+        if state.rstrip(".").lower() not in said and (said + state.lower()).count("nothing was ") < 2:
             self.message = f"{self.message.rstrip('.')}. {state}"
             self.args = (self.message,)
         return self

@@ -62,7 +62,7 @@ async def open_ledger(
         verify: looks for what is in doubt, records what has arrived and says how many messages that were.
 
     Raises:
-        UsageError: see `Ledger`; or a folder in which there is none.
+        UsageError: see `Ledger`; or a folder of other files.
         SbpairError: a file cannot be opened or written.
     """
     if path is None:
@@ -128,9 +128,9 @@ _MOST_REASONS = 100
 
 
 def _refuse_other_folder(path: Path) -> None:
-    if path.is_dir() and not ledgers_in(path):
+    if path.is_dir() and any(path.iterdir()) and not ledgers_in(path):
         hint = f"Name a file: --ledger {shlex.quote(str(path / COMMANDS_FILE))}"
-        raise UsageError(f"{path} is a folder without a ledger. Nothing was sent.", hint=hint)
+        raise UsageError(f"{path} is a folder of other files, without a ledger. Nothing was sent.", hint=hint)
 
 
 def _opened(path: Path, way: Way, to: Mapping[str, str], *, new: bool) -> Ledger:

@@ -261,8 +261,9 @@ async def test_what_a_folder_of_ledgers_has_as_sent_is_not_sent_again_by_any_ver
     assert done.report.forwarded == 2
     folder = tmp_path / "job"
     folder.mkdir()
+    (folder / "orders.csv").touch()
     for dry_run in (True, False):
-        with pytest.raises(UsageError, match=r"job is a folder without a ledger\. Nothing was sent\.") as refused:
+        with pytest.raises(UsageError, match=r"job is a folder of other files, without a ledger\. Nothing") as refused:
             await move(across, MoveRequest("orders", "orders", ledger=folder, dry_run=dry_run))
         assert refused.value.hint == f"Name a file: --ledger {folder}/commands.jsonl"
     copied.rename(folder / "r-00000-abcdef.jsonl")  # as a task of a Spark job names it

@@ -175,7 +175,9 @@ def test_what_the_service_counts_and_a_browse_does_not_show_is_not_visible() -> 
     ):
         assert not found.empty
     for counted, whole, not_visible in ((None, True, 0), (9, True, 5), (4, True, 0), (3, True, 0), (9, False, 0)):
-        found = Found(browse.Counter({"deferred": 1, "scheduled": 7}), frozenset({one}), 2, whole=whole)
+        found = Found(
+            browse.Counter({"deferred": 1, "scheduled": 7}), unexplained=frozenset({one}), explained=2, whole=whole
+        )
         found.compare_with(counted)
         assert found.not_visible == not_visible
     found = Found(browse.Counter({"scheduled": 7}), not_visible=5)

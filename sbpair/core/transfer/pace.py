@@ -5,7 +5,8 @@ until then is the first estimate of its budget. From then on messages go out eve
 a little lower and returns along a cubic curve, as the window of a TCP connection does (RFC 9438): fast while it is far
 below the pace that was refused, slowly near it, and ever faster beyond, since others may have stopped to use a part of
 the budget. So a good estimate is tested only two or three times a minute. The first one is rough, and so is what
-refusals right after it teach: from there the pace grows at once, until it is refused after it had held.
+refusals right after it teach: from there the pace grows at once, and ever faster, until it is refused after it had
+held. Others may have used all but a little of the second in which it was made.
 
 A first refusal says that a second's budget was used up a little early: everything pauses for a moment, what comes up
 meanwhile is kept, and nothing but a small part of the pace is lost. One that follows within seconds says that the pace
@@ -33,8 +34,9 @@ RETURN_SECONDS = 20.0
 """From there back to the pace that was refused; in twice as long as much beyond it, in three times eight times."""
 MOST_GROWTH = 1000.0
 """Times the pace that was refused, however long ago that was."""
-GROWTH = 0.2
-"""Of a rough estimate, in `RETURN_SECONDS`; in half of them an eighth of it."""
+GROWTH = 0.3
+"""The logarithm of how much a rough estimate grows in `RETURN_SECONDS`, in twice as long eight times as much of it: a
+third, 11 times."""
 SURE_WAIT = 0.25
 """Of the pause, after a refusal at a pace that had held for a while: only the rest of a second is used up."""
 AGAIN = 0.5
@@ -80,8 +82,12 @@ class Pace:
         if self._start is None:
             return self._most
         beyond = max(0.0, now - self._start_at) / RETURN_SECONDS - (0.0 if self._is_rough else 1.0)
-        bend = GROWTH if self._is_rough else 1.0 - (self._start / self._refused if beyond < 0.0 else BELOW)
-        learnt = self._refused * min(MOST_GROWTH, 1.0 + bend * math.pow(beyond, 3))
+        if self._is_rough:
+            growth = math.exp(min(math.log(MOST_GROWTH), GROWTH * beyond**3))
+        else:
+            bend = 1.0 - (self._start / self._refused if beyond < 0.0 else BELOW)
+            growth = min(MOST_GROWTH, 1.0 + bend * beyond**3)
+        learnt = self._refused * growth
         return learnt if self._most is None else min(learnt, self._most)
 
     def accepted(self, messages: int, now: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sbpair.core.errors import ServerBusyError
 from sbpair.core.transfer.order import Gap, Mode, Queues
-from sbpair.core.transfer.pace import Load, Pace, Window
+from sbpair.core.transfer.pace import MOST_GROWTH, Load, Pace, Window
 from sbpair.core.transfer.state import Limits, PauseBegan
 
 
@@ -73,6 +73,17 @@ def test_it_holds_95_percent_of_a_budget_and_less_than_1_percent_is_refused(per_
     send_for(180.0, budget, began=0.39)
     assert budget.taken > 0.95 * 180 * per_second
     assert budget.refused < 800 + 0.01 * budget.taken, "what was under way at the first refusal, and little besides"
+
+
+def test_a_second_that_others_had_used_does_not_teach_a_low_pace_for_minutes():
+    pace = Pace()
+    pace.accepted(8, 0.5)
+    since = 0.55 + pace.refused(0.55)
+    grown = [(pace.per_second(since + seconds) or 0.0) / 8 for seconds in (5, 20, 45, 90)]
+    assert grown[0] < 1.01, "a good estimate is not tested at once"
+    assert grown[1] < 1.4
+    assert 20 < grown[2] < 40
+    assert grown[3] == pytest.approx(MOST_GROWTH, rel=0.03)
 
 
 def test_a_machine_that_stalls_now_and_then_does_not_teach_a_low_pace():

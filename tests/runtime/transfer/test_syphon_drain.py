@@ -474,7 +474,7 @@ async def test_a_drain_that_has_left_all_that_it_can_keep_locked_does_not_say_th
     assert exit_of(report, backlog, asked) is Exit.PARTIAL
     assert closing(report, backlog, asked) == (
         "0 messages are back on primary; as many were left as can be kept locked, and none behind them was read. "
-        "25,001 messages are waiting in 1 queue. Run: sbpair drain orders"
+        "25,001 messages are waiting in 1 queue, whether they match the filter or not. Run: sbpair drain orders"
     )
 
 
