@@ -104,8 +104,8 @@ class SbpairError(Exception):
 
     def with_state(self, state: str) -> Self:
         """This error, saying too what became of the work: `Nothing was changed.` One such sentence is enough."""
-        said = self.message.lower()
-        if state.rstrip(".").lower() not in said and (said + state.lower()).count("nothing was ") < 2:
+        said, new = self.message.lower(), state.rstrip(".").lower()
+        if new not in said and not all("nothing was " in text for text in (said, new)):
             self.message = f"{self.message.rstrip('.')}. {state}"
             self.args = (self.message,)
         return self

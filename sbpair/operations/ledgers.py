@@ -128,7 +128,11 @@ _MOST_REASONS = 100
 
 
 def _refuse_other_folder(path: Path) -> None:
-    if path.is_dir() and any(path.iterdir()) and not ledgers_in(path):
+    try:
+        is_other = path.is_dir() and not ledgers_in(path) and any(path.iterdir())
+    except OSError as error:
+        raise unwritable(path, error).with_state("Nothing was sent.") from error
+    if is_other:
         hint = f"Name a file: --ledger {shlex.quote(str(path / COMMANDS_FILE))}"
         raise UsageError(f"{path} is a folder of other files, without a ledger. Nothing was sent.", hint=hint)
 

@@ -266,6 +266,9 @@ async def test_what_a_folder_of_ledgers_has_as_sent_is_not_sent_again_by_any_ver
         with pytest.raises(UsageError, match=r"job is a folder of other files, without a ledger\. Nothing") as refused:
             await move(across, MoveRequest("orders", "orders", ledger=folder, dry_run=dry_run))
         assert refused.value.hint == f"Name a file: --ledger {folder}/commands.jsonl"
+        assert refused.value.message.count("Nothing was") == 1, "what became of the work is said once"
+        with pytest.raises(SbpairError, match=r"^Cannot write .*: File name too long\. Nothing was sent\.$"):
+            await move(across, MoveRequest("orders", "orders", ledger=tmp_path / ("x" * 300), dry_run=dry_run))
     copied.rename(folder / "r-00000-abcdef.jsonl")  # as a task of a Spark job names it
     moved = await move(across, MoveRequest("orders", "orders", ledger=folder))
     assert (moved.report.forwarded, moved.report.already_forwarded) == (1, 2)
