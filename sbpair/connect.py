@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -186,10 +186,11 @@ def run(
             "a pair: give its name, or a Pair" if other == "Sides" else "namespaces: give a NamespaceAccess, or two"
         )
         raise TypeError(f"{getattr(verb, '__name__', verb)} works on {wanted}.")
-    looping = False
-    with suppress(RuntimeError):
-        looping = asyncio.get_running_loop() is not None
-    if looping:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
         raise RuntimeError("An event loop runs in this thread: await the verb, in a block of open_sides or open_ends.")
     return asyncio.run(_open_and_call(verb, where, request, observer))
 

@@ -34,6 +34,7 @@ RETURN_SECONDS = 20.0
 """From there back to the pace that was refused; in twice as long as much beyond it, in three times eight times."""
 MOST_GROWTH = 1000.0
 """Times the pace that was refused, however long ago that was."""
+_MOST_GROWTH_LOG = math.log(MOST_GROWTH)
 GROWTH = 0.3
 """The logarithm of how much a rough estimate grows in `RETURN_SECONDS`, in twice as long eight times as much of it: a
 third, 11 times."""
@@ -83,7 +84,7 @@ class Pace:
             return self._most
         beyond = max(0.0, now - self._start_at) / RETURN_SECONDS - (0.0 if self._is_rough else 1.0)
         if self._is_rough:
-            growth = math.exp(min(math.log(MOST_GROWTH), GROWTH * beyond**3))
+            growth = math.exp(min(_MOST_GROWTH_LOG, GROWTH * beyond**3))
         else:
             bend = 1.0 - (self._start / self._refused if beyond < 0.0 else BELOW)
             growth = min(MOST_GROWTH, 1.0 + bend * beyond**3)
