@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
@@ -61,11 +61,15 @@ class Record:
     def write(self, folder: Path, file: str) -> None:
         _place(folder, file).write_text(json.dumps(asdict(self)), "utf-8")
 
-    def holds(self, root: Path, file: str, sources: Iterable[str]) -> bool:
-        """Whether neither the test file has changed since, nor what it reaches of these files of the product."""
+    def holds(self, root: Path, file: str, sources: Mapping[str, str]) -> bool:
+        """Whether neither the test file has changed since, nor what it reaches of these files of the product.
+
+        Args:
+            sources: the files, and their digests now.
+        """
         reached = {source for test in self.tests.values() for source in test.lines}
         return self.digest == digest(root / file) and all(
-            self.sources.get(one) == digest(root / one) for one in sources if one in reached or one not in self.sources
+            self.sources.get(one) == now for one, now in sources.items() if one in reached or one not in self.sources
         )
 
 
