@@ -359,7 +359,16 @@ def _is_bare_help(error: typer.TyperException) -> bool:
 
 
 def _message_of(error: typer.TyperException) -> str:
-    """What is wrong with the command line, without the prefix that the library behind typer puts before it."""
+    """What is wrong with the command line, without the prefix that the library behind typer puts before it.
+
+    Other commands have an option `--pair`: where it is an argument, the next of its options is no help.
+    """
+    option = getattr(error, "option_name", "")
+    context: Any = getattr(error, "ctx", None)
+    for parameter in context.command.params if option and context else ():
+        if parameter.param_type_name == "argument" and parameter.name.rstrip("s") == option.strip("-s"):
+            said = parameter.metavar or option.lstrip("-").upper()
+            return f"No such option: {option}. {said} is an argument: {context.command_path} {said}"
     return error.format_message().replace("Value error, ", "")
 
 

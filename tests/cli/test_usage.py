@@ -94,6 +94,19 @@ def test_an_unknown_option_suggests_the_nearest_and_names_the_help(sbpair: Sbpai
     assert "sbpair audit --help" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "right"),
+    [
+        ("drain --pair orders", "PAIR is an argument: sbpair drain PAIR"),
+        ("audit --pair=orders", "PAIR is an argument: sbpair audit PAIR"),
+        ("dlq list --entity orders", "ENTITY is an argument: sbpair dlq list ENTITY"),
+    ],
+)
+def test_an_argument_that_is_written_as_an_option_is_named(sbpair: Sbpair, line: str, right: str) -> None:
+    ran = sbpair(*line.split())
+    assert (ran.code, right in ran.stderr) == (2, True), ran
+
+
 def test_no_command_at_all_shows_the_help(sbpair: Sbpair) -> None:
     ran = sbpair()
     assert ran.code == 2
