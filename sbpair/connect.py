@@ -9,6 +9,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sbpair.core.access import NamespaceAccess
+from sbpair.core.arguments import require
 from sbpair.core.errors import PairingError
 from sbpair.core.failover.machine import Policy
 from sbpair.core.pairing import Pair, Verify
@@ -32,6 +33,7 @@ async def open_sides(
     from sbpair.azure import make_admin, make_messaging, make_topology
     from sbpair.ports import Sides
 
+    require("pair", pair, Pair, "a Pair")
     async with AsyncExitStack() as stack:
         primary, secondary = make_messaging(pair.primary), make_messaging(pair.secondary)
         primary_admin, secondary_admin = make_admin(pair.primary), make_admin(pair.secondary)
@@ -47,6 +49,7 @@ async def open_namespace(access: NamespaceAccess) -> "AsyncIterator[tuple[Transa
     """Connect one namespace; nothing goes over the wire until it is used."""
     from sbpair.azure import make_admin, make_messaging
 
+    require("access", access, NamespaceAccess, "a NamespaceAccess")
     async with AsyncExitStack() as stack:
         messaging, admin = make_messaging(access), make_admin(access)
         for part in (messaging, admin):
@@ -182,9 +185,7 @@ def run(
     takes = str(next(iter(signature(verb).parameters.values())))
     given, other = ("Sides", "Ends") if isinstance(where, str | Pair) else ("Ends", "Sides")
     if other in takes and given not in takes:
-        wanted = (
-            "a pair: give its name, or a Pair" if other == "Sides" else "namespaces: give a NamespaceAccess, or two"
-        )
+        wanted = "a pair: give its name, or a Pair" if other == "Sides" else "namespaces: give a NamespaceAccess or two"
         raise TypeError(f"{getattr(verb, '__name__', verb)} works on {wanted}.")
     try:
         asyncio.get_running_loop()

@@ -1,6 +1,7 @@
 """A verb is called with what it works on, or says what that is."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,16 @@ def test_a_verb_for_a_pair_refuses_namespaces(where: NamespaceAccess | tuple[Nam
 
 @pytest.mark.parametrize("where", [PAIR, "orders"])
 def test_a_verb_for_namespaces_refuses_a_pair(where: Pair | str) -> None:
-    with pytest.raises(TypeError, match="list_entities works on namespaces: give a NamespaceAccess, or two"):
+    with pytest.raises(TypeError, match="list_entities works on namespaces: give a NamespaceAccess or two"):
         sbpair.run(list_entities, where, ListEntitiesRequest())
+
+
+@pytest.mark.parametrize("open_it", [sbpair.open_sides, sbpair.open_pairing, sbpair.open_ends])
+@pytest.mark.parametrize("what", ["orders", 5, None])
+async def test_what_is_opened_is_said_where_something_else_is_given(open_it: Any, what: object) -> None:
+    with pytest.raises(TypeError, match=f"is a (Pair|NamespaceAccess), not of type {type(what).__name__}"):
+        async with open_it(what):
+            pass
 
 
 @pytest.mark.filterwarnings("error")

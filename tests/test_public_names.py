@@ -15,7 +15,9 @@ from typing import get_args, get_type_hints
 import pytest
 
 import sbpair
+import sbpair.events
 from sbpair import operations
+from sbpair.core import events
 
 ROOT = Path(sbpair.__file__).parent
 
@@ -49,6 +51,21 @@ def test_what_a_request_is_made_of_is_public(name: str) -> None:
     for field, annotation in get_type_hints(getattr(operations, name)).items():
         for wanted in _types_in(annotation):
             assert not wanted.__module__.startswith("sbpair.") or wanted in public, f"{name}.{field}: {wanted}"
+
+
+ANNOUNCING = ("runtime/failover/*", "runtime/transfer/*", "runtime/replication/*", "clients/*")
+"""What runs for an application: the pairing, its syphon, the drop-in clients, the consumers of active/active."""
+OF_COMMANDS = {"ProcessLost"}
+"""Of drains in several processes."""
+
+
+def test_what_an_application_may_hear_is_public() -> None:
+    heard: set[str] = set()
+    for file in (file for pattern in ANNOUNCING for file in ROOT.glob(f"{pattern}.py")):
+        names = {name for name, one in vars(events).items() if isinstance(one, type) and issubclass(one, events.Event)}
+        heard |= names & set(re.findall(r"\b([A-Z]\w+)\(", file.read_text("utf-8")))
+    assert "Forwarded" in heard
+    assert heard - OF_COMMANDS <= set(sbpair.events.__all__)
 
 
 def test_what_a_verb_raises_is_public() -> None:

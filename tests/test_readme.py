@@ -173,6 +173,40 @@ def test_every_page_that_shows_commands_has_a_world_of_its_own() -> None:
     assert set(SAID) == set(WORLDS)
 
 
+MISTAKES = """
+import datetime
+
+import sbpair
+import sbpair.aio
+from azure.core.credentials import AzureSasCredential
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+NOW = datetime.datetime.now(datetime.UTC)
+client = sbpair.ServiceBusClient("contoso.servicebus.windows.net", AzureSasCredential("s"), secondary="fabrikam")
+with client.get_queue_sender("orders", client_identifier="shop") as sender:
+    batch = sender.create_message_batch()
+    for one in (ServiceBusMessage("m"), AmqpAnnotatedMessage(data_body=b"m"), {"body": "m"}, batch):
+        sender.send_messages(one, timeout=5)
+    sender.send_messages([ServiceBusMessage("m")])
+    sender.send_messages("text")  # type: ignore[arg-type]
+    sender.send_messages([b"bytes"])  # type: ignore[arg-type]
+    numbers: list[int] = sender.schedule_messages([ServiceBusMessage("m")], NOW)
+    sender.schedule_messages(5, NOW)  # type: ignore[arg-type]
+    sender.schedule_messages(batch, NOW)  # type: ignore[arg-type]
+sbpair.ServiceBusClient("contoso", "key", secondary="fabrikam")  # type: ignore[arg-type]
+client.get_topic_sender("orders", client_identifier=5)  # type: ignore[arg-type]
+
+
+async def main(client: sbpair.aio.ServiceBusClient) -> list[int]:
+    async with client.get_topic_sender("orders") as sender:
+        await sender.send_messages(5)  # type: ignore[arg-type]
+        await sender.send_messages([ServiceBusMessage("m")])
+        return await sender.schedule_messages("text", NOW)  # type: ignore[arg-type]
+"""
+"""Strict mypy refuses a comment that leaves nothing out: each of these lines is a mistake that it finds."""
+
+
 def test_programs_are_run_and_pass_a_strict_type_check(tmp_path: Path) -> None:
     """Those for Spark have parts between them; those for tests are run by a test of their own."""
     programs = [(name, one) for name, story in STORIES.items() for one in story if one.language == "python"]
@@ -181,6 +215,7 @@ def test_programs_are_run_and_pass_a_strict_type_check(tmp_path: Path) -> None:
     for name, one in ours:
         assert one.note in PROGRAMS, f"{name}: nothing runs {one.body}"
         (tmp_path / f"{name.lower()}.py").write_text(one.body, encoding="utf-8")
+    (tmp_path / "mistakes.py").write_text(MISTAKES, encoding="utf-8")
     checks = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
     done = subprocess.run([*checks, *sorted(tmp_path.glob("*.py"))], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -39,6 +39,7 @@ from sbpair.clients.shared import (
     WAIT_SLICE_SECONDS,
     ClientWithFailover,
     LateTurnError,
+    Messages,
     Offer,
     SenderWithFailover,
     Steps,
@@ -66,6 +67,7 @@ class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk_aio.ServiceBu
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
+        self._failover.closed = False
         return self
 
     async def verify(self) -> Verification:
@@ -78,6 +80,8 @@ class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk_aio.ServiceBu
         await super().close()
         if self._failover.used:
             await asyncio.to_thread(self._failover.close)
+        else:
+            self._failover.close()
 
 
 class _Turn:
@@ -159,7 +163,9 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
             await close_forgotten_async(connection)
         self._part.close()
 
-    async def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
+    async def send_messages(
+        self, message: Messages | sdk.ServiceBusMessageBatch, *, timeout: float | None = None, **kwargs: Any
+    ) -> None:
         """As the SDK's: returns when a namespace has the message. Without `timeout`, after 60 seconds at most."""
         if timeout is not None and is_wrong(timeout):
             return await super().send_messages(message, timeout=timeout, **kwargs)
@@ -190,7 +196,7 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
         return None
 
     async def schedule_messages(
-        self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None, **kwargs: Any
+        self, messages: Messages, schedule_time_utc: datetime.datetime, *, timeout: float | None = None, **kwargs: Any
     ) -> list[int]:
         """As the SDK's. While the primary is away the numbers are 0: such messages cannot be cancelled."""
         if is_wrong(timeout):

@@ -23,11 +23,12 @@ from azure.servicebus import ServiceBusReceivedMessage
 
 from sbpair.clients.failover import Audience, OnEvent
 from sbpair.connect import open_sides
+from sbpair.core.arguments import check_types
 from sbpair.core.errors import LockLostError
 from sbpair.core.names import check_source_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Terms
-from sbpair.journal import open_with_key
+from sbpair.journal import check_journal, open_with_key
 from sbpair.ports import Journal, Sides
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest
@@ -151,6 +152,9 @@ class Consumer:
         on_event: OnEvent | None = None,
         name: str = "",
     ) -> None:
+        check_types(source=source, pair=pair, terms=terms, sessions=sessions, concurrency=concurrency)
+        check_types(until_idle_seconds=until_idle_seconds, max_messages=max_messages, on_event=on_event)
+        check_journal(journal)
         self._request = ConsumeRequest(
             check_source_path(source),
             terms=terms or Terms(),

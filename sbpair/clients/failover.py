@@ -16,6 +16,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeVar
 
+from azure.servicebus import exceptions
+
 from sbpair.azure.wire import Feature, lacks, secrets_of
 from sbpair.clients.background import Background
 from sbpair.concurrency import abandon_after
@@ -198,6 +200,8 @@ class Failover:
         self._verifying = False
         self.used = False
         """Something has been asked of the loop since the last `close`: there may be something to close."""
+        self.closed = False
+        """The client was closed, and neither entered nor asked for a sender since: nothing opens the pairing again."""
         if pair.options.enable_syphon:
             self.call(self._opened())
 
@@ -305,7 +309,7 @@ class Failover:
 
     def is_ready(self) -> bool:
         """The last verification found that messages could be diverted. Without one it is begun."""
-        if (found := self.verification) is None and self.pair.options.verify != Verify.OFF:
+        if (found := self.verification) is None and not self.closed and self.pair.options.verify != Verify.OFF:
             self.begin_verifying()
         return found is not None and found.ready and lacks(Feature.FAILOVER) is None
 
@@ -316,7 +320,7 @@ class Failover:
 
     async def verify(self, entities: Sequence[str] | None = None) -> Verification:
         """On the loop: see `PairedNamespaces.verify`; by default the entities in use."""
-        pairing = await self._opened()
+        pairing = await self._opened_by_hand()
         return await pairing.verify(self._entities_in_use() if entities is None else entities)
 
     async def required(self) -> None:
@@ -325,8 +329,6 @@ class Failover:
         Raises:
             ServiceBusError: an outage would find nothing to divert to.
         """
-        from azure.servicebus import exceptions
-
         if not self.unverified:
             return
         if (found := self.verification) is None or not found.ready:
@@ -345,7 +347,7 @@ class Failover:
 
     def state(self) -> PairingState:
         """Everything at this moment: entities, backlog queues, both sides."""
-        if self._pairing is None and self.entities.empty:
+        if self._pairing is None and (self.closed or self.entities.empty):
             queues = tuple(QueueStanding(path, None) for path in self.pair.backlog_paths())
             primary = Condition.OPEN if self.entities.seen else Condition.UNKNOWN
             return PairingState((), queues, primary, Condition.UNKNOWN, 0, 0)
@@ -368,7 +370,12 @@ class Failover:
         self.call(self._by_hand(entity, PairedNamespaces.fail_back))
 
     async def _by_hand(self, entity: str, change: Callable[[PairedNamespaces, str], None]) -> None:
-        change(await self._opened(), entity)
+        change(await self._opened_by_hand(), entity)
+
+    async def _opened_by_hand(self) -> PairedNamespaces:
+        if self.closed:
+            raise ValueError("The client is closed. Enter it again, or create a new one.")
+        return await self._opened()
 
     @property
     def holding(self) -> bool:
@@ -377,7 +384,7 @@ class Failover:
 
     def close(self, *, wait: bool = True) -> None:
         """End pings and links, those that are being opened too. What is under way gets a moment to end."""
-        used, self.used = self.used, False
+        used, self.used, self.closed, self._verifying = self.used, False, True, False
         for line in self._lines.values():
             line.generation += 1
         if not used:
@@ -480,8 +487,6 @@ class Line:
     @property
     def primarys_error(self) -> Exception | None:
         """What the SDK raised of the primary when it failed over."""
-        from azure.servicebus import exceptions
-
         known = self._known
         error: BaseException | None = None if known is None else known.cause
         while error is not None and not isinstance(error, exceptions.ServiceBusError):
@@ -562,8 +567,6 @@ def _again(error: Exception) -> Exception:
 
 
 def _in_sdk_words(error: SbpairError) -> Exception:
-    from azure.servicebus import exceptions
-
     if isinstance(error, InterruptedWorkError):
         return exceptions.ServiceBusError(message=error.message)
     if not isinstance(error, ServiceError):
@@ -581,8 +584,7 @@ def _in_sdk_words(error: SbpairError) -> Exception:
     }
     if isinstance(error, AuthenticationFailedError):
         return exceptions.ServiceBusAuthenticationError(message=error.message)
-    kind = classes.get(error.category, exceptions.ServiceBusError)
-    return kind(message=error.message)
+    return classes.get(error.category, exceptions.ServiceBusError)(message=error.message)
 
 
 def record(event: Event, pair: str) -> None:
@@ -590,25 +592,22 @@ def record(event: Event, pair: str) -> None:
     counters = _counters()
     if counters is None:
         return
+    of_pair = {"sbpair.pair": pair, "messaging.system": "servicebus"}
     match event:
         case Diverted(entity=entity, messages=messages):
-            counters["diverted"].add(messages, {**_of(pair), "messaging.destination.name": entity})
+            counters["diverted"].add(messages, {**of_pair, "messaging.destination.name": entity})
         case FailedOver(entity=entity, cause=cause):
-            attributes = {**_of(pair), "messaging.destination.name": entity, "error.type": cause}
+            attributes = {**of_pair, "messaging.destination.name": entity, "error.type": cause}
             counters["failovers"].add(1, attributes)
             _span(f"failover {entity}", attributes)
         case FailedBack(entity=entity, seconds_away=seconds):
-            attributes = {**_of(pair), "messaging.destination.name": entity}
+            attributes = {**of_pair, "messaging.destination.name": entity}
             counters["away"].record(seconds, attributes)
             _span(f"failback {entity}", attributes)
         case SideFaulted(side=side, error_code=code):
-            counters["faults"].add(1, {**_of(pair), "sbpair.side": side, "error.type": code})
+            counters["faults"].add(1, {**of_pair, "sbpair.side": side, "error.type": code})
         case _:
             return
-
-
-def _of(pair: str) -> dict[str, Any]:
-    return {"sbpair.pair": pair, "messaging.system": "servicebus"}
 
 
 def _span(name: str, attributes: dict[str, Any]) -> None:

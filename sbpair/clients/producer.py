@@ -13,10 +13,12 @@ from azure.servicebus import ServiceBusMessage
 
 from sbpair.azure.wire import encode_outgoing
 from sbpair.clients.consumer import opened
+from sbpair.core.arguments import check_types
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Terms
+from sbpair.journal import check_journal
 from sbpair.ports import Journal
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.replication.sender import (
@@ -58,9 +60,11 @@ class Producer:
         delay_seconds: float = DEFAULT_DELAY_SECONDS,
         terms: Terms | None = None,
     ) -> None:
+        check_types(entity=entity, pair=pair, delay_seconds=delay_seconds, terms=terms)
+        check_journal(journal or "")
         self._entity = check_entity_path(entity)
         self._pair, self._journal = pair, journal
-        self._prefer, self._delay_seconds, self._terms = prefer, delay_seconds, terms
+        self._prefer, self._delay_seconds, self._terms = Side(prefer), delay_seconds, terms
         self._stack = AsyncExitStack()
         self._sender: DualSender | None = None
 

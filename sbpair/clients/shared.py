@@ -15,13 +15,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, cast
 
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, TokenCredential
+from azure.core.credentials_async import AsyncTokenCredential
 from azure.servicebus import ServiceBusMessage, exceptions
 from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from sbpair.azure import make_admin
 from sbpair.azure.wire import check_live, is_closed, knows_limits, leaves_link, translate_sdk_error
 from sbpair.clients.failover import Failover, Line, OnEvent, SenderFailover, budget_of, sdk_error
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of, is_address, without_port
+from sbpair.core.arguments import check_types
 from sbpair.core.errors import SbpairError, ServiceError
 from sbpair.core.failover.machine import Route
 from sbpair.core.failover.sending import MIN_ATTEMPT_SECONDS, Budget
@@ -54,6 +58,9 @@ DIVERTED: Final = object()
 offering: ContextVar[bool] = ContextVar("offering", default=False)
 """The SDK's sender is at work in this context: what it calls on itself is no call of the application."""
 
+OneMessage = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
+Messages = OneMessage | Iterable[ServiceBusMessage] | Iterable[AmqpAnnotatedMessage] | Iterable[Mapping[str, Any]]
+Credential = TokenCredential | AsyncTokenCredential | AzureNamedKeyCredential | AzureSasCredential
 Steps = Generator[Offer | Ask, Any, Any]
 Payloads = Callable[[], list[bytes]]
 
@@ -134,9 +141,7 @@ def makes_batch(message: Any) -> bool:
 
 def is_simple(sender: Any, message: Any) -> bool:
     """The SDK's sender may have the message as it is: it can be read again, and fits what is known of the link."""
-    if type(message) is ServiceBusMessage:
-        return True
-    return bool(knows_limits(sender)) and not isinstance(message, Iterator)
+    return type(message) is ServiceBusMessage or (knows_limits(sender) > 0 and not isinstance(message, Iterator))
 
 
 def reusable(message: Any) -> Any:
@@ -199,13 +204,14 @@ def make_failover(
     """The failover of a client for `host`, which is the primary.
 
     Raises:
-        TypeError: not exactly one of `secondary` and `pair`.
+        TypeError: not exactly one of `secondary` and `pair`, or one of them, `options` or `on_event` of another type.
         UsageError: an option outside its limits.
         ValueError: the pair is another namespace's, or nothing says how to sign in at the secondary.
         SbpairError: the pair, the options or the secondary's name are wrong.
     """
     if (secondary is None) is (pair is None):
         raise TypeError("Name the secondary namespace: give either secondary=... or pair=....")
+    check_types(options=options, on_event=on_event, **({"secondary": secondary} if pair is None else {"pair": pair}))
     own = borrowed(credential)
     made: list[Any] = [own]
     if pair is not None:
@@ -350,8 +356,6 @@ class BorrowedCredential:
 
 def borrowed(credential: Any) -> Any:
     """The credential as the other loop may use it; keys and signatures as they are."""
-    from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
-
     if isinstance(credential, AzureNamedKeyCredential | AzureSasCredential):
         return credential
     return BorrowedCredential(credential)
@@ -396,10 +400,10 @@ class ClientWithFailover(Generic[S]):
     def __init__(
         self,
         fully_qualified_namespace: str,
-        credential: Any,
+        credential: Credential,
         *,
         secondary: str | None = None,
-        secondary_credential: Any = None,
+        secondary_credential: Credential | None = None,
         pair: str | Pair | None = None,
         options: SendAvailabilityOptions | None = None,
         on_event: OnEvent | None = None,
@@ -425,15 +429,15 @@ class ClientWithFailover(Generic[S]):
         @classmethod
         def from_connection_string(cls, conn_str: str, **options: Any) -> Self: ...
 
-    def get_queue_sender(self, queue_name: str, **options: Any) -> S:
+    def get_queue_sender(self, queue_name: str, *, client_identifier: str | None = None, **options: Any) -> S:
         """As the SDK's."""
         check_keywords(options, super().get_queue_sender, "get_queue_sender()")  # type: ignore[misc]
-        return self._with_failover(super().get_queue_sender(queue_name, **options))  # type: ignore[misc]
+        return self._with_failover(super().get_queue_sender(queue_name, client_identifier=client_identifier, **options))  # type: ignore[misc]
 
-    def get_topic_sender(self, topic_name: str, **options: Any) -> S:
+    def get_topic_sender(self, topic_name: str, *, client_identifier: str | None = None, **options: Any) -> S:
         """As the SDK's."""
         check_keywords(options, super().get_topic_sender, "get_topic_sender()")  # type: ignore[misc]
-        return self._with_failover(super().get_topic_sender(topic_name, **options))  # type: ignore[misc]
+        return self._with_failover(super().get_topic_sender(topic_name, client_identifier=client_identifier, **options))  # type: ignore[misc]
 
     def state(self) -> PairingState:
         """What the client knows of its entities, backlog queues and namespaces."""
@@ -459,6 +463,7 @@ class ClientWithFailover(Generic[S]):
         return self._failover.verification
 
     def _with_failover(self, sender: Any) -> S:
+        self._failover.closed = False
         if self._failover.cannot_divert():
             return cast("S", sender)
         self._failover.begin_verifying()

@@ -44,6 +44,7 @@ from sbpair.clients.shared import (
     Ask,
     ClientWithFailover,
     LateTurnError,
+    Messages,
     Offer,
     SenderWithFailover,
     Steps,
@@ -91,6 +92,7 @@ class ServiceBusClient(ClientWithFailover["ServiceBusSender"], sdk.ServiceBusCli
 
     def __enter__(self) -> Self:
         super().__enter__()
+        self._failover.closed = False
         return self
 
     def verify(self) -> Verification:
@@ -137,7 +139,9 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
             limit = {} if timeout is None else {"timeout": timeout}
             open_in_time(lambda sender: sdk.ServiceBusSender._open(sender, **limit), self, timeout)
 
-    def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
+    def send_messages(
+        self, message: Messages | sdk.ServiceBusMessageBatch, *, timeout: float | None = None, **kwargs: Any
+    ) -> None:
         """As the SDK's: returns when a namespace has the message. Without `timeout`, after 60 seconds at most."""
         if timeout is not None and is_wrong(timeout):
             return super().send_messages(message, timeout=timeout, **kwargs)
@@ -168,7 +172,7 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
         return None
 
     def schedule_messages(
-        self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None, **kwargs: Any
+        self, messages: Messages, schedule_time_utc: datetime.datetime, *, timeout: float | None = None, **kwargs: Any
     ) -> list[int]:
         """As the SDK's. While the primary is away the numbers are 0: such messages cannot be cancelled."""
         if is_wrong(timeout):

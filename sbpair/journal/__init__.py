@@ -42,6 +42,12 @@ def open_with_key(address: str, *, key_variable: str = COSMOS_KEY) -> Journal:
     return open_journal(address, cosmos_key=os.environ.get(key_variable) or None)
 
 
+def check_journal(journal: object) -> None:
+    """Raise TypeError for what is neither an address nor a `Journal`, which is known by what it can do."""
+    if not isinstance(journal, str) and not hasattr(journal, "check"):
+        raise TypeError(f"`journal` is {FORMS}, or a Journal, not of type {type(journal).__name__}.")
+
+
 def _cosmos_parts(text: str) -> tuple[str, str, str]:
     no_journal = UsageError(f"{quoted(f'cosmos:{text}')} is no journal: write {FORMS}.")
     try:

@@ -95,6 +95,17 @@ async def test_a_sender_that_was_closed_asks_nobody(world: World) -> None:
         assert client.state().entities == ()
 
 
+async def test_a_closed_client_opens_nothing_again_until_it_is_used_again(world: World) -> None:
+    async with a_client(world) as client:
+        pass
+    with pytest.raises(ValueError, match="The client is closed"):
+        client.force_failover("orders")
+    with pytest.raises(ValueError, match="The client is closed"):
+        await client.verify()
+    async with client:
+        assert (await client.verify()).ready
+
+
 async def test_while_all_is_well_messages_are_scheduled_and_cancelled_by_their_numbers(world: World) -> None:
     later = datetime.datetime(2035, 1, 1, tzinfo=datetime.UTC)
     async with a_client(world) as client, client.get_queue_sender("orders") as sender:

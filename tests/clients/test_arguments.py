@@ -3,6 +3,7 @@ connection strings are enough."""
 
 import inspect
 from dataclasses import replace
+from typing import Any
 
 import azure.servicebus as sdk
 import pytest
@@ -77,6 +78,49 @@ def test_whatever_the_sdk_documents_is_taken(client_class: type[sbpair.ServiceBu
         client.get_queue_sender("orders", client_identifer="one")
     with pytest.raises(TypeError, match="get_topic_sender"):
         client.get_topic_sender("orders", nonsense=1)
+
+
+@pytest.mark.parametrize("client_class", CLIENTS)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"pair": 5}, "`pair` is the name of a configured pair, or a Pair, not of type int"),
+        ({"pair": True}, "not of type bool"),
+        ({"secondary": b"Endpoint=sb://h/;SharedAccessKey=c2VjcmV0"}, "`secondary` is a connection string, or a host"),
+        (
+            {"secondary": SECONDARY, "options": {"ping_interval": 5}},
+            r"pair_options\(\)` returns, not of type dict",
+        ),
+        ({"secondary": SECONDARY, "on_event": "told"}, "`on_event` is a function of one event, not of type str"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_and_not_repeated(
+    client_class: type[sbpair.ServiceBusClient], given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TypeError, match=said) as raised:
+        client_class.from_connection_string(PRIMARY, **given)
+    assert "c2VjcmV0" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"source": 5}, {"pair": None}, {"journal": None}, {"journal": 5}, {"terms": 5}, {"sessions": "5"},
+        {"concurrency": None}, {"until_idle_seconds": "3"}, {"max_messages": 1.5}, {"on_event": "told"},
+    ],
+)  # fmt: skip
+def test_a_consumer_refuses_them_as_well(wrong: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"source": "orders", "pair": "p", "journal": "sqlite:j", "until_idle_seconds": 3}
+    sbpair.aio.Consumer(**right)
+    with pytest.raises(TypeError, match=f"`{next(iter(wrong))}` is .*, not of type"):
+        sbpair.aio.Consumer(**right | wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"entity": 5}, {"pair": 5}, {"journal": 5}, {"terms": 5}, {"delay_seconds": "3"}])
+def test_so_does_a_producer(wrong: dict[str, Any]) -> None:
+    sbpair.aio.Producer("orders", pair="p", journal=None)
+    with pytest.raises(TypeError, match=f"`{next(iter(wrong))}` is .*, not of type"):
+        sbpair.aio.Producer(**{"entity": "orders", "pair": "p"} | wrong)
 
 
 def test_the_signature_names_every_argument() -> None:

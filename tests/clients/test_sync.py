@@ -446,6 +446,29 @@ def test_it_can_take_the_sdks_place_by_name(world: World, monkeypatch: pytest.Mo
     assert world.backlog() == ["diverted"]
 
 
+def test_a_closed_client_opens_nothing_again_until_it_is_used_again(world: World) -> None:
+    client = a_client(world, pair=world.pair(verify="warn"))
+    with a_client(world) as other:
+        other.force_failover("invoices")
+        with client, client.get_queue_sender("orders"):
+            wait_until(client.is_ready)
+        for refused in (lambda: client.force_failover("orders"), lambda: client.fail_back("orders"), client.verify):
+            with pytest.raises(ValueError, match="The client is closed"):
+                refused()
+        assert not client.is_ready()
+        assert client.state().entities == ()
+        assert not client._failover.is_open
+    wait_until(lambda: own_threads() == [])
+    with client:
+        client.force_failover("orders")
+        client.get_queue_sender("orders").send_messages(ServiceBusMessage("diverted"))
+        wait_until(client.is_ready)
+    client.get_queue_sender("orders")
+    client.force_failover("orders")
+    client.close()
+    assert (world.backlog(), own_threads()) == (["diverted"], [])
+
+
 def test_closing_ends_the_pings_and_the_thread(world: World) -> None:
     with a_client(world) as client, client.get_queue_sender("orders") as sender:
         world.dark()

@@ -14,6 +14,7 @@ from contextlib import suppress
 from sbpair.concurrency import abandon_after, side_by_side
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.errors import ConnectionLostError, ServiceError
+from sbpair.core.failover.machine import DOCUMENTED, Action
 from sbpair.core.inspection.diagnosis import Diagnosis, Verdict, Verification
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
@@ -93,10 +94,11 @@ _NEXT = "Run: sbpair provision --dry-run"
 
 
 def _of_entity(entity: str, found: int | ServiceError) -> Diagnosis:
-    """A primary that is away is no reason not to divert."""
+    """A primary that is away is no reason not to divert, and no problem that would still be told when it is back."""
     if isinstance(found, int):
         return Diagnosis("entity", entity, Verdict.OK, f"{entity} accepts messages up to {found} bytes.")
-    return Diagnosis.of_error("entity", entity, found, verdict=Verdict.WARNING)
+    away = DOCUMENTED.action(found.category) is not Action.RAISE
+    return Diagnosis.of_error("entity", entity, found, verdict=Verdict.SKIPPED if away else Verdict.WARNING)
 
 
 def _of_sizes(theirs: Sequence[int | ServiceError], ours: Sequence[int | ServiceError]) -> Iterator[Diagnosis]:

@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 
 from sbpair.core.entities import EntityKind
-from sbpair.core.errors import EntityNotFoundError, ServerBusyError, ServiceError, UnauthorizedError
+from sbpair.core.errors import (
+    ConnectionLostError,
+    EntityNotFoundError,
+    OperationTimeoutError,
+    ServerBusyError,
+    ServiceError,
+    UnauthorizedError,
+)
 from sbpair.core.inspection.entity import Listed
 from sbpair.core.rewrite import compose
 from sbpair.runtime.inspection import application
@@ -67,6 +74,28 @@ async def test_queues_that_are_well_are_one_line_and_each_kind_of_error_another(
         ("error", True),
     ]
     assert found.usable_queues == ()
+
+
+@virtual_time
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (ConnectionLostError("away"), "skipped"),
+        (OperationTimeoutError("away"), "skipped"),
+        (ServerBusyError("busy"), "skipped"),
+        (UnauthorizedError("no right"), "warning"),
+        (EntityNotFoundError("nowhere"), "warning"),
+    ],
+)
+async def test_a_primary_that_is_away_is_no_problem_of_its_outage(error: ServiceError, result: str) -> None:
+    """It would still be told when the primary is back."""
+    world = a_world()
+    for queue in QUEUES:
+        world.secondary.add_queue(queue)
+    world.primary.fail("limit", error, entity="orders")
+    found, _, sizes = await verified(world, "orders")
+    assert told(found)[1:] == [("entity", "orders", result)]
+    assert (found.ready, len(found.problems), sizes) == (True, result == "warning", {})
 
 
 @pytest.mark.parametrize(
