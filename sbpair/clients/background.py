@@ -93,7 +93,6 @@ _LOOPS_OF_PARENTS: list[asyncio.AbstractEventLoop] = []
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
     finally:

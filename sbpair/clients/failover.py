@@ -208,7 +208,7 @@ class Failover:
     def line(self, entity: str) -> "Line":
         """What the senders of one entity share."""
         with self._lock:
-            return self._lines.setdefault(entity.lower(), Line(self, entity))
+            return self._lines.setdefault(entity, Line(self, entity))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result, from any thread."""
@@ -495,7 +495,6 @@ class Line:
 
     def note_sent(self) -> None:
         """The primary accepted a message."""
-        self.failover.entities.seen = True
         known = self._known
         if known is not None and (known.state is State.SUSPECT or known.refusal_of_primary is not None):
             PROCESS.background.begin(_tell_sent(known))
