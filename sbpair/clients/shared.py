@@ -58,8 +58,8 @@ DIVERTED: Final = object()
 offering: ContextVar[bool] = ContextVar("offering", default=False)
 """The SDK's sender is at work in this context: what it calls on itself is no call of the application."""
 
-OneMessage = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
-Messages = OneMessage | Iterable[ServiceBusMessage] | Iterable[AmqpAnnotatedMessage] | Iterable[Mapping[str, Any]]
+SdkMessage = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
+Messages = SdkMessage | Iterable[ServiceBusMessage] | Iterable[AmqpAnnotatedMessage] | Iterable[Mapping[str, Any]]
 Credential = TokenCredential | AsyncTokenCredential | AzureNamedKeyCredential | AzureSasCredential
 Steps = Generator[Offer | Ask, Any, Any]
 Payloads = Callable[[], list[bytes]]
