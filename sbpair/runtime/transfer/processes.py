@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -150,7 +151,7 @@ class _Worker:
         self._told_messages: Counter[str] = Counter()
         self._told_bytes = 0
         self._process: Any = None
-        self._wait: Wait | None = None
+        self._wait = Wait("", 0.0)
 
     async def run(self, work: Work) -> None:
         """Until the process has said how it went, or is gone."""
@@ -253,8 +254,6 @@ class _Worker:
 
     def _waits_for(self, told: _Told | None) -> None:
         """What it waits for is what this one waits for."""
-        if self._wait is None:
-            return
         wait, nothing = self._wait, ("", 0.0, "", None, "", "")
         wait.tried, wait.since, wait.error, wait.until, wait.afterwards, sentence = nothing if told is None else told
         wait.detail = partial(str, sentence)
@@ -266,7 +265,7 @@ class _Worker:
         self._waits_for(None)
         self._process.join(_EXIT_SECONDS)
         self.kill()
-        code = self._process.exitcode or 0
+        code = self._process.exitcode
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         moved = self._told_messages.total()
         said = (
@@ -293,6 +292,7 @@ def _signals_held() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows: `_main` ignores them once it runs
         yield
         return
+    resource_tracker.ensure_running()  # the first process would start it, which takes the block off again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield

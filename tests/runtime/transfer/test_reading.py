@@ -15,10 +15,11 @@ from sbpair.core.errors import (
 )
 from sbpair.core.events import ReceiveFailed
 from sbpair.core.message import Disposition, Received
+from sbpair.core.retry import SERVER_BUSY_SECONDS
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.state import Forward, Leave, Limits, Send, key_of
-from sbpair.runtime.transfer.reading import IDLE_POLL_SECONDS, Patience, Reader, Room, Source, _by_number
+from sbpair.runtime.transfer.reading import Patience, Reader, Room, Source, _by_number
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 from tests.waiting import LIMIT_SECONDS
 
@@ -145,7 +146,8 @@ BUSY, DOWN, WRONG = ServerBusyError("busy"), ConnectionLostError("down"), Unauth
         (False, False, DOWN, [1.0, 2.0, None]),
         (False, True, WRONG, [None]),
         (True, True, WRONG, [10.0, 20.0]),
-        (True, False, DOWN, [1.0, 2.0, 4.0, 8.0]),
+        (True, False, DOWN, [1.0, 2.0, 4.0, 8.0, 16.0]),
+        (True, True, BUSY, [1.0, 2.0, 4.0, 8.0, SERVER_BUSY_SECONDS]),
     ],
 )
 def test_how_long_a_source_may_fail(
@@ -185,26 +187,6 @@ async def test_messages_that_failed_together_are_fetched_one_by_one() -> None:
     receiver = Deferred()
     found = await _by_number(receiver, [1, 2, 3])  # type: ignore[arg-type]
     assert ([one.sequence_number for one in found], receiver.asked) == ([1, 3], [[1, 2, 3], [1], [2], [3]])
-
-
-@virtual_time
-async def test_a_source_that_rests_is_polled_again_when_told_or_while_something_is_held() -> None:
-    reader, source, _ = a_reader(Patience(endless=False, seconds=10.0))
-    waiting = asyncio.create_task(reader._until_polled_again(source))
-    await asyncio.sleep(10 * IDLE_POLL_SECONDS)
-    assert not waiting.done()
-    source.poll_again.set()
-    await waiting
-    source.poll_again.clear()
-    [message] = [Received(b"", 1, QUEUE, message_id="1")]
-    reader.machine.arrived(message, Leave("held"), lock_until=1e6, lock_seconds=60.0, now=reader.clock.monotonic())
-    began = reader.clock.monotonic()
-    held = bool(reader.machine.custody.live)
-    waiting = asyncio.create_task(reader._until_polled_again(source))
-    await asyncio.sleep(1.5 * IDLE_POLL_SECONDS)
-    assert waiting.done() is held
-    assert reader.clock.monotonic() > began
-    waiting.cancel()
 
 
 @virtual_time

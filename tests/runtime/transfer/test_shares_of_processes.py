@@ -1,24 +1,32 @@
 """A drain by several processes, seen from either end of their pipe: shares, events, lines, waits, ends."""
 
 import asyncio
+import multiprocessing
+import queue
+import signal
+import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sbpair.concurrency import waiting
+from sbpair.concurrency import end, waiting
 from sbpair.core.entities import Counts, QueueFacts, QueueSettings
 from sbpair.core.errors import ServerBusyError, ServiceError
 from sbpair.core.events import BacklogCounted, Forwarded, ProcessLost
 from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.report import DrainReport, QueueFailure
+from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.usage import Usage
 from sbpair.runtime.transfer import processes
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
 from sbpair.runtime.transfer.ledger import LedgerError
-from sbpair.runtime.transfer.processes import Share, shares_of
+from sbpair.runtime.transfer.processes import Share, drain_in_processes, shares_of
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
+from tests.runtime.transfer.works import EXIT_CODE, STOPPED, ByName
+from tests.waiting import LIMIT_SECONDS
 
 
 def test_queues_are_shared_so_that_each_process_has_about_as_many_messages() -> None:
@@ -75,7 +83,8 @@ async def test_a_share_has_what_is_known_of_its_queues_alone() -> None:
         assert {key[1] for key in share.forwarded} == {1, 2}
 
 
-FAILURE = QueueFailure("q", ServerBusyError("busy"))
+FAILURE = QueueFailure("q", ServerBusyError("first"))
+OTHER = QueueFailure("r", ServerBusyError("second"))
 
 
 @pytest.mark.parametrize(
@@ -84,10 +93,10 @@ FAILURE = QueueFailure("q", ServerBusyError("busy"))
         (DrainReport(broken_off="bad filter"), False, FilterError),
         (DrainReport(broken_off="bad filter"), True, None),
         (DrainReport(broken_off="bad filter", forwarded=1), False, None),
-        (DrainReport(failures=(FAILURE, FAILURE)), False, ServiceError),
-        (DrainReport(failures=(FAILURE, FAILURE)), True, None),
+        (DrainReport(failures=(FAILURE, OTHER)), False, ServiceError),
+        (DrainReport(failures=(FAILURE, OTHER)), True, None),
         (DrainReport(failures=(FAILURE,)), False, None),
-        (DrainReport(failures=(FAILURE, FAILURE), forwarded=1), False, None),
+        (DrainReport(failures=(FAILURE, OTHER), forwarded=1), False, None),
     ],
 )
 def test_a_run_of_several_ends_as_one_of_a_single_process(
@@ -95,7 +104,7 @@ def test_a_run_of_several_ends_as_one_of_a_single_process(
 ) -> None:
     request = TransferRequest(("q/1", "q/2"))
     if raised is not None:
-        with pytest.raises(raised):
+        with pytest.raises(raised, match=r"bad filter|first"):
             processes._as_of_one(report, request, lost=lost)
         return
     told = processes._as_of_one(report, request, lost=lost)
@@ -119,11 +128,13 @@ class Pipe:
 
 
 class Process:
-    """A process that has ended, or not yet."""
+    """A process that has ended, ends while it is waited for (`ends_with`), or does not."""
 
-    def __init__(self, exitcode: int | None) -> None:
+    def __init__(self, exitcode: int | None, ends_with: int | None = None) -> None:
         self.exitcode = exitcode
+        self.ends_with = ends_with
         self.killed = 0
+        self.joined: list[float | None] = []
 
     def is_alive(self) -> bool:
         return self.exitcode is None
@@ -132,7 +143,8 @@ class Process:
         self.killed, self.exitcode = self.killed + 1, -9
 
     def join(self, timeout: float | None = None) -> None:
-        return
+        self.joined.append(timeout)
+        self.exitcode = self.ends_with if self.exitcode is None else self.exitcode
 
 
 def a_worker(ledger: Any = None, exitcode: int | None = None) -> tuple[Any, Any, asyncio.Event, RecordingObserver]:
@@ -196,15 +208,23 @@ async def test_the_first_error_ends_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exitcode", "how", "killed"), [(-15, "was ended by SIGTERM", 0), (3, "ended with 3", 0), (None, "by SIGKILL", 1)]
+    ("exitcode", "ends_with", "how", "killed"),
+    [
+        (-15, None, "was ended by SIGTERM", 0),
+        (3, None, "ended with 3", 0),
+        (0, None, "ended with 0", 0),
+        (None, 4, "ended with 4", 0),
+        (None, None, "by SIGKILL", 1),
+    ],
 )
 def test_a_process_that_is_gone_without_a_word_is_told_with_what_it_had_moved(
-    exitcode: int | None, how: str, killed: int
+    exitcode: int | None, ends_with: int | None, how: str, killed: int
 ) -> None:
     @virtual_time
     async def story() -> None:
         worker, process, halt, observer = a_worker(exitcode=exitcode)
-        for entity, messages in (("orders", 2), ("invoices", 1), ("orders", 3)):
+        process.ends_with = ends_with
+        for entity, messages in (("orders", 2), ("invoices", 1), ("Orders", 3)):
             worker._notify(forwarded(entity, messages))
         with waiting("") as worker._wait:
             worker._wait.tried = "read q"
@@ -212,7 +232,7 @@ def test_a_process_that_is_gone_without_a_word_is_told_with_what_it_had_moved(
             assert worker._wait.tried == ""
         report = worker.report
         assert (report.forwarded, report.completed, report.forwarded_bytes) == (6, 6, 60)
-        assert dict(report.per_destination) == {"orders": 5, "invoices": 1}
+        assert dict(report.per_destination) == {"Orders": 5, "invoices": 1}
         assert [one.queue for one in report.failures] == ["q/1", "q/2"]
         [lost] = observer.of(ProcessLost)
         assert how in lost.how
@@ -238,7 +258,7 @@ async def test_a_process_that_does_not_stop_in_time_is_ended() -> None:
     assert process.killed == 1, "it has ended"
     process.exitcode = None
     worker.kill()
-    assert process.killed == 2
+    assert (process.killed, process.joined) == (2, [None]), "it is waited for"
     worker._process = None
     worker.kill()
 
@@ -327,3 +347,126 @@ async def test_errors_of_the_other_process_come_back_with_where_they_were_raised
 
 def _nothing() -> Sequence[Any]:
     raise EOFError
+
+
+# Real processes.
+
+
+class Book(Lines):
+    """A ledger whose lines are what a process wrote of itself."""
+
+    forwarded = frozenset()
+
+    @property
+    def written(self) -> list[bytes]:
+        return sorted(line for lines, _, _ in self.appended for line in lines)
+
+
+def a_real_job(*queues: str, observer: Any = None, messages: Sequence[int | None] | None = None) -> DrainJob:
+    known = zip(queues, messages or (), strict=False)
+    facts = {path: one if one is None else QueueFacts(path, QueueSettings(), Counts(active=one)) for path, one in known}
+    job = a_job(Book(), facts or None)
+    return replace(job, request=TransferRequest(queues), clock=SystemClock(), observer=observer or RecordingObserver())
+
+
+def counted(job: DrainJob) -> list[tuple[str, int]]:
+    assert isinstance(job.observer, RecordingObserver)
+    return sorted((one.queue, one.messages) for one in job.observer.of(BacklogCounted))
+
+
+async def test_processes_drain_their_shares_and_are_one_run() -> None:
+    job = a_real_job("a", "b writes", "c writes", "d", "none", messages=[1, 9, 5, 4, None])
+    usage, signals = Usage(browses=100), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    async with asyncio.timeout(LIMIT_SECONDS):
+        report = await drain_in_processes(job, ByName(), 2, usage)
+    assert isinstance(job.ledger, Book)
+    sheltered = b"SIGINT SIGTERM SIGHUP SIGINT SIGTERM SIGHUP daemon"
+    assert job.ledger.written == [b"b writes a " + sheltered, b"c writes d none " + sheltered]
+    assert counted(job) == [("a", 2), ("b writes", 2), ("c writes", 3), ("d", 3), ("none", 3)]
+    assert (report.forwarded, report.ended_by, report.failures) == (5, "empty", ())
+    assert 0.0 < report.seconds < LIMIT_SECONDS
+    assert usage == Usage(2, 104, 6, 8)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == signals
+    assert multiprocessing.active_children() == []
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_an_error_in_one_process_stops_the_others_and_is_raised() -> None:
+    job = a_real_job("a waits", "b fails")
+    async with asyncio.timeout(LIMIT_SECONDS):
+        with pytest.raises(ServerBusyError, match="busy"):
+            await drain_in_processes(job, ByName(), 9, Usage())
+    assert ("a waits", STOPPED) in counted(job), "it was asked to stop, and told to its end"
+    assert multiprocessing.active_children() == []
+
+
+async def test_a_drain_that_is_cancelled_leaves_no_process() -> None:
+    began = Setting(BacklogCounted)
+    draining = asyncio.create_task(drain_in_processes(a_real_job("a waits", observer=began), ByName(), 1, Usage()))
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await began.event.wait()
+        await end(draining)
+    assert draining.cancelled()
+    assert multiprocessing.active_children() == []
+
+
+class Setting(RecordingObserver):
+    """Sets an event once it is told of something."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        super().__init__()
+        self.kind, self.event = kind, asyncio.Event()
+
+    def notify(self, event: Any) -> None:
+        super().notify(event)
+        if isinstance(event, self.kind):
+            self.event.set()
+
+
+async def test_the_others_go_on_without_a_process_that_is_gone() -> None:
+    observer = Setting(ProcessLost)
+    job = replace(a_real_job("a waits", "b gone", observer=observer), stop=observer.event)
+    async with asyncio.timeout(LIMIT_SECONDS):
+        report = await drain_in_processes(job, ByName(), 2, Usage())
+    [lost] = observer.of(ProcessLost)
+    assert lost.how.startswith(f"Process 2 of this drain ended with {EXIT_CODE}.")
+    assert [one.queue for one in report.failures] == ["a waits", "b gone"], "nothing moved, as far as is known"
+
+
+class OnThread(processes._Worker):
+    """A process whose end of the pipe the test holds."""
+
+    def _start(self, work: Any) -> Any:
+        self._process = Process(0)
+        return work
+
+
+async def test_lines_of_a_process_that_is_gone_are_written_before_its_run_ends() -> None:
+    writing, may_end, said = asyncio.Event(), asyncio.Event(), queue.SimpleQueue[Any]()
+
+    class Slow(Lines):
+        async def append(self, lines: list[bytes], room_bytes: int, *, synced: bool) -> None:
+            writing.set()
+            await may_end.wait()
+            await super().append(lines, room_bytes, synced=synced)
+
+    def recv() -> Any:
+        if (value := said.get()) is None:
+            raise EOFError
+        return value
+
+    job = a_job(ledger := Slow())
+    worker = OnThread(1, job, processes._share(job, ("q/1",)), asyncio.Event())
+    pipe: Any = SimpleNamespace(recv=recv, send=lambda value: None)
+    running = asyncio.create_task(worker.run(pipe))
+    said.put(("lines", (1, [b"line"], 0, True)))
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await writing.wait()
+        assert [one.daemon for one in threading.enumerate() if one.name.endswith("(_read)")] == [True]
+        assert not running.done()
+        said.put(None)
+        await worker._over.wait()
+        may_end.set()
+        await running
+    assert (ledger.appended, worker.lost) == ([([b"line"], 0, True)], True)
+    assert worker._process.joined[-1] == processes.STOP_SECONDS
