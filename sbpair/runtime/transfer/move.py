@@ -334,8 +334,8 @@ class _Browsed(StoredMessages):
     async def settle(
         self, received: Received, disposition: Disposition, *, reason: str = "", description: str = ""
     ) -> None:
-        if disposition is Disposition.COMPLETE and self._canceller is not None and received.origin is not None:
-            await self._canceller.cancel_scheduled([received.origin.sequence_number], timeout_seconds=CANCEL_SECONDS)
+        if disposition is Disposition.COMPLETE and self._canceller is not None:
+            await self._canceller.cancel_scheduled([key_of(received)[1]], timeout_seconds=CANCEL_SECONDS)
         await super().settle(received, disposition, reason=reason, description=description)
 
     def forget(self, received: Received) -> None:

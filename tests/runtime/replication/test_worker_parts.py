@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 
-from sbpair.core.errors import JournalUnavailableError, LockLostError, ServerBusyError, ServiceError
+from sbpair.core.errors import (
+    JournalConflictError,
+    JournalUnavailableError,
+    LockLostError,
+    ServerBusyError,
+    ServiceError,
+)
 from sbpair.core.events import MessageHandled, Paused
 from sbpair.core.message import Disposition, Received
 from sbpair.core.replication.ordering import Place, Stamp, stamped
-from sbpair.core.replication.ownership import Terms
+from sbpair.core.replication.ownership import Current, SessionEntry, State, Terms
 from sbpair.core.rewrite import compose
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Entry
@@ -68,9 +74,10 @@ class Receiver:
 
 
 class Journal(SqliteJournal):
-    """Fails as long as it is said to be down."""
+    """Fails as long as it is said to be down, and has something newer for so many swaps."""
 
     down = False
+    conflicts = 0
 
     async def read(self, kind: str, key: str) -> Entry | None:
         if self.down:
@@ -80,6 +87,9 @@ class Journal(SqliteJournal):
     async def replace(self, entry: Entry, document: Mapping[str, Any], *, ttl_seconds: float) -> Entry:
         if self.down:
             raise JournalUnavailableError("down")
+        if self.conflicts:
+            self.conflicts -= 1
+            raise JournalConflictError("newer")
         return await super().replace(entry, document, ttl_seconds=ttl_seconds)
 
 
@@ -276,3 +286,54 @@ def test_a_consumer_that_stops_begins_nothing_more(tmp_path: Path) -> None:
         await waiting.journal.close()
 
     story(tmp_path, scenario)
+
+
+def test_a_message_whose_consumers_have_died_too_often_is_given_up(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        store = world.setup.store
+        entry = SessionEntry(
+            "q",
+            "s",
+            State.WORKING,
+            owner="consumer/primary/dead",
+            fence=2,
+            lease_until=EPOCH - 1.0,
+            current=Current("m1", attempts=TERMS.max_attempts, since=EPOCH - 9.0),
+        )
+        await store.swap(await store.read("s"), entry)
+        world.journal.conflicts = 1
+        assert await world.work(copy("m1", 1), copy("m2", 2)) == [("m1", "failed"), ("m2", "completed")]
+        assert world.receiver.settled[0][:2] == ("m1", Disposition.DEAD_LETTER)
+        assert [one for one, _ in world.ran] == ["m2"]
+        finished = await store.finished("s", "m1")
+        assert finished is not None
+        assert (finished.state, await store.settled("s", "m1")) == (State.FAILED, ("primary",))
+
+    story(tmp_path, scenario)
+
+
+def test_a_message_that_was_sent_again_is_not_run_again_and_its_number_is_passed(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        again, next_one = copy("m1", 2, follows("a", 2)), copy("m3", 3, follows("a", 3))
+        world.receiver.coming = [again, next_one]
+        told = await world.work(copy("m1", 1, follows("a", 1)))
+        assert told == [("m1", "completed"), ("m1", "duplicate"), ("m3", "completed")]
+        assert [one for one, _ in world.ran] == ["m1", "m3"]
+        assert (await world.setup.store.read("s")).entry.head("a") == 3
+
+    story(tmp_path, scenario)
+
+
+def test_a_copy_of_what_failed_is_dead_lettered_and_its_side_noted(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.acts["m1"] = [ValueError("first"), ValueError("second")]
+        assert await world.work(copy("m1", 1)) == [("m1", "again"), ("m1", "failed")]
+        other = SessionWorker(world.setup, "secondary", "s", receiver := Receiver())  # type: ignore[arg-type]
+        await other.run([copy("m1", 1)])
+        last = world.observer.of(MessageHandled)[-1]
+        assert (last.side, last.result) == ("secondary", "dead-lettered")
+        assert "second" in last.detail
+        assert receiver.settled[0][:2] == ("m1", Disposition.DEAD_LETTER)
+        assert set(await world.setup.store.settled("s", "m1")) == {"primary", "secondary"}
+
+    story(tmp_path, scenario, request={"hold_seconds": 60.0})

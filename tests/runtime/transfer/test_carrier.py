@@ -582,3 +582,46 @@ async def test_each_action_is_begun_for_what_it_is() -> None:
         await asyncio.sleep(0)
         assert (world.names()[-1], pump._tasks, pump.fatal) == (told, set(), None)
     assert [first for _, first in peeked] == [5]
+
+
+@virtual_time
+async def test_what_is_to_be_released_when_a_pump_breaks_down_is_begun_and_waited_for() -> None:
+    world = World()
+    pump, machine, source = a_pump(world)
+    released: list[float] = []
+
+    async def settle(received: Received, disposition: Disposition, *, reason: str, description: str) -> None:
+        await asyncio.sleep(3.0)
+        released.append(world.clock.monotonic())
+
+    source.receiver.settle = settle
+    pump.start()
+    await asyncio.sleep(1.0)
+    one = item(9)
+    machine.live = 1
+    pump._break_down(ValueError("odd"))
+    machine.release_left = lambda: setattr(machine, "actions", (Settle(one, one.received, Disposition.RELEASE),))  # type: ignore[method-assign]
+    await pump.finish()
+    assert (released, world.clock.monotonic()) == ([4.0], 4.0), "it is not waited for what nobody has begun"
+
+
+@virtual_time
+async def test_a_pump_whose_loop_broke_down_or_never_ran_asks_its_machine_for_nothing_more() -> None:
+    world = World()
+    pump, machine, _ = a_pump(world)
+
+    def fails(now: float) -> Any:
+        raise ValueError("odd")
+
+    machine.poll = fails  # type: ignore[method-assign]
+    pump._break_down(error := ValueError("before"))
+    await pump.finish()
+    assert pump.fatal is error
+    pump, machine, _ = a_pump(world)
+    machine.poll = fails  # type: ignore[method-assign]
+    pump.start()
+    assert not await pump.settle_down(asyncio.Event())
+    machine.live = 1
+    began = world.clock.monotonic()
+    await pump.finish()
+    assert (str(pump.fatal), world.clock.monotonic()) == ("odd", began)

@@ -1,8 +1,9 @@
 """The parts of a move: which way an entity is read, what is deleted at once, and what becomes of what was browsed."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,11 +17,12 @@ from sbpair.core.errors import (
     LocksLostError,
     ServerBusyError,
     ServiceError,
+    UnauthorizedError,
 )
 from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose
 from sbpair.core.transfer.report import DrainReport, Left
-from sbpair.core.transfer.resend import IN_DOUBT, NOT_SCHEDULED
+from sbpair.core.transfer.resend import IN_DOUBT, NOT_REACHED, NOT_SCHEDULED
 from sbpair.core.transfer.state import Forward, Leave, key_of
 from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.runtime.transfer import move
@@ -188,6 +190,7 @@ async def test_what_was_browsed_is_cancelled_by_its_own_number_once_it_was_sent(
     assert isinstance(browsed.verdict_of(first), Forward)
     await browsed.settle(first, Disposition.COMPLETE)
     assert canceller.cancelled == [[40]]
+    assert [key_of(one)[1] for one in await browsed.peek(9)] == [41, 42]
     assert browsed.verdict_of(first) == Leave(move._DEALT_WITH)
     await browsed.settle(second, Disposition.DEAD_LETTER)
     await browsed.settle(third, Disposition.RELEASE)
@@ -368,3 +371,150 @@ async def test_dead_letters_come_after_the_rest_and_are_not_waited_for() -> None
     topic.put("now")
     await move.move(topic.job(topic=True))
     assert topic.ids(topic.target, "to") == [], "what is scheduled is all that can be seen of a topic"
+
+
+# Its ways, in their order.
+
+
+class Moves:
+    """Jobs that note each drain of what can be received, and do as the test says instead."""
+
+    def __init__(self, world: World, *reports: DrainReport, **more: Any) -> None:
+        self.asked: list[tuple[tuple[bool, ...], float, int | None, Any]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        noted = self
+
+        class Noted(MoveJob):
+            async def drained(self, request: TransferRequest, source: Any = None, mover: Any = None) -> DrainReport:
+                noted.asked.append((request.kinds, request.idle_seconds, request.max_messages, mover))
+                noted.meanwhile()
+                return reports[len(noted.asked) - 1] if len(noted.asked) <= len(reports) else DrainReport()
+
+        job = replace(world.job(), **more)
+        self.job = Noted(**{one.name: getattr(job, one.name) for one in fields(MoveJob)})
+
+
+class Movers:
+    """The transactions of a namespace: receivers that move, by what they were opened for."""
+
+    def mover(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> str:
+        return f"{path}, dead letters" if dead_letter else path
+
+
+BOTH, ITSELF, DEAD = (False, True), (False,), (True,)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "transactions", "reports", "asked"),
+    [
+        ({"with_dead_letter": True}, False, (), [(BOTH, 7.0, None, None)]),
+        ({"dead_letter": True}, True, (), [(DEAD, 7.0, None, "q, dead letters")]),
+        (
+            {"with_dead_letter": True, "max_messages": 5},
+            True,
+            (DrainReport(forwarded=2, purged=1),),
+            [(ITSELF, 7.0, 5, "q"), (DEAD, 0.0, 2, "q, dead letters")],
+        ),
+        ({"with_dead_letter": True, "max_messages": 3}, True, (DrainReport(forwarded=3),), [(ITSELF, 7.0, 3, "q")]),
+    ],
+)
+def test_what_can_be_received_goes_kind_by_kind_in_transactions_and_together_otherwise(
+    wanted: dict[str, Any],
+    transactions: bool,
+    reports: tuple[DrainReport, ...],
+    asked: list[Any],
+) -> None:
+    @virtual_time
+    async def story() -> None:
+        world = World(idle_seconds=7.0, **wanted)
+        job = world.job()
+        moves = Moves(world, *reports, ends=replace(job.ends, transactions=Movers() if transactions else None))
+        await asyncio.sleep(2.0)
+        report = await move.move(moves.job)
+        assert moves.asked == asked
+        assert (report.forwarded, report.seconds) == (sum(one.forwarded for one in reports), 0.0)
+
+    story()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "asked", "seconds"),
+    [
+        ({}, [], 7.0),
+        ({"with_dead_letter": True}, [(DEAD, 0.0, None, None)], 7.0),
+        ({"dead_letter": True}, [(DEAD, 7.0, None, None)], 0.0),
+    ],
+)
+def test_dead_letters_of_sessions_go_as_of_any_queue_once_the_sessions_are_done(
+    wanted: dict[str, Any], asked: list[Any], seconds: float
+) -> None:
+    @virtual_time
+    async def story() -> None:
+        world = World(idle_seconds=7.0, **wanted)
+        moves = Moves(world, facts={"q": QueueFacts("q", QueueSettings(requires_session=True))})
+        report = await move.move(moves.job)
+        assert (moves.asked, world.clock.monotonic(), report.seconds) == (asked, seconds, seconds)
+
+    story()
+
+
+@virtual_time
+async def test_what_is_scheduled_meanwhile_goes_last_and_what_is_left_is_told_once() -> None:
+    for idle, passes in ((7.0, 2), (0.0, 1)):
+        world = World(scheduled=True, idle_seconds=idle)
+        world.put("first", "left", later=True)
+        world.verdicts["left"] = Leave("because")
+        moves = Moves(world, DrainReport(left=(Left("scheduled", 9), Left("other", 1))))
+        moves.meanwhile = partial(world.put, "second", later=True)
+        report = await move.move(moves.job)
+        assert world.ids(world.target, "to") == ["first", "second"][:passes]
+        assert report.left == (Left("because", 1), Left("other", 1))
+        assert (report.forwarded, moves.asked) == (passes, [(ITSELF, idle, None, None)])
+    world = World(scheduled=True, idle_seconds=7.0)
+    world.put("first", later=True)
+    world.source.fail("peek", UnauthorizedError("no"), skip=1)
+    moves = Moves(world, DrainReport(left=(Left("scheduled", 9),)))
+    report = await move.move(moves.job)
+    assert report.left == (Left("scheduled", 9),), "the first part did not see all of them"
+    assert ([one.queue for one in report.failures], world.source.calls["peek", "q"]) == (["q"], 2)
+
+
+@virtual_time
+async def test_nothing_is_scheduled_in_a_subscription_and_among_dead_letters() -> None:
+    for path, wanted in (("t/Subscriptions/s", {}), ("q", {"dead_letter": True})):
+        world = World(scheduled=True, **wanted)
+        world.source.add_queue(path)
+        world.request = replace(world.request, queues=(path,))
+        moves = Moves(world, facts={path: QueueFacts(path, QueueSettings())})
+        await move.move(moves.job)
+        assert (len(moves.asked), sum(world.source.calls.values())) == (1, 0)
+
+
+@virtual_time
+async def test_what_the_service_deletes_itself_is_deleted_before_the_rest_is_received() -> None:
+    world = World()
+    receiver = Deleting(left=5)
+    source: Any = SimpleNamespace(receiver=lambda path, *, dead_letter=False: receiver)
+    moves = Moves(world, ends=replace(world.job().ends, source=source), delete_before=EPOCH)
+    report = await move.move(moves.job)
+    assert (report.purged, receiver.asked[0][1], len(moves.asked)) == (5, EPOCH, 1)
+
+
+@virtual_time
+async def test_a_move_that_is_stopped_counts_what_it_had_in_hand_as_not_reached() -> None:
+    world = World(scheduled=True, concurrency=1, in_flight_messages=1)
+    world.put(*(str(number) for number in range(5)), later=True)
+    sent = 0
+
+    async def stop_at_the_second(operation: str, entity: str) -> None:
+        nonlocal sent
+        sent += operation == "send"
+        if sent == 2:
+            world.stop.set()
+
+    world.target.hook = stop_at_the_second
+    report = await move.move(world.job())
+    lying = world.ids(world.source, "q")
+    assert (report.ended_by, report.forwarded, report.confirmed_empty) == ("stop", 5 - len(lying), False)
+    assert report.left == (Left(NOT_REACHED, len(lying)),)
+    assert 0 < len(lying) < 5
