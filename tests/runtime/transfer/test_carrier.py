@@ -16,7 +16,15 @@ from sbpair.core.errors import (
     ServiceError,
     UsageError,
 )
-from sbpair.core.events import DeadLettered, Forwarded, LedElsewhere, LockedElsewhere, Paused, Resumed
+from sbpair.core.events import (
+    DeadLettered,
+    Forwarded,
+    LedElsewhere,
+    LockedElsewhere,
+    PairingNoticed,
+    Paused,
+    Resumed,
+)
 from sbpair.core.message import Disposition, Origin, Received
 from sbpair.core.transfer.ledger import Entry
 from sbpair.core.transfer.state import (
@@ -83,6 +91,7 @@ class Lines(Recorder):
         return Begun((), (), 0)
 
     async def confirm(self, begun: Begun, sent: Collection[int], *, certain: bool = True) -> None:
+        assert isinstance(begun, Begun)
         self._note("confirm", list(sent), certain)
 
     def _note(self, what: str, *arguments: Any) -> None:
@@ -187,6 +196,13 @@ def busy(*, uncertain: bool) -> ServiceError:
     return error
 
 
+def more(error: Exception | None) -> tuple[Any, ...]:
+    """What the machine is told with a batch: the error or what is lost, and when; not of what ends the run."""
+    if isinstance(error, LocksLostError):
+        return error.lost, 0.0
+    return (0.0,) if error is None else (error, 0.0) if isinstance(error, ServiceError) else ()
+
+
 @pytest.mark.parametrize(
     ("error", "confirmed", "told", "broken"),
     [
@@ -215,6 +231,8 @@ def test_a_batch_is_recorded_before_the_machine_hears_of_it(
         entry = world.ledger.entries[0]
         assert (entry.destination, entry.session_id, entry.outcome, entry.queue) == ("orders", "s", "forwarded", QUEUE)
         assert (entry.time, entry.digest) == (world.clock.now().isoformat(), None)
+        heard = {one[0]: one[1:] for one in world.log if one[0] in told and one[0] not in ("remember", "confirm")}
+        assert heard == {told[-1]: (batch, *more(error))}
         [remembered] = [one[1] for one in world.log if one[0] == "remember"] or [[]]
         assert [one.key[1] for one in remembered] == [1, 2][: len(confirmed[0])]
         failing = World()
@@ -272,6 +290,8 @@ def test_what_is_completed_has_its_line_first(tmp_path: Path) -> None:
         assert world.names() == ["record", "settle all", "settled", "settle_failed", "changed"]
         assert world.log[1] == ("settle all", [1, 2, 3, 4], Disposition.COMPLETE)
         assert [one.item.key[1] for one in world.log[2][1]] == [1, 3, 4]
+        world.progress.announce()
+        assert [one.messages for one in world.observer.of(Forwarded)] == [1], "only what was forwarded, and completed"
         assert world.log[3][1] is forwarded[1]
         failing = World()
         failing.ledger.fails = {"record"}
@@ -294,6 +314,7 @@ async def test_a_message_is_settled_once_its_line_is_written() -> None:
         ("settle", 5, Disposition.DEAD_LETTER, "reason", "why"),
         ("settled", [dead]),
     ]
+    assert world.moved.is_set()
     [told] = world.observer.of(DeadLettered)
     assert (told.queue, told.sequence_number, told.reason, told.description) == (QUEUE, 5, "reason", "why")
     failing = World()
@@ -304,6 +325,7 @@ async def test_a_message_is_settled_once_its_line_is_written() -> None:
     refused.receiver.errors = {5: ServerBusyError("busy")}
     await refused.carrier.settle(dead)
     assert refused.names() == ["record", "settle", "settle_failed"]
+    assert refused.log[-1] == ("settle_failed", dead, refused.receiver.errors[5], 0.0)
     assert not refused.observer.events
     await refused.carrier.settle(settles(5)[0])
     assert refused.names()[3:] == ["settle", "settle_failed"], "it has its line"
@@ -327,6 +349,8 @@ async def test_stored_messages_and_what_went_in_a_transaction_are_settled_at_onc
     [forwarded], [ping] = settles(1), settles(2, outcome="ping", line=False)
     assert not world.carrier.settled_at_once(ping)
     assert not world.carrier.settled_at_once(forwarded)
+    ping.item.completed = True
+    assert not world.carrier.settled_at_once(ping), "its line is not written yet"
     forwarded.item.completed = True
     assert world.carrier.settled_at_once(forwarded)
     forgotten: list[Received] = []
@@ -409,6 +433,13 @@ async def test_what_was_accepted_is_counted_by_its_queue(tmp_path: Path) -> None
 
 
 # The pump around it.
+
+
+def added(world: World, pump: Pump, path: str, *, stored: Any = None) -> Source:
+    receiver: Any = SimpleNamespace(source=path, close=world.receiver_close, settle_all=world.receiver.settle_all)
+    source = Source(path, receiver, stored=stored)
+    pump.add(source)
+    return source
 
 
 class Machine(Told):
@@ -625,3 +656,65 @@ async def test_a_pump_whose_loop_broke_down_or_never_ran_asks_its_machine_for_no
     began = world.clock.monotonic()
     await pump.finish()
     assert (str(pump.fatal), world.clock.monotonic()) == ("odd", began)
+
+
+@virtual_time
+async def test_a_source_that_is_added_is_read_found_in_any_spelling_and_closed() -> None:
+    world = World()
+    pump, _, first = a_pump(world)
+    pump.start()
+    source = added(world, pump, "Q/Later")
+    await asyncio.sleep(1.0)
+    assert [one[1:] for one in world.log if one[0] == "add"] == [(QUEUE, 60.0), ("Q/Later", 60.0)]
+    assert [one.done() for one in pump._receiving] == [False, False]
+    pump._begin(PollAgain("q/LATER"))
+    assert source.poll_again.is_set()
+    first.idle = True
+    assert not pump._nothing_to_do()
+    source.idle = True
+    assert pump._nothing_to_do()
+    await pump.finish()
+    assert world.closed == 2
+
+
+@virtual_time
+async def test_only_a_pump_of_stored_messages_asks_each_whether_it_is_stored() -> None:
+    for stored, together in ((None, [1, 2]), (SimpleNamespace(forget=lambda received: None), [])):
+        world = World()
+        pump, machine, _ = a_pump(world)
+        world.source.stored = stored
+        source = added(world, pump, QUEUE, stored=stored)
+        assert pump._carrier.reads_stored is (stored is not None)
+        machine.actions = tuple(settles(1, 2))
+        pump._wake.clear()
+        pump._do_what_is_due()
+        assert pump._wake.is_set() is (stored is not None), "what was settled at once is something new to decide"
+        await asyncio.gather(*pump._tasks)
+        assert [one[1] for one in world.log if one[0] == "settle all"] == [together][: len(together)]
+        for task in pump._receiving:
+            task.cancel()
+        assert source.stored is stored
+
+
+@pytest.mark.parametrize(("endless", "told"), [(True, 1), (False, 0)])
+def test_that_too_many_are_left_is_told_once_where_nobody_waits_for_an_end(endless: bool, told: int) -> None:
+    @virtual_time
+    async def story() -> None:
+        world = World()
+        pump, machine, _ = a_pump(world, endless=endless)
+        machine.left_messages = 3  # type: ignore[attr-defined]
+        machine.left = lambda: {1: "rare", 2: "often", 3: "often"}  # type: ignore[attr-defined]
+        pump.start()
+        await asyncio.sleep(3.0)
+        assert not world.observer.of(PairingNoticed)
+        machine.left_full = True
+        await asyncio.sleep(5.0)
+        notices = world.observer.of(PairingNoticed)
+        assert [one.code for one in notices] == ["too-many-left"] * told
+        assert all(
+            "3 messages are left and stay locked, as many as can be (2: often)" in one.message for one in notices
+        )
+        assert pump._nothing_to_do() is not endless
+        await pump.finish()
+
+    story()
