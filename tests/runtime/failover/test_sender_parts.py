@@ -8,14 +8,19 @@ import pytest
 
 from sbpair.concurrency import Wait, waits
 from sbpair.core.errors import (
+    ArgumentRefusedError,
     ConnectionLostError,
     EntityDisabledError,
     InterruptedWorkError,
+    OperationTimeoutError,
     ServerBusyError,
     ServiceError,
     UnauthorizedError,
 )
+from sbpair.core.failover.machine import State
+from sbpair.core.failover.sending import Budget
 from sbpair.core.retry import SDK, SENDER
+from sbpair.core.rewrite import compose
 from sbpair.runtime.failover.sender import UNWIND_SECONDS, InFlightSends, SendResult, Where, _Unreached
 from tests.fakes import virtual_time
 from tests.runtime.failover.pairs import World, message, opened
@@ -235,3 +240,83 @@ async def test_a_pause_for_a_busy_server_says_why_and_the_backlog_is_waited_for_
         assert told() == ("send to the backlog for orders", "", "tried again", None)
         [result] = await sending_all
         assert (result and result.where) == Where.BACKLOG
+
+
+# What an entity is known to take, and senders that share it.
+
+
+@virtual_time
+async def test_that_an_entity_is_partitioned_is_known_to_all_of_its_senders() -> None:
+    conflicting = compose(body="x", message_id="1", session_id="a", partition_key="b")
+    for partitioned, taken in ((None, False), (True, False), (False, True)):
+        async with opened() as world:
+            world.pairing.sender("orders", partitioned=partitioned)
+            world.pairing.force_failover("orders")
+            if taken:
+                assert (await world.pairing.sender("orders").send(conflicting)).where is Where.BACKLOG
+            else:
+                with pytest.raises(ArgumentRefusedError):
+                    await world.pairing.sender("orders").send(conflicting)
+    async with opened(interval=600) as world:
+        sender, ticket = world.pairing.sender("orders"), world.pairing.sender("orders").ticket
+        budget = Budget.of(20, partitioned=False, now=0.0)
+        refusal = ArgumentRefusedError("The SessionId was not set on a message")
+        with pytest.raises(ArgumentRefusedError):
+            await sender.take_over([message("1")], refusal, ticket, budget)
+        world.pairing.force_failover("orders")
+        with pytest.raises(ArgumentRefusedError, match="has no session id"):
+            await sender.send(message("2"))
+
+
+@virtual_time
+async def test_what_another_client_sent_is_a_sign_of_life_of_the_primary() -> None:
+    async with opened(interval=5) as world:
+        sender = world.pairing.sender("orders")
+        assert not sender.answered
+        world.primary.go_dark()
+        with pytest.raises(ConnectionLostError):
+            await sender.send(message("1"))
+        await asyncio.sleep(1.0)
+        sender.note_sent()
+        assert sender.answered
+        await asyncio.sleep(60.0)
+        assert world.state_of("orders") is State.HEALTHY, "no timer runs any more"
+        budget = Budget.of(20, partitioned=False, now=world.clock.monotonic())
+        diverted = await world.pairing.sender("invoices").divert([message("2")], budget)
+        [(queue, _)] = world.secondary.sent_batches
+        assert diverted == SendResult(Where.BACKLOG, queue=queue, diverted=1, queues=(queue,))
+
+
+@virtual_time
+async def test_a_closed_sender_gives_its_queue_back_and_neither_cancels_nor_diverts() -> None:
+    async with opened() as world:
+        sender = world.pairing.sender("orders")
+        await sender.close()
+        await sender.close()
+        with pytest.raises(InterruptedWorkError):
+            await sender.cancel_scheduled([1])
+        with pytest.raises(InterruptedWorkError):
+            await sender.divert([message("1")], Budget.of(20, partitioned=False, now=0.0))
+        assert sum(world.primary.calls.values()) == 0
+        world.pairing.force_failover("orders")
+        first = world.pairing.sender("orders")
+        used = (await first.send(message("1"))).queue
+        await first.close()
+        assert (await world.pairing.sender("orders").send(message("2"))).queue == used
+
+
+@virtual_time
+async def test_a_batch_is_held_if_any_of_its_sessions_is_and_in_doubt_if_either_part_is() -> None:
+    for lost in ("primary", "secondary", None):
+        async with opened(interval=600, hold_sessions=True, retries=1) as world:
+            sender = world.pairing.sender("orders")
+            world.pairing.force_failover("orders")
+            await sender.send(message("1", session="s"))
+            world.pairing.fail_back("orders")
+            batch = [message("2"), message("3", session="S")]
+            assert (sender.holds(batch), sender.holds(batch[:1])) == (True, False)
+            if lost is not None:
+                error = OperationTimeoutError("answer lost")
+                getattr(world, lost).fail("send", error, times=1, after=True)
+            result = await sender.send(batch)
+            assert (result.uncertain, result.messages, result.diverted) == (lost is not None, 2, 1)

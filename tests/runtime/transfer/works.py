@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import threading
 from dataclasses import dataclass
 
 from sbpair.core.errors import ServerBusyError
@@ -47,4 +48,5 @@ def _sheltered() -> list[str]:
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     ignored = [one.name for one in signals if signal.getsignal(one) is signal.SIG_IGN]
     blocked = [one.name for one in signals if one in signal.pthread_sigmask(signal.SIG_BLOCK, ())]
+    assert [one.daemon for one in threading.enumerate() if one.name.endswith("(read)")] == [True], "it could not end"
     return [*ignored, *blocked, *(["daemon"] if multiprocessing.current_process().daemon else [])]
