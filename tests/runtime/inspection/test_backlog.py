@@ -250,3 +250,39 @@ async def test_a_secondary_that_does_not_answer_is_not_asked_for_every_queue() -
     assert status.secondary.state == "unreachable"
     assert status.backlog.verdict is Verdict.UNKNOWN
     assert not any(operation == "peek" for operation, _ in secondary.calls)
+
+
+@pytest.mark.parametrize("manage", [True, False])
+def test_names_are_the_same_in_every_spelling(manage: bool) -> None:
+    """Other labels and paths than in lower case: the same queues, counts and verdict."""
+
+    @virtual_time
+    async def run() -> None:
+        told = []
+        for spelled in (str.lower, str.upper, str.title):
+            namespace = world()
+            for index in (0, 2, 4):
+                namespace.add_queue(spelled(PATH.format(index)))
+            namespace.put(PATH.format(2), MESSAGE)
+            lies = Lies(unlisted={PATH.format(0)}, counted_more={PATH.format(2): [3, 3, 3]})
+            pair = replace(PAIR, primary=replace(PAIR.primary, label=spelled("contoso")))
+            admin = LyingAdmin(namespace, lies) if manage else None
+            found = await find_queues(pair, messaging=namespace.messaging(), admin=admin)
+            assert (found.existing, found.missing) == (paths(0, 2, 4), paths(1))
+            for recount in (False, True):
+                backlog = await read_backlog(
+                    pair,
+                    found,
+                    messaging=namespace.messaging(),
+                    admin=admin,
+                    clock=namespace.clock,
+                    only=tuple(spelled(one) for one in paths(0, 1, 2)),
+                    recount=recount,
+                )
+                assert backlog.not_asked == paths(4)
+                asked = (admin and admin.calls["get"], admin and admin.calls["list"])
+                told.append((recount, spelled, asked, str(backlog).lower()))
+        for recount in (False, True):
+            assert len({one[2:] for one in told if one[0] is recount}) == 1
+
+    run()

@@ -1,7 +1,9 @@
 """Gathering: few calls, nothing believed that was only listed, everything unreadable said."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -18,11 +20,11 @@ from sbpair.core.events import GatherProgress
 from sbpair.core.inspection.audit import Severity, run
 from sbpair.core.inspection.snapshot import Calls, How, Snapshot
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, Pair
-from sbpair.core.rewrite import compose
+from sbpair.core.rewrite import compose, for_backlog
 from sbpair.runtime.browse import peeking
 from sbpair.runtime.inspection.gather import CreditPacer, Scope, gather, gather_each
 from tests.core.snapshots import a_pair, path
-from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
+from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, run_virtual, virtual_time
 from tests.runtime.inspection.admin_fake import Lies, LyingAdmin
 
 MESSAGE = compose(body=b"hello", message_id="1")
@@ -313,3 +315,42 @@ async def test_credits_are_handed_out_at_their_rate_and_the_first_at_once() -> N
     endless = CreditPacer(clock, None)
     await endless.spend(10_000)
     assert clock.monotonic() == times[-1]
+
+
+def in_order(value: Any) -> Any:
+    """Lists sorted: their order may go by the spelling."""
+    if isinstance(value, dict):
+        return {name: in_order(one) for name, one in value.items()}
+    return sorted(map(in_order, value), key=json.dumps) if isinstance(value, list) else value
+
+
+def test_names_are_the_same_in_every_spelling() -> None:
+    """A pair of which each thing is odd is read as the same, whichever case its namespaces have given the names."""
+
+    async def read(spelled: Callable[[str], str], asked: Callable[[str], str]) -> str:
+        entities = ("orders", "news", "unlisted", "topic/unlisted", "gone", "closed")
+        here = world(5, entities=tuple(map(asked, entities)))
+        here.secondary.entities.clear()
+        for index in (0, 1, 2, 7):
+            settings = replace(DOCUMENTED_SETTINGS, max_delivery_count=10) if index == 2 else DOCUMENTED_SETTINGS
+            here.secondary.add_queue(spelled(path(index)), settings)
+        here.secondary.add_queue(spelled("other"))
+        here.lies.unlisted = {path(1), "unlisted", "topic/unlisted", "seen/unlisted"}
+        here.lies.ghosts = [QueueFacts(spelled(path(9)), DOCUMENTED_SETTINGS)]
+        here.primary.entities.clear()
+        for name in ("orders", "unlisted", "closed", path(3), path(3, "fabrikam")):
+            here.primary.add_queue(spelled(name))
+        here.primary.entities["closed"].settings = QueueSettings(status=EntityStatus.DISABLED)
+        for name in ("news", "topic/unlisted", "seen/unlisted"):
+            here.primary.add_queue(spelled(name), topic=True)
+        for name in ("orders", "seen/unlisted", "seen/gone"):
+            here.secondary.put(path(0), for_backlog(MESSAGE, asked(name)))
+        snapshot = await here.gather(peek=peeking(here.secondary.messaging(), most=5))
+        findings = sorted((one.code, one.subject) for one in run(snapshot, here.pair).findings)
+        assert {"SBP001", "SBP002"} <= {code for code, _ in findings}
+        return json.dumps(in_order(json.loads(json.dumps([snapshot.to_dict(), findings]).lower())))
+
+    plain = run_virtual(read(str.lower, str.lower))
+    for spelled in (str.upper, str.title):
+        assert run_virtual(read(spelled, str.lower)) == plain
+        assert run_virtual(read(str.lower, spelled)) == plain
