@@ -154,6 +154,18 @@ def test_a_lease_that_cannot_be_renewed_stops_the_handler_when_it_is_over(tmp_pa
     story(scenario, tmp_path)
 
 
+def test_a_handler_that_ends_while_its_lease_turns_out_to_be_lost_has_worked(tmp_path: Path) -> None:
+    async def scenario(one: Held) -> None:
+        run = await one.begin()
+        await one.taken_over()
+        one.journal.slow = 1.0
+        assert await run.run(takes(5.5), DELIVERY, grace_seconds=1.0) == Worked()
+        assert one.clock.monotonic() == 6.0, "the renewal of second 4 is refused, and the entry read"
+        assert not await run.finish(lambda entry: ownership.complete(entry, one.claim, now=one.now(), terms=TERMS))
+
+    story(scenario, tmp_path)
+
+
 def test_a_journal_that_does_not_answer_at_all_holds_nobody_beyond_the_lease(tmp_path: Path) -> None:
     async def scenario(one: Held) -> None:
         run = await one.begin()
