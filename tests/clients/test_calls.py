@@ -157,6 +157,7 @@ class Called:
     """A sender with both."""
 
     def __init__(self, client: Any) -> None:
+        self.client = client
         self._is_async = isinstance(client, OurAsyncClient)
         self.sender = client.get_queue_sender("orders")
         self.sender.asked, self.sender.answers = [], []
@@ -166,15 +167,16 @@ class Called:
         self.part = part
         self.sender._part, self.sender._opened_under = part, 7
 
-    def __call__(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """What the call gives or raises."""
+    def __call__(self, name: str, *arguments: Any, of: Any = None, **named: Any) -> Any:
+        """What the call gives or raises. `of`: by default the sender."""
+        call = getattr(self.sender if of is None else of, name)
 
         async def run() -> Any:
-            found = getattr(self.sender, name)(*arguments, **named)
+            found = call(*arguments, **named)
             return await found if inspect.isawaitable(found) else found
 
         try:
-            return asyncio.run(run()) if self._is_async else getattr(self.sender, name)(*arguments, **named)
+            return asyncio.run(run()) if self._is_async else call(*arguments, **named)
         except Exception as error:  # noqa: BLE001 - what the test looks at
             return error
 
@@ -373,14 +375,42 @@ def test_closing_refuses_calls_closes_the_link_and_leaves_the_failover(called: C
     assert "shutdown" in str(called("__aenter__" if isinstance(called.sender, OurAsyncSender) else "__enter__"))
 
 
+def test_a_client_closes_its_senders_first_and_is_open_again_once_it_is_entered(called: Called) -> None:
+    failover, closed = called.client._failover, []
+    vars(called.part)["close"] = lambda: closed.append(failover.closed)
+    entering = "__aenter__" if isinstance(called.sender, OurAsyncSender) else "__enter__"
+    called("close", of=called.client)
+    assert (closed, failover.closed) == ([False], True)
+    assert called(entering, of=called.client) is called.client
+    assert not failover.closed
+    called("close", of=called.client)
+    assert called.client.get_queue_sender("orders") is not called.sender
+    assert not failover.closed
+
+
+def test_a_sender_of_a_child_process_leaves_the_parent_s_link_and_waits_for_no_thread_of_it() -> None:
+    sender = Called(OurClient.from_connection_string(KEY.format("a"), secondary=KEY.format("b"), verify="off")).sender
+    link = sender._handler = Link()
+
+    def fork(over: threading.Event) -> None:
+        assert sender in sync._senders
+        sender._after_fork()
+        assert (sender._handler, sync._OF_PARENTS.pop(), link.closed.is_set()) == (None, link, False)
+        assert sender._turn.acquire(blocking=False)
+
+    while_another_call_holds(sender, fork)
+
+
 # Calls that overlap.
 
 
 def while_another_call_holds(sender: OurSender, work: Callable[[threading.Event], None]) -> None:
     holds, over = threading.Event(), threading.Event()
 
+    turn = sender._turn
+
     def hold() -> None:
-        with sender._turn:
+        with turn:
             holds.set()
             over.wait()
 
