@@ -34,8 +34,8 @@ class Row:
 
 
 class Model:
-    def __init__(self, now: float) -> None:
-        self.now, self.last = now, 0
+    def __init__(self, now: float, *, deliveries: int = DELIVERIES) -> None:
+        self.now, self.last, self.deliveries = now, 0, deliveries
         self.rows: list[Row] = []
         self.dead: list[tuple[str, str, int]] = []
 
@@ -44,6 +44,13 @@ class Model:
         self._enter(row)
         if due is not None and due > self.now:
             row.state, row.expires = State.SCHEDULED, None
+
+    def arrive(self, row: Row) -> None:
+        """One that has its number and its time."""
+        if (row.due or 0) <= self.now:
+            self._enter(row)
+        else:
+            self.rows = sorted([*self.rows, row], key=lambda row: row.number)
 
     def _enter(self, row: Row) -> None:
         self.last += 1
@@ -70,7 +77,7 @@ class Model:
     def give_back(self, row: Row, *, counted: bool) -> None:
         row.until = None
         row.count += counted
-        if counted and row.count >= DELIVERIES:
+        if counted and row.count >= self.deliveries:
             self._bury(row, "MaxDeliveryCountExceeded")
 
     def settle(self, row: Row, verb: str) -> None:
@@ -185,21 +192,23 @@ class Walk:
         self.model.advance()
 
     def check(self, text: Any) -> None:
-        rows = self.model.rows
-        found = self.bench.peek(self.queue)
-        shown = [(one.sequence_number, text(one), one.state, one.delivery_count) for one in found]
-        assert shown == [row.shown for row in rows]
-        assert [one.locked for one in found] == [row.until is not None for row in rows]
-        assert set(self.queue.main.locks.tokens()) == self.live()
-        counts = self.queue.counts()
-        scheduled = sum(row.state is State.SCHEDULED for row in rows)
-        assert (counts.active, counts.scheduled) == (len(rows) - scheduled, scheduled)
-        dead = [(text(one), reason_of(one), one.delivery_count) for one in self.bench.peek(self.queue.dead_letters)]
-        assert sorted(dead) == sorted(self.model.dead)
-        assert counts.dead_letter == len(dead)
-        assert self.queue.quota.used_bytes == sum(
-            len(one.payload) for box in self.queue.mailboxes for one in self.bench.peek(box)
-        )
+        compare(self.bench, self.queue, self.model, self.live(), text)
+
+
+def compare(bench: Any, queue: Any, model: Model, live: set[Any], text: Any) -> None:
+    """What is in a queue, and what the model says."""
+    found = bench.peek(queue)
+    shown = [(one.sequence_number, text(one), one.state, one.delivery_count) for one in found]
+    assert shown == [row.shown for row in model.rows]
+    assert [one.locked for one in found] == [row.until is not None for row in model.rows]
+    assert set(queue.main.locks.tokens()) == live
+    counts, scheduled = queue.counts(), sum(row.state is State.SCHEDULED for row in model.rows)
+    assert (counts.active, counts.scheduled) == (len(model.rows) - scheduled, scheduled)
+    dead = [(text(one), reason_of(one), one.delivery_count) for one in bench.peek(queue.dead_letters)]
+    assert sorted(dead) == sorted(model.dead)
+    assert counts.dead_letter == len(dead)
+    held = (one for box in queue.mailboxes for one in bench.peek(box))
+    assert queue.quota.used_bytes == sum(len(one.payload) for one in held)
 
 
 def reason_of(message: Any) -> str:
