@@ -25,7 +25,9 @@ import pytest
 FOLDER, SELECTED = "SBPAIR_REACHED_FOLDER", "SBPAIR_REACHED_SELECTED"
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
 ENOUGH_CALLS = 30
-"""A function that was called so often by a test, and ran no new line in as many calls, is not looked at any more."""
+"""A function that was called so often by a test, and ran no new line in as many calls,"""
+FEW_CALLS = 16
+"""is looked at only once in so many calls from then on: a drawn history runs some lines very seldom."""
 QUIET_CALLS = 300_000
 """After so many calls without a new line a test goes on without the tracer."""
 
@@ -109,9 +111,10 @@ class Tracer:
             name = code.co_filename
             own = name.startswith(self._prefix + "sbpair" + os.sep) and code.co_name != "<module>"
             file = self._files[code] = name.removeprefix(self._prefix) if own else ""
-        if not file or self._calls[code] > ENOUGH_CALLS:
-            return None
+        calls = self._calls[code]
         self._calls[code] += 1
+        if not file or (calls > ENOUGH_CALLS and calls % FEW_CALLS):
+            return None
         lines = self._lines[file]
         ran = 0
 
