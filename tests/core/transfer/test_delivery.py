@@ -378,6 +378,16 @@ def test_in_a_long_pause_everything_goes_back_once_nothing_comes_any_more():
     assert bench.machine.grant(10, resumes) == 10
 
 
+def test_a_link_that_opens_ends_the_pause_of_the_receives():
+    bench = Bench()
+    failing(bench, times=6)
+    bench.now += CALM_SECONDS
+    assert len(bench.of(Settle)) == 1
+    assert bench.machine.grant(10, bench.now) == 0
+    bench.destinations.limit_known("orders", 100_000)
+    assert bench.machine.grant(10, bench.now) == 10
+
+
 @pytest.mark.parametrize(("pause", "releases"), [(HOLD_SECONDS, False), (HOLD_SECONDS + 0.1, True)])
 def test_a_pause_is_long_if_locks_would_be_held_for_too_long(pause, releases):
     bench = Bench()

@@ -170,6 +170,13 @@ def test_a_session_goes_on_only_when_its_batch_is_answered():
     assert (numbers(made.next_batch(2, never)), made.sending) == ([3], 0)
 
 
+def test_a_session_that_found_no_room_waits_once_and_has_one_batch_on_its_way():
+    made = destination(message(1), message(2, session="s", size=50_000), limit_bytes=50_100)
+    assert numbers(made.next_batch(10, never)) == [1], "no room beside it"
+    made.add(message(3, session="s"))
+    assert [numbers(made.next_batch(10, never)), made.next_batch(10, never)] == [[2], None]
+
+
 def test_a_blocked_session_lets_the_others_go():
     made = destination(message(1, session="a"), message(2, session="b"), message(3, session="a"))
     assert numbers(made.next_batch(10, lambda item: item.session_id == "a")) == [2]

@@ -14,7 +14,7 @@ from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError
 from sbpair.core.message import Received, State
 from sbpair.core.rewrite import as_sent, compose, for_backlog
 from sbpair.core.summary import describe
-from sbpair.core.transfer.filters import EVERYTHING, Where
+from sbpair.core.transfer.filters import EVERYTHING, MessageFilter, Where
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.resend import (
     CAME_LATER,
@@ -215,6 +215,14 @@ def test_what_was_not_selected_is_told_with_the_reasons_that_are_there() -> None
     assert selected == [True, True, False]
     [said] = selection.advice
     assert said.endswith("has the reason 'expird'. Did you mean 'Expired'? There are: Too Old (2), Expired (1).")
+
+
+def test_an_expression_that_selects_nothing_is_told_with_the_properties_that_are_there() -> None:
+    selection = Selection(MessageFilter(where=Where("colour = 'red'")))
+    payload = compose(body="x", message_id="m", application_properties={"color": "red"})
+    assert not selection.selects(Received(payload, 1, "orders"), describe(payload))
+    [said] = selection.advice
+    assert "'colour'" in said and "'color'" in said
 
 
 def test_messages_for_others_are_left_under_one_spelling() -> None:
