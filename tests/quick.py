@@ -41,7 +41,7 @@ PATHS = (
     "tests/runtime/transfer/test_service.py",
     "tests/test_public_names.py",
 )
-LEFT_OUT = ("tests/core/test_examples.py", "tests/sqlfilter/test_complement.py")
+LEFT_OUT = ("tests/core/test_examples.py", "tests/core/test_walks.py", "tests/sqlfilter/test_complement.py")
 """Thousands of drawn cases each, which the whole suite has."""
 TIMED = (
     "tests/cli/inspection/test_status.py",

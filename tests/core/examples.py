@@ -202,12 +202,12 @@ class Mixer:
 
     def __init__(self, kind: Any, name: str = "") -> None:
         self._names = TEXTS if name else NAMES
-        self._dice = random.Random(name or f"{kind.__module__} {kind.__name__}")
+        self.dice = random.Random(name or f"{kind.__module__} {kind.__name__}")
         known = vars(importlib.import_module(kind.__module__)).items()
         self._texts = sorted({text for name, text in known if name.isupper() and type(text) is str})
 
     def value(self, hint: Any) -> Any:
-        dice, (origin, arguments) = self._dice, (typing.get_origin(hint), typing.get_args(hint))
+        dice, (origin, arguments) = self.dice, (typing.get_origin(hint), typing.get_args(hint))
         if hint is str:
             return dice.choice(self._texts if self._texts and dice.random() < 0.5 else self._names)
         if hint is bytes:
@@ -251,12 +251,12 @@ class Mixer:
 
     def example(self, kind: type) -> Any:
         for _ in range(REFUSALS):
-            given = {one.name: self._of_field(one, hints(kind)[one.name]) for one in fields(kind) if one.init}
+            given = {one.name: self.of_field(one, hints(kind)[one.name]) for one in fields(kind) if one.init}
             for made in _made(kind, given):
                 return made
         raise NoExampleError(kind)
 
-    def _of_field(self, one: Field[Any], hint: Any) -> Any:
+    def of_field(self, one: Field[Any], hint: Any) -> Any:
         try:
             return self.value(hint)
         except NoExampleError:
@@ -369,11 +369,13 @@ def functions(module: types.ModuleType) -> Iterator[Callable[..., Any]]:
             yield from (getattr(one, name) for name in named if callable(getattr(one, name)))
 
 
-def called(function: Callable[..., Any]) -> Iterator[Answered]:
+def called(
+    function: Callable[..., Any], mixing: Callable[[type, str], Mixer] = Mixer, calls: int = CALLED
+) -> Iterator[Answered]:
     """Calls with arguments of all kinds, and the answers."""
     owner = getattr(importlib.import_module(function.__module__), function.__qualname__.split(".")[0])
-    mixer = Mixer(owner, f"{function.__module__} {function.__qualname__}")
-    for _ in range(CALLED):
+    mixer = mixing(owner, f"{function.__module__} {function.__qualname__}")
+    for _ in range(calls):
         given = mixer.arguments(function)
         first = [mixer.example(owner)] if isinstance(owner, type) and inspect.isfunction(function) else []
         yield partial(_call, function, first, given), answer(partial(function, *first, **given))
@@ -404,7 +406,10 @@ def digest(answered: Iterable[Answered]) -> str:
 
 
 def main(names: Sequence[str]) -> None:
+    from tests.core import walks  # which draws its arguments here
+
     found = {name: one for module in modules() for name, one in current(module).items()}
+    found |= {name: [*one] for name, one in walks.subjects().items()}
     if not names:
         APPROVED.write_text("".join(f"{name} {digest(answered)}\n" for name, answered in found.items()), "utf-8")
     for label, lines in itertools.chain.from_iterable(found[name] for name in names):

@@ -1,0 +1,186 @@
+"""Arguments for whatever inspects a namespace or a pair, out of one small world: names that belong together, and are
+spelled in several ways, as the service lets them be.
+
+What is drawn from any names (`tests.core.examples`) hardly ever finds in one namespace what another one mentions.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from sbpair.core.access import NamespaceAccess
+from sbpair.core.entities import Counts, EntityFacts, EntityKind, QueueFacts, RuleFacts, Tier, TopicFacts
+from sbpair.core.inspection.audit import run
+from sbpair.core.inspection.contents import (
+    Contents,
+    DeadLettersTo,
+    FoundNamespace,
+    as_planned,
+    changed_since,
+    compare,
+    plan_entities,
+    plan_moves,
+)
+from sbpair.core.inspection.snapshot import EntitySeen, NamespaceSnapshot, QueueSeen, Snapshot, Unread
+from sbpair.core.pairing import Pair, SendAvailabilityOptions, backlog_settings
+from sbpair.service import QueueSettings
+from tests.core.examples import (
+    Answered,
+    Mixer,
+    NoExampleError,
+    answer,
+    answers,
+    called,
+    functions,
+    kinds,
+    modules,
+    said,
+)
+from tests.core.snapshots import NOW, a_snapshot, host, path
+
+CALLS, WORLDS = 40, 120
+PLACES = ("backlog", "errors", "entities", "names", "pairing", "rules")
+"""Besides the room."""
+QUEUES = ("orders", "bills", *map(path, range(3)), path(4), path(0, "tailspin"))
+TOPICS = ("news", "news/Subscriptions/all", "news/Subscriptions/some")
+LABELS = ("contoso", "fabrikam", "tailspin")
+GIVEN: dict[Any, tuple[Any, ...]] = {
+    int: (0, 0, 1, 2, 3),
+    float: (0.0, 60.0, 3600.0, 7200.0, NOW - 30, NOW - 5000, NOW - 90_000),
+    RuleFacts: (RuleFacts("$Default", "1=1"), RuleFacts("eu", "country = 'DE'"), RuleFacts("EU", "country = 'AT'")),
+}
+
+
+class World(Mixer):
+    def value(self, hint: Any) -> Any:
+        dice = self.dice
+        if hint is str:
+            return self.spelled(dice.choice((*QUEUES, *TOPICS, *LABELS, *map(host, LABELS), "SBP004:*", "order*")))
+        if hint in GIVEN:
+            return dice.choice(GIVEN[hint])
+        if hint is Snapshot:
+            return self.snapshot()
+        if hint is Pair:
+            return self.pair()
+        if hint is QueueSettings and dice.random() < 0.6:
+            return backlog_settings(dice.choice((None, *Tier)), partitioned=dice.random() < 0.2)
+        if hint is Counts:
+            return Counts(*(dice.choice((0, 0, 0, 2)) for _ in range(5)))
+        return super().value(hint)
+
+    def spelled(self, name: str) -> str:
+        return self.dice.choice((name, name, name.upper(), name.title()))
+
+    def of_field(self, one: Any, hint: Any) -> Any:
+        if one.name in ("path", "entity", "queue", "forward_to", "subject") and hint in (str, str | None):
+            name = self.spelled(self.dice.choice((*QUEUES, *TOPICS)))
+            return None if hint is not str and self.dice.random() < 0.5 else name
+        return super().of_field(one, hint)
+
+    def pair(self) -> Pair:
+        dice, (one, other) = self.dice, self.dice.sample(LABELS, 2) if self.dice.random() < 0.3 else LABELS[:2]
+        return Pair(
+            dice.choice(("orders", "other")),
+            NamespaceAccess(self.spelled(one), self.spelled(host(one))),
+            NamespaceAccess(self.spelled(other), self.spelled(host(other))),
+            SendAvailabilityOptions(backlog_queue_count=dice.choice((1, 2, 3, 5))),
+            tuple(self.spelled(name) for name in ("orders", "news") if dice.random() < 0.5),
+            tuple(self.spelled(name) for name in ("*/1", "tail*") if dice.random() < 0.2),
+        )
+
+    def snapshot(self) -> Snapshot:
+        """Of a pair, or of a namespace alone; much is as it should be, and little was not read."""
+        one, other = (self.namespace(label) for label in LABELS[:2])
+        snapshot = a_snapshot(self.pair(), one, other)
+        alone = replace(snapshot.pair, secondary_host="", secondary_label="")
+        return replace(snapshot, pair=alone) if self.dice.random() < 0.2 else snapshot
+
+    def namespace(self, label: str) -> NamespaceSnapshot:
+        there = [name for name in QUEUES if self.dice.random() < 0.7]
+        queues = tuple(replace(self.example(QueueSeen), facts=self.queue(name)) for name in there)
+        topics = (replace(self.example(TopicFacts), path=self.spelled("news")),)
+        absent = tuple(
+            self.spelled(name) for name in (*QUEUES, "news") if name not in there and self.dice.random() < 0.5
+        )
+        unread = self.value(tuple[Unread, ...]) if self.dice.random() < 0.2 else ()
+        known = {"label": label, "host": host(label), "topics": topics, "absent": absent, "unread": unread}
+        return replace(self.example(NamespaceSnapshot), queues=queues if self.dice.random() < 0.9 else None, **known)
+
+    def entities(self) -> list[EntityFacts]:
+        """Of one namespace, each once; what forwards forwards to some of these."""
+        found = []
+        for name in (*QUEUES, *TOPICS):
+            kind = EntityKind.QUEUE if name in QUEUES else EntityKind.SUBSCRIPTION if "/" in name else EntityKind.TOPIC
+            if self.dice.random() < 0.7:
+                found.append(replace(self.example(EntityFacts), kind=kind, path=self.spelled(name)))
+        return found
+
+    def queue(self, name: str) -> QueueFacts:
+        return replace(self.example(QueueFacts), path=self.spelled(name))
+
+
+def told(kind: type) -> Iterator[Answered]:
+    """What examples of a class say of themselves."""
+    world = World(kind, f"world {kind.__module__} {kind.__qualname__}")
+    for example in (world.example(kind) for _ in range(CALLS)):
+        lines = [f"{name}: {part}" for name, parts in answers(example).items() for part in parts]
+        yield partial(said, example), lines
+
+
+def audits() -> Iterator[Answered]:
+    """Of pairs as they were configured when they were seen, or by now, and of namespaces alone."""
+    for number in range(WORLDS):
+        world = World(Snapshot, f"world of an audit {number}")
+        dice, snapshot = world.dice, world.snapshot()
+        given = {
+            "pair": snapshot.pair.to_pair() if snapshot.alone or dice.random() < 0.6 else world.pair(),
+            "ignore": dice.sample(("SBP004", "SBP007:*/X-*", "SBP013:CONTOSO*"), dice.choice((0, 0, 2))),
+            "others": world.value(tuple[Pair, ...]),
+            "found": tuple(map(EntitySeen, world.entities())) if snapshot.alone and dice.random() < 0.9 else None,
+        }
+        yield partial(str, f"world {number}"), answer(partial(run, snapshot, **given))
+
+
+def evacuations() -> Iterator[Answered]:
+    """What is created on another namespace and moved there, and how the two differ."""
+    for number in range(WORLDS):
+        world = World(EntityFacts, f"world of an evacuation {number}")
+        dice, source, target = world.dice, world.entities(), world.entities()
+        tier, before = world.value(Tier | None), plan_entities(source[1:], target[1:], None)
+        steps = plan_entities(source, target, tier, **world.arguments(_flags))
+        known = {step.path.lower(): step for step in steps if dice.random() < 0.9}
+        one, other = (Contents.of(FoundNamespace.of("contoso", tier, NOW, some)) for some in (source, target))
+        letters, ignored = world.value(DeadLettersTo), dice.sample(("ORDERS", "*:Forward*", "news*:rule*"), 1)
+        asked = (
+            partial(iter, steps),
+            partial(changed_since, as_planned(before), steps),
+            partial(plan_moves, source, known, world.spelled("contoso"), letters),
+            partial(compare, one, other, ignored),
+        )
+        yield partial(str, f"world {number}"), [line for ask in asked for line in answer(ask)]
+
+
+def _flags(despite_duplicate_detection: bool, follows: bool) -> None: ...
+
+
+def subjects() -> dict[str, Iterator[Answered]]:
+    """Rooms and files by name."""
+    found = {"world of audits": audits(), "world of evacuations": evacuations()}
+    for module in modules():
+        place = module.__name__.removeprefix("sbpair.core.")
+        if place.startswith("inspection.") or place in PLACES:
+            found[f"world {place}"] = _of_module(module)
+    return found
+
+
+def _of_module(module: ModuleType) -> Iterator[Answered]:
+    """What its functions, methods and classes answer."""
+    for function in functions(module):
+        with suppress(NoExampleError):
+            yield from called(function, World, CALLS)
+    for kind in kinds(module):
+        with suppress(NoExampleError):
+            yield from told(kind)

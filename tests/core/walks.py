@@ -1,0 +1,157 @@
+"""Drawn walks of the core's machines: what a thing with a state answers and shows, call after call.
+
+All public methods of a machine are called, with arguments drawn from their types, names that come again, and a clock
+that goes on. What a method cannot be told so is drawn from `GIVEN_TO`. The pump's machine has histories of its own.
+`python -m tests.core.examples` approves the digests with the others, and prints a walk by its name.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import is_dataclass
+from functools import partial
+from typing import Any, get_type_hints
+
+from sbpair.core import errors
+from sbpair.core.errors import SbpairError, ServiceError
+from sbpair.core.failover.machine import POLICIES, EntityFailover, Policy
+from sbpair.core.failover.sending import Rotation, SessionHolds
+from sbpair.core.message import Received, State
+from sbpair.core.pairing import Coupling
+from sbpair.core.retry import TokenBucket
+from sbpair.core.transfer.order import Gap, LockPatience, Numbers, QueueOrder
+from sbpair.core.transfer.pace import Pace
+from sbpair.core.transfer.state import LockClock
+from sbpair.core.transfer.summary import Watch
+from tests.core.examples import UNSEEN, Answered, Mixer, said
+from tests.core.inspection import worlds
+from tests.core.replication.histories import History as SessionHistory
+from tests.core.transfer.histories import History as PumpHistory
+
+WALKS, STEPS = 60, 60
+MACHINES = (
+    EntityFailover,
+    SessionHolds,
+    Rotation,
+    Coupling,
+    TokenBucket,
+    Pace,
+    Numbers,
+    QueueOrder,
+    LockPatience,
+    LockClock,
+    Watch,
+)
+HISTORIES, TOGETHER = 300, 50
+
+NUMBERS = (1, 2, 3, 5, 8, 13, 40)
+LANES = (("orders", "a"), ("orders", "b"))
+QUEUES = ("q/0", "q/1", "q/2")
+GIVEN_TO: dict[Any, tuple[Any, ...]] = {
+    float: (0.0, 0.3, 1.0, 4.0, 30.0, 70.0),
+    int: NUMBERS,
+    str: QUEUES,
+    Gap: tuple(Gap(lane, foreign) for lane in LANES for foreign in (False, True)),
+    Policy: tuple(POLICIES.values()),
+    Received: tuple(
+        Received(b"", number, "q/0", state=state) for number in NUMBERS for state in (State.ACTIVE, *State)
+    ),
+    ServiceError: (
+        errors.ConnectionLostError("silence"),
+        errors.OperationTimeoutError("late"),
+        errors.ServerBusyError("busy"),
+        errors.EntityDisabledError("disabled"),
+        errors.QuotaExceededError("full"),
+        errors.UnauthorizedError("no right"),
+        errors.EntityNotFoundError("not there"),
+        errors.ArgumentRefusedError("refused"),
+    ),
+}
+PAUSES = (0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 30.0, 61.0)
+
+
+class Walk(Mixer):
+    """One machine, and what happens to it."""
+
+    def __init__(self, kind: type, number: int) -> None:
+        super().__init__(kind, f"walk {kind.__module__} {kind.__name__} {number}")
+        self.now = 100.0
+        self.pauses = PAUSES[: self.dice.choice((4, 6, len(PAUSES)))]
+        self.tickets = [0]
+        """Numbers that the machine has answered, to be handed back."""
+        self.machine = self.made(kind)
+        self.methods = [
+            getattr(self.machine, name)
+            for name, one in vars(kind).items()
+            if inspect.isfunction(one) and not name.startswith("_")
+        ]
+
+    def made(self, kind: type) -> Any:
+        while True:
+            with suppress(SbpairError):
+                return kind(**self.told(kind.__init__, 0.0 if is_dataclass(kind) else 0.5))
+
+    def value(self, hint: Any) -> Any:
+        return self.dice.choice(GIVEN_TO[hint]) if hint in GIVEN_TO else super().value(hint)
+
+    def told(self, function: Callable[..., Any], optional: float = 0.5) -> dict[str, Any]:
+        """Arguments by name; `optional`: how many of those that need not be given."""
+        known, found = get_type_hints(function, localns=UNSEEN), {}
+        for name, one in inspect.signature(function).parameters.items():
+            if name == "self" or (one.default is not one.empty and self.dice.random() >= optional):
+                continue
+            if name == "now":
+                found[name] = self.now
+            elif name in ("ticket", "started"):
+                found[name] = self.dice.choice(self.tickets[-2:])
+            elif name == "draw":
+                found[name] = self.dice.random()
+            elif name in ("now_utc", "locked_until"):
+                found[name] = self.now + self.dice.choice((-20.0, 0.0, 7.0, 50.0))
+            elif name in ("lane", "session"):
+                found[name] = self.dice.choice(LANES)
+            else:
+                found[name] = self.value(known[name])
+        return found
+
+    def lines(self) -> Iterator[str]:
+        yield self.shown()
+        for _ in range(STEPS):
+            self.now += self.dice.choice(self.pauses)
+            method = self.dice.choice(self.methods)
+            given = self.told(method)
+            try:
+                answer = method(**given)
+            except (ArithmeticError, LookupError, StopIteration, ValueError) as error:  # what never began does not end
+                answer = type(error).__name__
+            answer = [*answer] if isinstance(answer, Iterator) else answer
+            if type(answer) is int:
+                self.tickets.append(answer)
+            named = ", ".join(f"{name}={said(one)}" for name, one in given.items())
+            yield f"{method.__name__}({named}): {said(answer)}; {self.shown()}"
+
+    def shown(self) -> str:
+        """What can be seen of it."""
+        names = [name for name, one in inspect.getmembers(type(self.machine)) if isinstance(one, property)]
+        names += [name for name in getattr(self.machine, "__dict__", {}) if not name.startswith("_")]
+        names += [name for name in getattr(type(self.machine), "__slots__", ()) if not name.startswith("_")]
+        return ", ".join(f"{name}={said(getattr(self.machine, name))}" for name in names)
+
+
+def walks(kind: type) -> Iterator[Answered]:
+    for number in range(WALKS):
+        yield partial(str, f"walk {number}"), [*Walk(kind, number).lines()]
+
+
+def lived(history: Callable[[int], Any], seeds: range) -> Iterator[Answered]:
+    for seed in seeds:
+        yield partial(str, f"history {seed}"), history(seed).live()
+
+
+def subjects() -> Mapping[str, Iterator[Answered]]:
+    """By name."""
+    found = {f"walk {kind.__module__.removeprefix('sbpair.core.')} {kind.__name__}": walks(kind) for kind in MACHINES}
+    for name, history in (("transfer.machine", PumpHistory), ("replication.ownership", SessionHistory)):
+        for first in range(0, HISTORIES, TOGETHER):
+            found[f"walk {name} {first}"] = lived(history, range(first, first + TOGETHER))
+    return found | worlds.subjects()
