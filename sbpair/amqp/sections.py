@@ -386,8 +386,12 @@ _SIZED_8, _SIZED_32 = (
 """How a section begins that has a short descriptor, and whose size is one byte, or four."""
 
 
-def scan(payload: Buffer) -> tuple[Span, ...]:
+def scan(payload: Buffer, start: int = 0, before: int = 0) -> tuple[Span, ...]:
     """The sections of a message in their order, nothing decoded. Raises AmqpDecodeError.
+
+    Args:
+        start: where to begin, if what comes before is known: sections up to the kind `before`, in their order. If those
+            from there on are not in order, all are given.
 
     Checked are descriptors, bounds, the kind of each value, that no section comes twice but data or sequence, and that
     there is one kind of body. A message without a body and sections in another order than §3.2 has are let through,
@@ -395,16 +399,15 @@ def scan(payload: Buffer) -> tuple[Span, ...]:
     footer before the body. The service takes both, and Microsoft.Azure.Amqp reads sections in whatever order they come.
     """
     spans: list[Span] = []
-    position, size = 0, len(payload)
-    before = 0
+    position, size = start, len(payload)
     in_order = True
     while position < size:
         # Almost every section has a short descriptor and a size: no call of a function for those.
-        start = bytes(payload[position : position + 4])
-        if start in _SIZED_8 and position + 4 < size:
-            section, end = _SIZED_8[start], position + 5 + payload[position + 4]
-        elif start in _SIZED_32 and position + 8 <= size:
-            section, end = _SIZED_32[start], position + 8 + int.from_bytes(payload[position + 4 : position + 8], "big")
+        begin = bytes(payload[position : position + 4])
+        if begin in _SIZED_8 and position + 4 < size:
+            section, end = _SIZED_8[begin], position + 5 + payload[position + 4]
+        elif begin in _SIZED_32 and position + 8 <= size:
+            section, end = _SIZED_32[begin], position + 8 + int.from_bytes(payload[position + 4 : position + 8], "big")
         else:
             section, end = Section.HEADER, size + 1
         if end <= size:
@@ -417,6 +420,8 @@ def scan(payload: Buffer) -> tuple[Span, ...]:
         in_order = in_order and section > before and not (section in _BODY and before in _BODY)
         before = section
     if not in_order:
+        if start:
+            return scan(payload)
         _check_repeats(spans)
     return tuple(spans)
 

@@ -134,7 +134,7 @@ class Receipt:
 def to_received(payload: bytes, source: str, receipt: object = None, locked_until: float | None = None) -> Received:
     """As `frames.read_received`; most messages have the form that is read at a stretch."""
     try:
-        usual = None if receipt is None else read_delivered(payload)
+        usual = read_delivered(payload, browsed=receipt is None)
     except frames.UNREADABLE:
         usual = None
     if usual is not None:
@@ -147,7 +147,7 @@ def to_received(payload: bytes, source: str, receipt: object = None, locked_unti
             head[5],
             None,
             enqueued_at,
-            until if locked_until is None else locked_until,
+            locked_until if locked_until is not None or receipt is None else until,
             delivery_count,
             State.ACTIVE,
             receipt,

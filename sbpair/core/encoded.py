@@ -14,14 +14,14 @@ _EMPTY_LIST = encode([])
 _EMPTY_MAP = encode({})
 
 
-def spans_of(payload: bytes) -> tuple[Span, ...]:
-    """Where the sections of a message lie.
+def spans_of(payload: bytes, start: int = 0, before: int = 0) -> tuple[Span, ...]:
+    """Where the sections of a message lie; the other arguments are those of `sections.scan`.
 
     Raises:
         MalformedMessageError: the bytes are not an AMQP message.
     """
     try:
-        return sections.scan(payload)
+        return sections.scan(payload, start, before)
     except AmqpError as error:
         raise MalformedMessageError(f"The bytes are not an AMQP message: {error}.") from error
 

@@ -37,7 +37,7 @@ from sbpair.amqp.decoding import decode, skip
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import AmqpError, Described, Int, Long, Symbol, Timestamp, Uint
 from sbpair.core import system_properties
-from sbpair.core.encoded import EncodedMessage
+from sbpair.core.encoded import EncodedMessage, spans_of
 from sbpair.core.errors import (
     InvalidDestinationError,
     MalformedMessageError,
@@ -567,17 +567,21 @@ Facts = tuple[int, float | None, float | None, int, Head]
 MAX_SEQUENCE_NUMBER = 2**63 - 1
 MAX_DELIVERY_COUNT = 2**32 - 1
 
-_ANNOTATIONS = re.compile(
-    rb"(?:\x00\x53\x71\xc1\x24\x02\xa3\x10x-opt-lock-token\x98.{16})?"
+_BROKERS_OWN = (
     rb"\x00\x53\x72\xc1(.)(.)((?:"
     rb"\xa3\x15x-opt-sequence-number(?:\x55([\x00-\x7f])|\x81([\x00-\x7f].{7}))|"
     rb"\xa3\x13x-opt-enqueued-time\x83(.{8})|"
     rb"\xa3\x12x-opt-locked-until\x83(.{8})){1,3})"
-    rb"(?=\x00\x53)",
-    re.DOTALL,
+    rb"(?=\x00\x53)"
 )
-"""The annotations of a message under lock if nobody has set any but the broker, in the form that services write them:
-an expression reads them in a sixth of the time of a decoder."""
+_TOKEN = rb"\x24\x02\xa3\x10x-opt-lock-token\x98.{16}"
+_ANNOTATIONS, _ANNOTATIONS_OF_BROWSED = (
+    re.compile(rb"(?:\x00\x53\x71\xc1" + delivery + rb")?" + _BROKERS_OWN, re.DOTALL)
+    for delivery in (_TOKEN, rb"(?:\x01\x00|" + _TOKEN + rb")")
+)
+"""The annotations of a message under lock, and of one that is browsed and may have an empty map in the place of its
+token, if nobody has set any but the broker, in the form that services write them: an expression reads them in a sixth
+of the time of a decoder. A state is among them only if the message is not active."""
 _HEADER_8 = b"\x00\x53\x70\xc0"
 _PROPERTIES_8 = b"\x00\x53\x73\xc0"
 _PROPERTIES, _NO_PROPERTIES = b"\x00\x53\x73", b"\x00\x53\x73\x45"
@@ -602,14 +606,17 @@ _MOST_SESSION_BYTES = 2 + 128
 """As encoded; the service takes ids of 128 characters."""
 
 
-def read_delivered(payload: bytes) -> Facts | None:
+def read_delivered(payload: bytes, *, browsed: bool = False) -> Facts | None:
     """What the broker and the sender say of a message; None for one that is to be read the long way.
+
+    Args:
+        browsed: it is no delivery, so that it may have no lock token.
 
     Raises:
         AmqpError, IndexError: so is this one.
     """
     header_end = 5 + payload[4] if payload.startswith(_HEADER_8) else 0
-    found = _ANNOTATIONS.match(payload, header_end)
+    found = (_ANNOTATIONS_OF_BROWSED if browsed else _ANNOTATIONS).match(payload, header_end)
     if found is None:
         return None
     size, count, entries, short_number, number, enqueued, locked = found.groups()
@@ -686,10 +693,27 @@ def _ids(payload: bytes, position: int, end: int, fields: int) -> tuple[str | No
 
 
 @lru_cache(maxsize=256)
-def _delivery_count(header: bytes) -> int:
-    """Of a whole header section; headers differ in little else."""
-    count = int(sections.field(decode(header, 3)[0], HeaderField.DELIVERY_COUNT) or 0)
+def header_of(section: bytes) -> Any:
+    """What a whole header section says; few differ in more than the delivery count."""
+    return decode(section, 3)[0]
+
+
+@lru_cache(maxsize=256)
+def _delivery_count(section: bytes) -> int:
+    count = int(sections.field(header_of(section), HeaderField.DELIVERY_COUNT) or 0)
     return count if 0 <= count <= MAX_DELIVERY_COUNT else 0
+
+
+def opened(payload: bytes, head: Head) -> EncodedMessage:
+    """The message to be read, not edited: what `head` tells of these very bytes is not looked for again, and the
+    broker's annotations, which are all that there are, are none.
+
+    Raises:
+        MalformedMessageError: the sections behind them are not those of a message.
+    """
+    header_end, begin, *_ = head
+    known = {Section.HEADER: header_of(payload[:header_end]) if header_end else None, Section.MESSAGE_ANNOTATIONS: None}
+    return EncodedMessage(payload, known, spans_of(payload, begin, Section.MESSAGE_ANNOTATIONS))
 
 
 def restored(

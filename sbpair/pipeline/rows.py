@@ -15,6 +15,7 @@ from sbpair.core.errors import MalformedMessageError, UsageError
 from sbpair.core.message import PING_CONTENT_TYPE, Origin, Received, State
 from sbpair.core.names import dead_letter_path, split_source
 from sbpair.core.redact import quoted
+from sbpair.core.rewrite import opened
 from sbpair.core.summary import MessageSummary, describe, describe_message, plain
 from sbpair.core.transfer.filters import MessageFilter
 from sbpair.pipeline.errors import marking_errors
@@ -48,8 +49,10 @@ def message_row(pair: str, received: Received) -> tuple[Any, ...]:
 
 
 def _opened(received: Received) -> EncodedMessage | None:
-    decoded = received.decoded
+    decoded, head = received.decoded, received.head
     try:
+        if head is not None:
+            return opened(received.payload, head)
         return EncodedMessage(received.payload, None if decoded is None else decoded.take(received.payload))
     except MalformedMessageError:
         return None
