@@ -158,20 +158,17 @@ def _measured(engine: str, rows: int, folder: Path) -> dict[str, Any]:
 def _child(engine: str, folder: Path) -> dict[str, Any]:
 
     began = time.monotonic()
-    from sbpair.pipeline.analysis.units import LocalEngine, SparkEngine
     from sbpair.pipeline.replication.audit import Asked, archive_parts, audit, journal_parts
-    from sbpair.pipeline.replication.sources import read_part
     from sbpair.pipeline.spark.session import SparkRequest, open_spark
 
     parts = archive_parts([str(folder / "primary")], [str(folder / "secondary")], at_least=CORES)
     parts += asyncio.run(journal_parts(SqliteJournal(folder / "journal.db")))
-    rows, asked = sum(part.rows for part in parts), Asked(as_of=AS_OF)
+    asked = Asked(as_of=AS_OF)
     if engine == "local":
-        report = audit(LocalEngine(parts, cores=CORES, read=read_part), asked, rows=rows, journal="journal")
+        report = audit(parts, asked, journal="journal")
     else:
         with open_spark(SparkRequest(rows=100_000, master=f"local[{CORES}]")) as session:
-            spark = SparkEngine.over_units(session, parts, read=read_part)
-            report = audit(spark, asked, rows=rows, journal="journal")
+            report = audit(parts, asked, journal="journal", session=session)
     counts = asdict(report.counts) | {"messages": report.messages, "completed": report.completed}
     return {"seconds": round(time.monotonic() - began, 1), "counts": counts}
 

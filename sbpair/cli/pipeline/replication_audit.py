@@ -1,16 +1,13 @@
 """`sbpair pipeline replication-audit`: archives of both sides of active/active, held against its journal."""
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli.context import Stop, run_async, run_until, system_clock
 from sbpair.cli.options import Options, command, moment_option
-from sbpair.cli.pipeline.session import (
-    EngineOptions,
-    JobLog,
-)
+from sbpair.cli.pipeline.session import EngineOptions, JobLog
 from sbpair.cli.replication.replicate import JournalOptions, MemoryOptions
 from sbpair.core.outcome import Exit
 from sbpair.core.replication.ownership import Terms
@@ -20,7 +17,6 @@ from sbpair.pipeline.reports import VERDICTS, ReplicationReport
 from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.replication.audit import Asked
     from sbpair.pipeline.replication.sources import Part
     from sbpair.ports import Journal
 
@@ -89,7 +85,7 @@ def replication_audit(
     check_columnar()
     if not by.local:
         check_installed()
-    from sbpair.pipeline.replication.audit import Asked, archive_parts
+    from sbpair.pipeline.replication.audit import Asked, archive_parts, audit
 
     terms = Terms(**memory.seconds())
     store = journal.open()
@@ -103,8 +99,11 @@ def replication_audit(
     )
     parts = archive_parts(primary, secondary, at_least=os.cpu_count() or 1)
     parts += _read_journal(options, store)
-    found = _here if by.local else _by_spark
-    return result_of(found(options, parts, asked, store.name, by))
+    if by.local or not parts:  # nothing to spread
+        return result_of(audit(parts, asked, journal=store.name))
+    spark = by.session(options, rows=_JVM_ROWS, name="replication-audit", sources=False)
+    with spark as session, JobLog(options) as log:
+        return result_of(audit(parts, asked, journal=store.name, session=session, tell=log))
 
 
 def _read_journal(options: Options, store: "Journal") -> "list[Part]":
@@ -120,30 +119,6 @@ def _read_journal(options: Options, store: "Journal") -> "list[Part]":
         return await run_until(stop, read())
 
     return run_async(options, work)
-
-
-def _here(options: Options, parts: "list[Part]", asked: "Asked", journal: str, *_: Any) -> ReplicationReport:
-    from sbpair.pipeline.analysis.units import LocalEngine
-    from sbpair.pipeline.replication.audit import audit
-    from sbpair.pipeline.replication.sources import read_part
-
-    engine = LocalEngine(parts, cores=os.cpu_count() or 1, read=read_part)
-    return audit(engine, asked, rows=sum(part.rows for part in parts), journal=journal)
-
-
-def _by_spark(
-    options: Options, parts: "list[Part]", asked: "Asked", journal: str, by: EngineOptions
-) -> ReplicationReport:
-    from sbpair.pipeline.analysis.units import SparkEngine
-    from sbpair.pipeline.replication.audit import audit
-    from sbpair.pipeline.replication.sources import read_part
-
-    if not parts:
-        return _here(options, parts, asked, journal)  # nothing to spread
-    spark = by.session(options, rows=_JVM_ROWS, name="replication-audit", sources=False)
-    with spark as session, JobLog(options) as log:
-        engine = SparkEngine.over_units(session, parts, log, read=read_part)
-        return audit(engine, asked, rows=sum(part.rows for part in parts), journal=journal)
 
 
 def result_of(report: ReplicationReport) -> CommandResult:

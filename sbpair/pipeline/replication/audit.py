@@ -1,6 +1,7 @@
 """`pipeline replication-audit`: parts of archives and journal, brought together by session, judged, merged.
 
-report = audit(LocalEngine(parts, cores=2, read=read_part), Asked(as_of=time.time()), journal="sqlite:journal.db")
+    parts = archive_parts(["archive/weu"], ["archive/neu"], at_least=2) + await journal_parts(journal)
+    report = audit(parts, Asked(as_of=time.time()), journal=journal.name)
 
 What the rows of some sessions say: every message with what archives and journal know of it, and what is wrong.
 
@@ -23,7 +24,8 @@ All rows of a session have to be here. What can be said, and from what:
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, fields
 from functools import partial
@@ -34,7 +36,7 @@ from sbpair.core.errors import JournalError, UsageError
 from sbpair.core.replication.ownership import DAY_SECONDS, FAILED, FORGOTTEN, OVERTAKEN, State
 from sbpair.journal.sqlite import SqliteJournal, documents, key_ranges
 from sbpair.pipeline.analysis.partials import SESSION, Key, database
-from sbpair.pipeline.analysis.units import Engine
+from sbpair.pipeline.analysis.units import Engine, LocalEngine, SparkEngine
 from sbpair.pipeline.replication.sources import (
     COLUMNS,
     COPIES,
@@ -45,6 +47,7 @@ from sbpair.pipeline.replication.sources import (
     Rows,
     copies_in,
     entries_rows,
+    read_part,
     record_rows,
     table_of,
 )
@@ -55,6 +58,7 @@ from sbpair.runtime.replication.store import SESSION as SESSION_ENTRY
 if TYPE_CHECKING:
     import duckdb
 
+    from sbpair.pipeline.spark.session import Session
     from sbpair.ports import Journal
 
 
@@ -383,8 +387,21 @@ def _in_file(path: Path) -> list[Part]:
     return [*entries, *(JournalRange(str(path.absolute()), one) for one in ranges)]
 
 
-def audit(engine: Engine, asked: Asked, *, rows: int, journal: str) -> ReplicationReport:
-    """Hold the engine's units, read by `sources.read_part`, together. `rows`: about how many they have."""
+def audit(
+    parts: Sequence[Part],
+    asked: Asked,
+    *,
+    journal: str,
+    session: "Session | None" = None,
+    tell: Callable[[Any], None] | None = None,
+) -> ReplicationReport:
+    """Hold archives and journal together, by Spark or in this process. `journal`: what the report calls it."""
+    engine: Engine
+    if session is not None and parts:
+        engine = SparkEngine.over_units(session, parts, tell, read=read_part)
+    else:
+        engine = LocalEngine(parts, cores=os.cpu_count() or 1, read=read_part)
+    rows = sum(part.rows for part in parts)
     shares = 1 if not engine.units else max(engine.cores, -(-rows // ROWS_PER_SHARE))
     keys: list[Key] = [*((SESSION, share) for share in range(shares)), (_COUNTED, 0)]
     found = engine.by_key(partial(_by_session, shares), partial(_judged, asked), keys, "Auditing") if rows else []
