@@ -712,7 +712,10 @@ def opened(payload: bytes, head: Head) -> EncodedMessage:
         MalformedMessageError: the sections behind them are not those of a message.
     """
     header_end, begin, *_ = head
-    known = {Section.HEADER: header_of(payload[:header_end]) if header_end else None, Section.MESSAGE_ANNOTATIONS: None}
+    known: dict[int, Any] = {
+        Section.HEADER: header_of(payload[:header_end]) if header_end else None,
+        Section.MESSAGE_ANNOTATIONS: None,
+    }
     return EncodedMessage(payload, known, spans_of(payload, begin, Section.MESSAGE_ANNOTATIONS))
 
 

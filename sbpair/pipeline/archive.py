@@ -334,6 +334,7 @@ class _Run:
         done: list[ArchivedUnit] = self._session.run(tasks.collect, "Archiving", tell=self._tell)
         self._report.retried += sum(1 for one in done if one.attempt)
         self._report.throttled += sum(one.throttled for one in done)
+        self._report.waited_seconds += sum(one.waited_seconds for one in done)
         return [file for one in done for file in one.files]
 
     def _budget_of_one(self, tasks: int) -> float | None:
@@ -509,6 +510,7 @@ class _Run:
     def _count(self, settled: Settled) -> None:
         self._report.settled += settled.completed
         self._report.gone += settled.gone
+        self._report.waited_seconds += settled.waited_seconds
         for reason, count in settled.left.items():
             self._report.left[reason] = self._report.left.get(reason, 0) + count
 

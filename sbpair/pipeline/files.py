@@ -73,7 +73,7 @@ class Archiving:
                 for page in connection.browse(span, pace):
                     done.count(page)
                     files.add([message_row(self.pair.name, one) for one in page if self._wants(one)])
-        return ArchivedUnit(tuple(files.written), attempt, done.throttled)
+        return ArchivedUnit(tuple(files.written), attempt, done.throttled, done.waited_seconds)
 
     def _wants(self, received: Received) -> bool:
         return not self.wanted.is_set or self.wanted.wants(received, describe(received.payload))
@@ -81,11 +81,12 @@ class Archiving:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedUnit:
-    """The files of a unit, which attempt of its task wrote them, and how often the namespace was too busy for it."""
+    """The files of a unit, which attempt of its task wrote them, and what that counted (`TaskDone`)."""
 
     files: tuple[ArchiveFile, ...]
     attempt: int
     throttled: int
+    waited_seconds: float
 
 
 class UnitFiles:

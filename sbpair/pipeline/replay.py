@@ -353,5 +353,5 @@ def _take_tally(report: ReplayReport, tally: Tally) -> None:
     report.refusals = tally.refusals
     report.per_destination = merge_spellings(tally.per_destination)
     report.refused_files = tuple(tally.refused_files)
-    report.resent, report.throttled = tally.resent, tally.throttled
+    report.resent, report.throttled, report.waited_seconds = tally.resent, tally.throttled, tally.waited_seconds
     report.skipped_by_retry = tally.skipped

@@ -22,6 +22,8 @@ class ArchiveReport:
     """Units that needed more than one attempt."""
     throttled: int = 0
     """How often the namespace refused a page because it was too busy; not counted into a URI, where Spark writes."""
+    waited_seconds: float = field(default=0.0, metadata=rounded(3))
+    """Of all tasks together: how long they waited for the namespace's limits, or for what --reserve leaves."""
     settled: int = 0
     gone: int = 0
     """Archived messages that somebody else had taken out of their queue before they were completed here."""
@@ -106,6 +108,8 @@ class ReplayReport:
     resent: int = 0
     throttled: int = 0
     """How often the namespace refused a batch because it was too busy."""
+    waited_seconds: float = field(default=0.0, metadata=rounded(3))
+    """As of an archive."""
     skipped_by_retry: int = 0
     seconds: float = field(default=0.0, metadata=rounded(3))
     dry_run: bool = False

@@ -18,6 +18,7 @@ from sbpair.core.message import Disposition, Received, State
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.custody import TAKEN
 from sbpair.core.transfer.machine import Settlement
+from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.state import Finish, Item, Leave, Limits, Verdict
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, PairByName
@@ -47,10 +48,12 @@ class Settled:
     completed: int = 0
     gone: int = 0
     left: dict[str, int] = field(default_factory=dict)
+    waited_seconds: float = 0.0
 
     def add(self, other: "Settled") -> None:
         self.completed += other.completed
         self.gone += other.gone
+        self.waited_seconds += other.waited_seconds
         self.left = dict(Counter(self.left) + Counter(other.left))
 
 
@@ -104,13 +107,14 @@ class Completing:
             Connection.to(self.pair, "secondary") as connection,
             ledger_of(connection, self.ledger, self.pair.way(to_archive=True), self.run, "taken") as ledger,
         ):
-            dead_letter = str(place[1]).lower()
+            dead_letter, pace = str(place[1]).lower(), Pace(self.budget_per_second)
             with logged_task(
-                "complete", connection.namespace, None, run=self.run, queue=place[0], dead_letter=dead_letter
+                "complete", connection.namespace, pace, run=self.run, queue=place[0], dead_letter=dead_letter
             ) as done:
-                settled = connection.run(Settling(self, connection, place, digests, ledger).carry_out())
+                settled = connection.run(Settling(self, connection, place, digests, ledger).carry_out(pace))
                 done.messages = settled.completed
                 done.facts = {"gone": settled.gone, "left": sum(settled.left.values())}
+            settled.waited_seconds = done.waited_seconds
             return settled
 
 
@@ -144,7 +148,7 @@ class Settling:
         self._first, self._last = min(wanted), max(wanted)
         self._changed: set[int] = set()
 
-    async def carry_out(self) -> Settled:
+    async def carry_out(self, pace: Pace) -> Settled:
         """Raises ServiceError when the queue cannot be read, OSError when the ledger cannot be written."""
         limits = Limits(
             total_messages=len(self._wanted), left_messages=MOST_HELD, budget_per_second=self._work.budget_per_second
@@ -152,7 +156,7 @@ class Settling:
         source = Source(self._receiver.source, self._receiver, receive_messages=RECEIVE_MESSAGES)
         pump = Pump(
             [source],
-            Settlement(limits),
+            Settlement(limits, pace=pace),
             self._verdict,
             _NothingIsSent(),
             clock=CLOCK,

@@ -39,6 +39,8 @@ class TaskDone:
     size_bytes: int = 0
     throttled: int = 0
     """Once it is over: how often the namespace was too busy for it."""
+    waited_seconds: float = 0.0
+    """And how long it waited for the namespace's limits, or for what a bound leaves to it."""
     facts: dict[str, int | str] = field(default_factory=dict)
 
     def count(self, page: Sequence[Received]) -> None:
@@ -52,16 +54,16 @@ def span_facts(span: Span) -> dict[str, int | str]:
 
 
 @contextmanager
-def logged_task(work: str, namespace: str, pace: Pace | None = None, **facts: int | str) -> Iterator[TaskDone]:
+def logged_task(work: str, namespace: str, pace: Pace, **facts: int | str) -> Iterator[TaskDone]:
     """Write the line when this part of a task ends, and that it failed if it did. Outside of a task nothing is written.
 
     Args:
         work: browse, archive, complete or send.
         namespace: by its host.
-        pace: counts how often the namespace was too busy.
+        pace: counts how often the namespace was too busy, and the waits.
     """
     context, done, began = TaskContext.get(), TaskDone(), time.monotonic()
-    refused_before = 0 if pace is None else pace.pauses
+    refused_before, waited_before = pace.pauses, pace.waited.seconds
     said = "task finished"
     try:
         yield done
@@ -72,7 +74,7 @@ def logged_task(work: str, namespace: str, pace: Pace | None = None, **facts: in
         said = f"task failed: {getattr(failure, 'code', type(failure).__name__)}"
         raise
     finally:
-        done.throttled = 0 if pace is None else pace.pauses - refused_before
+        done.throttled, done.waited_seconds = pace.pauses - refused_before, pace.waited.seconds - waited_before
         if context is not None:
             places = {name: context.getLocalProperty(key) for name, key in _PLACE.items()}
             told: dict[str, int | float | str] = {
@@ -88,6 +90,7 @@ def logged_task(work: str, namespace: str, pace: Pace | None = None, **facts: in
                 "bytes": done.size_bytes,
                 "seconds": round(time.monotonic() - began, 3),
                 "pauses": done.throttled,
+                "waited_seconds": round(done.waited_seconds, 3),
             }
             _log(said, told)
 
@@ -130,7 +133,7 @@ class SharedPace(Pace):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._kept = tuple(name for name in vars(self) if name != "pauses")
+        self._kept = tuple(name for name in vars(self) if name not in ("pauses", "waited"))
         self._path, self._is_held = path, False
         make_private_file(path)
 

@@ -49,6 +49,9 @@ def test_archive_take_and_replay_say_what_each_task_did(session: Session, stage:
     assert sum(one["messages"] for one in sent) == report.forwarded == 180
     assert {one["run"] for one in sent} == {report.run}
     assert report.throttled == sum(one["pauses"] for one in sent) > 0, "the driver has the sum of its tasks"
+    assert report.waited_seconds == pytest.approx(sum(one["waited_seconds"] for one in sent), abs=0.01)
+    assert report.waited_seconds >= 0.2, "the refused batch waited for the end of its pause"
+    assert {one["waited_seconds"] for one in archived} == {0}
     assert len({(one["stage"], one["partition"]) for one in sent}) == 2
     assert "body 7" not in json.dumps(found)
 

@@ -202,7 +202,7 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
             closing=True,
         )
     notes = [f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())]
-    notes += busy_notes(report.throttled)
+    notes += busy_notes(report)
     if report.gone:
         notes.append(
             f"{counted(report.gone, 'archived message')} had left the queues before: removed by an interrupted run of "

@@ -155,7 +155,7 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
         if report.resent
         else []
     )
-    notes += busy_notes(report.throttled)
+    notes += busy_notes(report)
     if report.refused_files:
         folder = shlex.quote(str(Path(report.refused_files[0]).parent))
         notes.append(f"What was refused is kept. Send it to a queue of your choice: sbpair restore {folder} --to QUEUE")

@@ -27,6 +27,7 @@ from sbpair.settings import state_directory
 if TYPE_CHECKING:
     from sbpair.pipeline.archive import ArchiveRequest
     from sbpair.pipeline.executors import PairByName
+    from sbpair.pipeline.reports import ArchiveReport, ReplayReport
     from sbpair.pipeline.spark.session import JobProgress, Session
     from sbpair.pipeline.tables import Tables
 
@@ -279,10 +280,12 @@ def line_of(progress: "JobProgress") -> str:
     return f"{progress.label}: {tasks}, {format_duration(round(progress.seconds))}{failed}"
 
 
-def busy_notes(throttled: int) -> list[str]:
-    """A sentence about the requests of a job's tasks that were throttled, if any were."""
-    waited = f"{counted(throttled, 'request')} came when the namespace was too busy, and waited."
-    return [waited] if throttled else []
+def busy_notes(report: "ArchiveReport | ReplayReport") -> list[str]:
+    """What is said of throttled requests of a job's tasks, and of their waits, if there were any."""
+    busy = f"{counted(report.throttled, 'request')} came when the namespace was too busy, and waited."
+    seconds = round(report.waited_seconds)
+    waited = f"The tasks waited {format_duration(seconds)} in all for the namespace's limits or what --reserve leaves."
+    return [*([busy] if report.throttled else []), *([waited] if seconds else [])]
 
 
 HtmlOption = Annotated[Path | None, typer.Option(help="Write the report here.")]

@@ -58,12 +58,26 @@ STEP_SECONDS = 0.05
 """Messages go out as many at a time as come up in so long: one by one they would cost much more."""
 
 
+class Waited:
+    """How long what was ready was held up. Waits at the same time count once."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._until = -math.inf
+
+    def add(self, now: float, until: float) -> None:
+        self.seconds += max(0.0, until - max(now, self._until))
+        self._until = max(until, self._until)
+
+
 class Pace:
     """See the module. Times are seconds of one monotonic clock. `most_per_second`: what may be used at all."""
 
     def __init__(self, most_per_second: float | None = None) -> None:
         self.pauses = 0
         """How often it was refused."""
+        self.waited = Waited()
+        """By whoever had something to send, for a pause as for the pace."""
         self._most = most_per_second
         self._accepted: deque[tuple[float, int]] = deque()
         self._refusals = 0
@@ -156,6 +170,12 @@ class Pace:
 
     def allowance(self, now: float) -> int | None:
         """Messages that may be sent now; None without a bound."""
+        allowed = self._allowed(now)
+        if allowed == 0:
+            self._waits(now)
+        return allowed
+
+    def _allowed(self, now: float) -> int | None:
         if now < self.paused_until:
             return 0
         if (pace := self.per_second(now)) is None:
@@ -178,11 +198,16 @@ class Pace:
         return granted
 
     def seconds_until_some(self, now: float) -> float:
-        """How long until more may be sent."""
-        pause = max(0.0, self.paused_until - now)
-        if pause or self.allowance(now) or (pace := self.per_second(now)) is None:
-            return pause
-        return max(0.0, self._looked_at - now) + (self._step(pace) - self._tokens) / pace
+        """How long until more may be sent. Whoever asks has something to send."""
+        return self._waits(now)
+
+    def _waits(self, now: float) -> float:
+        seconds = max(0.0, self.paused_until - now)
+        if not (seconds or self._allowed(now) or (pace := self.per_second(now)) is None):
+            seconds = max(0.0, self._looked_at - now) + (self._step(pace) - self._tokens) / pace
+        if seconds:
+            self.waited.add(now, now + seconds)
+        return seconds
 
     @staticmethod
     def _step(pace: float) -> float:
@@ -240,6 +265,8 @@ class Window:
         self._sending = pace or Pace(limits.budget_per_second)
         self._receiving = None if limits.budget_per_second is None else Pace(limits.budget_per_second)
         """Of the namespace that gives the messages: what it gives costs as much as what the other namespace takes."""
+        if self._receiving is not None:
+            self._receiving.waited = self._sending.waited
         self._busy: tuple[float, ServiceError] | None = None
         """Since when the namespace, too busy, has taken nothing at all, and what it answered first."""
         self._receive_again_at = 0.0

@@ -252,6 +252,7 @@ class Tally:
     """Sent again because the first try was not acknowledged."""
     throttled: int = 0
     """How often the namespace was too busy for a batch."""
+    waited_seconds: float = 0.0
     refused: list[str] = field(default_factory=list)
     """Some of the rows that cannot be sent, with the reason."""
     refused_files: list[str] = field(default_factory=list)
@@ -264,6 +265,7 @@ class Tally:
         self.skipped += other.skipped
         self.resent += other.resent
         self.throttled += other.throttled
+        self.waited_seconds += other.waited_seconds
         self.refused = (self.refused + other.refused)[:MOST_NAMED_ROWS]
         self.refused_files = sorted({*self.refused_files, *other.refused_files})
 
@@ -337,7 +339,7 @@ class ReplayWriter(DataSourceArrowWriter):
                 pace = pace_of(connection.namespace, self._limits().budget_per_second)
                 with logged_task("send", connection.namespace, pace, run=run, to=place.to or "") as done:
                     tally = self._send(connection, iterator, ledger, rows, unsent, pace, done)
-        tally.throttled = done.throttled
+        tally.throttled, tally.waited_seconds = done.throttled, done.waited_seconds
         tally.refused_files = [str(unsent.path)] if unsent.path is not None else []
         return ReplayMessage(tally, run)
 

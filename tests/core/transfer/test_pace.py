@@ -75,6 +75,38 @@ def test_it_holds_95_percent_of_a_budget_and_less_than_1_percent_is_refused(per_
     assert budget.refused < 800 + 0.01 * budget.taken, "what was under way at the first refusal, and little besides"
 
 
+def test_waits_are_counted_once_however_often_somebody_asks():
+    pace = Pace()
+    pace.accepted(100, 0.0)
+    pause = pace.refused(0.1)
+    assert pace.waited.seconds == 0, "nobody has asked for anything"
+    for now in (0.2, 0.3, 0.3, 0.5):
+        assert pace.allowance(now) == 0
+    until_the_first = pace.seconds_until_some(0.2)
+    assert until_the_first >= pause - 0.1
+    assert pace.waited.seconds == pytest.approx(until_the_first)
+    assert pace.allowance(0.2 + until_the_first + 1.0)
+    assert pace.waited.seconds == pytest.approx(until_the_first), "from then on nothing was held up"
+    alone = Pace()
+    assert alone.allowance(5.0) is None
+    assert alone.waited.seconds == 0
+
+
+def test_a_window_that_is_held_up_in_receiving_and_sending_waits_once():
+    limits, pace = Limits(budget_per_second=10), Pace(10)
+    window = Window(limits, Queues(limits, deque()), pace)
+    now, got = 0.0, 0
+    while now < 10.0:
+        window.allowance(now)
+        if granted := window.grant(100, Load(0, 0, 0, 1000.0, 0), now):
+            got += granted
+            window.take(min(granted, window.allowance(now)))
+            window.returned(granted)
+        now = round(now + 0.01, 2)
+    assert 90 <= got <= 110
+    assert 8.0 < pace.waited.seconds <= 10.1
+
+
 def test_a_second_that_others_had_used_does_not_teach_a_low_pace_for_minutes():
     pace = Pace()
     pace.accepted(8, 0.5)
