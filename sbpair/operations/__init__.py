@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from sbpair.operations.ping import *
     from sbpair.operations.promotion import *
     from sbpair.operations.provision import *
+    from sbpair.operations.replication import *
     from sbpair.operations.restore import *
     from sbpair.operations.resubmit import *
     from sbpair.operations.rules import *
@@ -172,6 +173,7 @@ _MODULES = {
     "ping": ("PingRequest", "Pinged", "ping"),
     "promotion": ("PromotionReport", "PromotionRequest", "report_promotion"),
     "provision": ("AppliedPlan", "CleanupRequest", "EmptyRequest", "ProvisionRequest", "cleanup", "empty", "provision"),
+    "replication": ("JournalStatus", "JournalStatusRequest", "journal_status"),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
     "resubmit": ("Repair", "ResubmitRequest", "Steps", "resubmit"),
     "rules": (

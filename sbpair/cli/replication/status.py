@@ -1,15 +1,13 @@
 """`sbpair replicate status` and `provision`: what the journal says, and the queue on both sides."""
 
-from collections import Counter
-from collections.abc import Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair.cli.asking import go_ahead, pair_to_write, side_named
-from sbpair.cli.context import Stop, load_settings, open_sides, run_async, run_until, system_clock
+from sbpair.cli.context import Stop, load_settings, open_sides, run_async, run_until
 from sbpair.cli.options import Options, command
 from sbpair.cli.replication.replicate import (
     FirstArgument,
@@ -18,18 +16,16 @@ from sbpair.cli.replication.replicate import (
     SecondArgument,
     pair_and_source,
 )
-from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityExistsError, UsageError, unchanged
 from sbpair.core.names import subscription_of, subscription_path
 from sbpair.core.outcome import Exit, Result
 from sbpair.core.pairing import Side
-from sbpair.core.replication.ownership import SessionEntry, State, Terms, is_stuck
+from sbpair.core.replication.ownership import State
 from sbpair.core.replication.settings import Problem, problems, replicated_settings
+from sbpair.core.replication.status import JournalStatus, SessionShown
 from sbpair.core.serialization import column, to_plain
 from sbpair.core.words import counted
 from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns_of, table_of
-from sbpair.runtime.replication.store import SESSION, destination_of, key_of
-from sbpair.service import session_key
 
 if TYPE_CHECKING:
     from sbpair.core.entities import QueueFacts
@@ -37,39 +33,7 @@ if TYPE_CHECKING:
     from sbpair.service import QueueSettings
 
 
-# What `sbpair replicate status -o json` and `replicate provision -o json` print.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionShown:
-    """A session of the journal; `lease` and `since` are durations in words."""
-
-    destination: str = field(metadata=column("Queue"))
-    session: str = field(metadata=column("Session"))
-    state: State = field(metadata=column("State"))
-    message: str | None = field(metadata=column("Message"))
-    """Id of the one being processed."""
-    attempts: int | None = field(metadata=column("Attempts", right=True))
-    owner: str | None = field(metadata=column("Owner"))
-    lease: str | None = field(metadata=column("Lease"))
-    """What is left of it."""
-    completed: int = field(metadata=column("Completed", right=True))
-    failed: int = field(metadata=column("Failed", right=True))
-    since: str = field(metadata=column("Since"))
-    """How long ago it last changed."""
-    stuck: str | None = field(metadata=column("Stuck because"))
-    """Why somebody should look at it."""
-
-
-@dataclass(frozen=True, slots=True)
-class JournalStatus:
-    journal: str
-    by_state: Mapping[State, int]
-    completed_messages: int
-    failed_messages: int
-    stuck: int
-    """Sessions that somebody should look at."""
-    sessions: tuple[SessionShown, ...]
+# What `sbpair replicate provision -o json` prints.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +53,7 @@ class ReplicateProvisioned:
     journal: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    entry: SessionEntry
-    stuck: str | None
-
-    def shown(self, now: float) -> SessionShown:
-        entry, current = self.entry, self.entry.current
-        return SessionShown(
-            destination=entry.destination,
-            session=entry.session_id,
-            state=entry.state,
-            message=None if current is None else current.message_id,
-            attempts=None if current is None else current.attempts,
-            owner=entry.owner or None,
-            lease=format_duration(max(0.0, entry.lease_until - now)) if entry.owner else None,
-            completed=entry.completed_count,
-            failed=entry.failed_count,
-            since=format_duration(max(0.0, now - entry.updated_at)),
-            stuck=self.stuck,
-        )
-
-
-@command(output="cli.replication.status:JournalStatus", checks=True)
+@command(output="core.replication.status:JournalStatus", checks=True)
 def status(
     options: Options,
     *,
@@ -134,70 +76,39 @@ def status(
       sbpair replicate status --journal sqlite:journal.db
       sbpair replicate status --journal sqlite:journal.db --stuck -o nagios
     """
-    store, terms = journal.open(), leasing.terms()
+    from sbpair.operations import JournalStatusRequest, journal_status
 
-    async def work(stop: Stop) -> tuple[str, list[_Seen]]:
-        return await run_until(stop, _read(store, terms, destination))
+    request = JournalStatusRequest(destination, state, stuck, limit, leasing.terms())
+    store = journal.open()
 
-    said, seen = run_async(options, work)
-    return _shown(store.name, said, seen, state, stuck, limit)
+    async def work(stop: Stop) -> JournalStatus:
+        try:
+            return await run_until(stop, journal_status(store, request))
+        finally:
+            await store.close()
 
-
-async def _read(store: "Journal", terms: Terms, destination: str | None) -> tuple[str, list[_Seen]]:
-    try:
-        said = await store.check()
-        now = system_clock().now().timestamp()
-        seen: dict[str, _Seen] = {}
-        async with aclosing(store.scan(SESSION)) as entries:  # type: ignore[type-var]
-            async for raw in entries:
-                entry = SessionEntry.from_dict(raw.document)
-                if destination is not None and entry.destination != destination_of(destination):
-                    continue
-                # A journal from before sessions were compared without case may have the entry of then beside it.
-                key = key_of(entry.destination, session_key(entry.session_id))
-                found = _Seen(entry, is_stuck(entry, now=now, terms=terms))
-                if raw.key == key:
-                    seen[key] = found
-                else:
-                    seen.setdefault(key, found)
-        return said, list(seen.values())
-    finally:
-        await store.close()
+    return _shown(run_async(options, work))
 
 
-def _shown(name: str, said: str, seen: list[_Seen], state: State | None, only_stuck: bool, limit: int) -> CommandResult:
-    now = system_clock().now().timestamp()
-    by_state = Counter(one.entry.state for one in seen)
-    stuck = [one for one in seen if one.stuck is not None]
-    wanted = [
-        one for one in seen if (state is None or one.entry.state is state) and (not only_stuck or one.stuck is not None)
-    ]
-    wanted.sort(key=lambda one: (one.stuck is None, -one.entry.updated_at))
-    sessions = tuple(one.shown(now) for one in wanted[:limit])
-    completed = sum(one.entry.completed_count for one in seen)
-    failed = sum(one.entry.failed_count for one in seen)
-    counts = ", ".join(f"{by_state[one]} {one}" for one in State)
-    hidden = len(wanted) - len(sessions)
+def _shown(status: JournalStatus) -> CommandResult:
+    counts = ", ".join(f"{count} {state}" for state, count in status.by_state.items())
+    hidden = f"{counted(status.not_shown, 'more session')} not shown; raise --limit."
     return CommandResult(
-        JournalStatus(name, {one: by_state[one] for one in State}, completed, failed, len(stuck), sessions),
-        (table_of(SessionShown, sessions),),
-        notes=(said, *((f"{counted(hidden, 'more session')} not shown; raise --limit.",) if hidden else ())),
-        summary=f"{counted(len(seen), 'session')}: {counts}; {len(stuck)} stuck. "
-        f"{completed:,} completed, {failed:,} failed.",
-        exit=Exit.FINDINGS if stuck else Exit.OK,
-        checks=tuple(Check("replication", one.entry.session_id, Severity.WARNING, one.stuck or "") for one in stuck)
-        or (Check("replication", name, Severity.OK, "no session is stuck"),),
-        metrics=tuple(_metrics(by_state, len(stuck), completed, failed)),
+        status,
+        (table_of(SessionShown, status.sessions),),
+        notes=(status.about, *((hidden,) if status.not_shown else ())),
+        summary=f"{counted(sum(status.by_state.values()), 'session')}: {counts}; {status.stuck} stuck. "
+        f"{status.completed_messages:,} completed, {status.failed_messages:,} failed.",
+        exit=Exit.FINDINGS if status.stuck else Exit.OK,
+        checks=tuple(Check("replication", one, Severity.WARNING, why) for one, why in status.stuck_because)
+        or (Check("replication", status.journal, Severity.OK, "no session is stuck"),),
+        metrics=(
+            *(Metric("sbpair_replicated_sessions", n, (("state", one.value),)) for one, n in status.by_state.items()),
+            Metric("sbpair_replicated_stuck_sessions", status.stuck),
+            Metric("sbpair_replicated_completed_messages", status.completed_messages),
+            Metric("sbpair_replicated_failed_messages", status.failed_messages),
+        ),
     )
-
-
-def _metrics(by_state: Counter[State], stuck: int, completed: int, failed: int) -> list[Metric]:
-    return [
-        *(Metric("sbpair_replicated_sessions", by_state[one], (("state", one.value),)) for one in State),
-        Metric("sbpair_replicated_stuck_sessions", stuck),
-        Metric("sbpair_replicated_completed_messages", completed),
-        Metric("sbpair_replicated_failed_messages", failed),
-    ]
 
 
 @command(

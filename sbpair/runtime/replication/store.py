@@ -43,6 +43,27 @@ def destination_of(path: str) -> str:
     return path.strip("/").lower()
 
 
+async def entries_in(journal: Journal, destination: str | None = None) -> list[SessionEntry]:
+    """The sessions of a destination, or of all, each once.
+
+    Raises:
+        JournalError: it cannot be read.
+    """
+    found: dict[str, SessionEntry] = {}
+    async with aclosing(journal.scan(SESSION)) as entries:  # type: ignore[type-var]
+        async for raw in entries:
+            entry = SessionEntry.from_dict(raw.document)
+            if destination is not None and entry.destination != destination_of(destination):
+                continue
+            # A journal from before sessions were compared without case may have the entry of then beside it.
+            key = key_of(entry.destination, session_key(entry.session_id))
+            if raw.key == key:
+                found[key] = entry
+            else:
+                found.setdefault(key, entry)
+    return list(found.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """A session's entry as it was read. `raw` is None while there is none."""

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.cli.replication.status import _read
 from sbpair.core.errors import JournalError
 from sbpair.core.replication.ordering import Place
 from sbpair.core.replication.ownership import Finished, Head, SessionEntry, State, Terms
 from sbpair.journal.sqlite import SqliteJournal
-from sbpair.runtime.replication.store import DESTINATION, MESSAGE, SESSION, SessionStore, key_of
+from sbpair.runtime.replication.store import DESTINATION, MESSAGE, SESSION, SessionStore, entries_in, key_of
 
 HOSTS = ("a.example.com", "b.example.com")
 DONE = Finished("m-1", State.COMPLETED, 1_000.0)
@@ -74,5 +73,4 @@ async def test_what_an_earlier_build_wrote_by_its_spelling_goes_on(tmp_path: Pat
     # From now on every spelling leads to it, and a writer that has read less is refused.
     assert (await store.read("ORDER-7")).entry.fence == 6
     # It is one session, although the entry of the earlier build is still there.
-    _, shown = await _read(journal, Terms(), None)
-    assert [one.entry.fence for one in shown] == [6]
+    assert [entry.fence for entry in await entries_in(journal)] == [6]
