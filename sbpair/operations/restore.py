@@ -9,19 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from time import time
-from typing import Any, BinaryIO
+from typing import Any
 
 from sbpair.concurrency import run_until
 from sbpair.core import system_properties
 from sbpair.core.access import shown_name
-from sbpair.core.errors import (
-    InterruptedWorkError,
-    InvalidDestinationError,
-    MessageError,
-    ServiceError,
-    UsageError,
-    unwritable,
-)
+from sbpair.core.errors import InterruptedWorkError, InvalidDestinationError, MessageError, ServiceError, UsageError
 from sbpair.core.message import Origin, Received
 from sbpair.core.names import is_dead_letter_path, is_destination
 from sbpair.core.pairing import Pair
@@ -35,11 +28,10 @@ from sbpair.core.transfer.restored import Restorable, Restored, RestorePlan, Res
 from sbpair.core.transfer.state import Forward, Limits, key_of
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted
-from sbpair.files import make_private_folder, write_private
 from sbpair.operations.ledgers import LedgerRun, looking_for, open_ledger
 from sbpair.ports import Ends, Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.transfer.restore import not_known, still_queued
+from sbpair.runtime.transfer.restore import keep_lines, not_known, still_queued
 from sbpair.runtime.transfer.restore import restore as send_back
 
 __all__ = ["RestoreRequest", "RestoreResult", "restore"]
@@ -302,6 +294,12 @@ MOST_FOREIGN_LINES = 1_000
 
 
 def _message(read: Mapping[str, Any], to: str | None) -> Restorable:
+    received = received_in(read)
+    return Restorable(received, _forward(read, received.payload, received.source, to), browsed="state" in read)
+
+
+def received_in(read: Mapping[str, Any]) -> Received:
+    """The message of an archive's line, as it lay in its queue; raises what `_messages` takes for no message."""
     payload = base64.b64decode(read["payload_base64"], validate=True)
     enqueued = read["enqueued_at"]
     seconds = datetime.fromisoformat(enqueued).timestamp() if isinstance(enqueued, str) else enqueued
@@ -309,8 +307,7 @@ def _message(read: Mapping[str, Any], to: str | None) -> Restorable:
     if not isinstance(queue, str) or not isinstance(number, int) or not isinstance(message_id, str | None):
         raise TypeError("queue, sequence_number or message_id")
     origin = Origin(queue, number, message_id, -1 if seconds is None else round(seconds * 1000))
-    received = Received(payload, number, queue, message_id, enqueued_at=seconds, origin=origin)
-    return Restorable(received, _forward(read, payload, queue, to), browsed="state" in read)
+    return Received(payload, number, queue, message_id, enqueued_at=seconds, origin=origin)
 
 
 def _forward(read: Mapping[str, Any], payload: bytes, queue: str, to: str | None) -> Forward:
@@ -332,47 +329,3 @@ def _forward(read: Mapping[str, Any], payload: bytes, queue: str, to: str | None
         raise InvalidDestinationError("The message names no queue or topic to go to.")
     sent = as_sent(payload, from_dead_letter=is_dead_letter_path(queue))
     return Forward(sent.payload, destination.strip("/"), sent.session_id, sent.partition_key)
-
-
-def keep_lines(lines: Sequence[Unsendable]) -> tuple[Path, ...]:
-    """Copy the lines into the folder `unsent` beside their file, and return the files; a second run writes the same.
-
-    Raises:
-        SbpairError: a file cannot be written. Nothing was sent.
-    """
-    by_file: dict[Path, list[Unsendable]] = {}
-    for line in lines:
-        by_file.setdefault(line.file, []).append(line)
-    kept_in = []
-    for file, found in by_file.items():
-        if file.parent.name == UNSENT:
-            kept_in.append(file)
-            continue
-        folder = file.parent / UNSENT
-        try:
-            make_private_folder(folder)
-            with file.open("rb") as source:
-                lines_of_file = b"".join(_line_at(source, line) for line in found)
-            kept_in.append(_kept(folder / file.name, lines_of_file))
-        except OSError as error:
-            raise unwritable(folder / file.name, error).with_state("Nothing was sent.") from error
-    return tuple(kept_in)
-
-
-def _kept(path: Path, lines: bytes) -> Path:
-    """The file with exactly these lines. One with others is left as it is: somebody may have corrected them."""
-    free, number = path, 1
-    while free.exists() and free.read_bytes() != lines:
-        free, number = path.with_name(f"{path.stem}.{number}{path.suffix}"), number + 1
-    if not free.exists():
-        write_private(free, lines)
-    return free
-
-
-UNSENT = "unsent"
-"""Folder beside an archive with the lines that could not be sent; not read with the archive's own files."""
-
-
-def _line_at(source: BinaryIO, line: Unsendable) -> bytes:
-    source.seek(line.offset_bytes)
-    return source.read(line.size_bytes)

@@ -11,8 +11,10 @@ is completed that is not in a committed file.
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,7 @@ from sbpair.pipeline.manifest import (
     ArchiveFile,
     Commit,
     Covered,
+    HadoopStore,
     LocalStore,
     Manifest,
     Store,
@@ -94,11 +97,7 @@ class ArchiveRequest:
 
 def open_store(context: "SparkContext", uri: str) -> Store:
     """The archive at a path or URI. A plain path is a folder that driver and executors share."""
-    if is_folder(uri):
-        return LocalStore(Path(uri))
-    from sbpair.pipeline.manifest import HadoopStore
-
-    return HadoopStore(context, uri)
+    return LocalStore(Path(uri)) if is_folder(uri) else HadoopStore(context, uri)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +213,6 @@ def only_wanted(frame: "DataFrame", wanted: MessageFilter) -> "DataFrame":
     return frame.where(F.udf(wants, "boolean", useArrow=False)(*(F.expr(one) for one in FILTER_COLUMNS)))
 
 
-def plan_in_folder(request: ArchiveRequest) -> ArchivePlan:
-    """The plan for an archive in a folder, which takes no Spark; raises as `plan_archive`."""
-    return plan_archive(request, LocalStore(Path(request.into)).manifest())
-
-
 def without_work(request: ArchiveRequest, plan: ArchivePlan) -> "ArchiveReport | None":
     """The report of a run that has nothing to do, or only shows what there is to do; None if Spark is needed."""
     nothing = not plan.missing and not (request.take and plan.present)
@@ -315,7 +309,7 @@ class _Run:
         only = self._request.wanted.text()
         side = self._request.side
         commit = Commit(time.time(), self._report.run, added=tuple(files), covered=covered, only=only, side=side)
-        append(self._store, commit, still_valid=refuse_overlap(covered, known.next_number - 1))
+        append(self._store, commit, still_valid=partial(refuse_overlap, covered, known.next_number - 1))
         self._publish()
 
     def _publish(self) -> None:
@@ -511,8 +505,7 @@ class _Run:
         self._report.settled += settled.completed
         self._report.gone += settled.gone
         self._report.waited_seconds += settled.waited_seconds
-        for reason, count in settled.left.items():
-            self._report.left[reason] = self._report.left.get(reason, 0) + count
+        self._report.left = dict(Counter(self._report.left) + Counter(settled.left))
 
 
 def _newest(files: Sequence[ArchiveFile]) -> int | None:

@@ -83,11 +83,7 @@ def error_in(text: str) -> SbpairError | None:
     return rebuilt
 
 
-def _classes() -> dict[str, type[SbpairError]]:
-    found: dict[str, type[SbpairError]] = {}
-    waiting: list[type[SbpairError]] = [SbpairError]
-    while waiting:
-        kind = waiting.pop()
-        found.setdefault(kind.code, kind)
-        waiting.extend(kind.__subclasses__())
-    return found
+def _classes(kind: type[SbpairError] = SbpairError) -> dict[str, type[SbpairError]]:
+    """By their codes; one without a code of its own does not stand for its parent's."""
+    below = {code: found for child in kind.__subclasses__() for code, found in _classes(child).items()}
+    return below | {kind.code: kind}

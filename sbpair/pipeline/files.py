@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -282,18 +283,13 @@ def compact(store: Store, session: "Session", run: str) -> int:
         commit = Commit(time.time(), run, added=(joined,), removed=removed)
         known = store.manifest()
         if set(removed) <= {one.path for one in known.files}:
-            append(store, commit, still_valid=_unless_replaced(removed))
+            append(store, commit, still_valid=partial(_refuse_replaced, removed))
     return sum(len(group.files) for group in groups)
 
 
-def _unless_replaced(removed: Sequence[str]) -> "object":
-    from sbpair.pipeline.errors import ArchiveError
-
-    def check(manifest: Manifest) -> None:
-        if not set(removed) <= {one.path for one in manifest.files}:
-            raise ArchiveError("Somebody else has compacted this archive at the same time; nothing is lost.")
-
-    return check
+def _refuse_replaced(removed: Sequence[str], manifest: Manifest) -> None:
+    if not set(removed) <= {one.path for one in manifest.files}:
+        raise ArchiveError("Somebody else has compacted this archive at the same time; nothing is lost.")
 
 
 def _join_here(store: LocalStore, group: Group, run: str) -> ArchiveFile:

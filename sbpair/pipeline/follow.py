@@ -8,22 +8,21 @@ Looks are billed. Most of them only ask each queue for what lies behind the arch
 the queues are listed and browsed from the start: that finds queues that were made since, or made again.
 """
 
-import base64
 import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sbpair.core.cost.model import FOLLOW_LIST_SECONDS
 from sbpair.core.errors import InterruptedWorkError, UsageError
 from sbpair.core.message import Received
 from sbpair.core.names import split_source
-from sbpair.core.serialization import from_plain
 from sbpair.core.transfer.restored import Unsendable
-from sbpair.operations.restore import NO_MESSAGE, keep_lines
+from sbpair.operations.restore import MOST_LINE_BYTES, NO_MESSAGE, received_in
 from sbpair.pipeline.archive import (
     ArchivePlan,
     ArchiveRequest,
@@ -41,6 +40,7 @@ from sbpair.pipeline.reports import ArchiveReport, FollowReport
 from sbpair.pipeline.rows import message_row
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 from sbpair.pipeline.spark.session import Stop, signals_as_errors
+from sbpair.runtime.transfer.restore import keep_lines
 
 if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
@@ -168,9 +168,6 @@ def _left(most: float | None, since: float, now: float) -> float | None:
 # One process wrote it, so one process reads it. A file is taken in once: the commit bears a digest of it. A line that
 # holds no message is copied into the folder `unsent` beside the file, as `restore` does.
 
-_MOST_LINE_BYTES = 256 * 1024 * 1024
-"""Of a line with a message of 100 MB, the largest there is, in base64."""
-
 
 class Added(NamedTuple):
     """What became of a file: what was written, its lines that hold no message, and the files that keep these."""
@@ -208,16 +205,13 @@ def import_drained(store: LocalStore, pair: str, file: Path) -> Added:
             pass
         added += files.written
     taken = tuple(Covered(one.pair, one.queue, one.dead_letter, one.first, one.last) for one in added)
-    append(store, Commit(time.time(), run, added=tuple(added), taken=taken), still_valid=_once(run))
+    append(store, Commit(time.time(), run, added=tuple(added), taken=taken), still_valid=partial(_refuse_twice, run))
     return Added(added, tuple(unreadable), kept_in)
 
 
-def _once(run: str) -> Any:
-    def check(manifest: Manifest) -> None:
-        if any(commit.run == run for commit in manifest.commits):
-            raise ArchiveError("Somebody else has added the same file meanwhile; nothing was added twice.")
-
-    return check
+def _refuse_twice(run: str, manifest: Manifest) -> None:
+    if any(commit.run == run for commit in manifest.commits):
+        raise ArchiveError("Somebody else has added the same file meanwhile; nothing was added twice.")
 
 
 def _digest(file: Path) -> str:
@@ -232,22 +226,12 @@ def _messages(file: Path, unreadable: list[Unsendable]) -> Iterator[Received]:
     """The whole lines; one that a crash cut off was never settled, so its message is still in the queue."""
     with file.open("rb") as opened:
         offset = 0
-        for number, line in enumerate(iter(lambda: opened.readline(_MOST_LINE_BYTES), b""), 1):
+        for number, line in enumerate(iter(lambda: opened.readline(MOST_LINE_BYTES), b""), 1):
             begins_at, offset = offset, offset + len(line)
             if not line.endswith(b"\n") and not opened.peek(1):
                 return
             try:
-                yield _message(json.loads(line))
-            except (ValueError, KeyError, TypeError, RecursionError, UsageError):
+                yield received_in(json.loads(line))
+            except (ValueError, ArithmeticError, KeyError, TypeError, RecursionError):
                 why = "It is not a line of a drain's archive."
                 unreadable.append(Unsendable(file, number, begins_at, len(line), NO_MESSAGE, why))
-
-
-def _message(read: Any) -> Received:
-    return Received(
-        payload=base64.b64decode(read["payload_base64"], validate=True),
-        sequence_number=from_plain(int, read["sequence_number"], "sequence_number"),
-        source=from_plain(str, read["queue"], "queue"),
-        message_id=None if read["message_id"] is None else from_plain(str, read["message_id"], "message_id"),
-        enqueued_at=None if read["enqueued_at"] is None else from_plain(float, read["enqueued_at"], "enqueued_at"),
-    )

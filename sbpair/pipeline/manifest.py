@@ -24,7 +24,7 @@ from sbpair.core.serialization import from_plain
 from sbpair.files import make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError
 from sbpair.pipeline.rows import SCHEMA_VERSION
-from sbpair.pipeline.spans import Sharing, Span, merged, uncovered
+from sbpair.pipeline.spans import Sharing, Span, merged, overlapping, uncovered
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -315,7 +315,7 @@ def _name(number: int) -> str:
     return f"{number:08d}.json"
 
 
-def append(store: Store, commit: Commit, *, still_valid: Any = None) -> Commit:
+def append(store: Store, commit: Commit, *, still_valid: Callable[[Manifest], None] = lambda manifest: None) -> Commit:
     """Write the commit under the next free number.
 
     `still_valid(manifest)` is asked whenever others have committed meanwhile; it raises when that takes the ground from
@@ -323,28 +323,22 @@ def append(store: Store, commit: Commit, *, still_valid: Any = None) -> Commit:
     """
     while True:
         manifest = store.manifest()
-        if still_valid is not None:
-            still_valid(manifest)
+        still_valid(manifest)
         numbered = replace(commit, number=manifest.next_number)
         if store.commit(numbered):
             return numbered
 
 
-def refuse_overlap(covered: Sequence[Covered], known: int) -> Any:
-    """A check for `append`: nobody else has covered any of these numbers since commit `known`."""
-
-    def check(manifest: Manifest) -> None:
-        since = [one for commit in manifest.commits if commit.number > known for one in commit.covered]
-        for piece in covered:
-            for other in since:
-                same = piece.pair == other.pair and piece.span.same_place(other.span)
-                if same and other.first <= piece.last and piece.first <= other.last:
-                    raise ArchiveError(
-                        f"Another archiver has added messages {other.first} to {other.last} of {other.queue}.",
-                        hint="Nothing was added twice; run the command again for what is still missing.",
-                    )
-
-    return check
+def refuse_overlap(covered: Sequence[Covered], known: int, manifest: Manifest) -> None:
+    """Raises ArchiveError: somebody else has covered some of these numbers since commit `known`."""
+    since = [one for commit in manifest.commits if commit.number > known for one in commit.covered]
+    for piece in covered:
+        for other in since:
+            if piece.pair == other.pair and overlapping([piece.span, other.span]):
+                raise ArchiveError(
+                    f"Another archiver has added messages {other.first} to {other.last} of {other.queue}.",
+                    hint="Nothing was added twice; run the command again for what is still missing.",
+                )
 
 
 class HadoopStore:

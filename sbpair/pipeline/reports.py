@@ -273,8 +273,7 @@ class ReplicationReport:
 
     @published
     def counts(self) -> VerdictCounts:
-        every = (one.verdicts for one in self.destinations)
-        rows = list(every)
+        rows = [one.verdicts for one in self.destinations]
         return VerdictCounts(**{name: sum(getattr(one, name) for one in rows) for name in VERDICTS})
 
     @published

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,8 +84,8 @@ def test_the_same_numbers_cannot_be_added_by_two(tmp_path: Path) -> None:
     mine = (Covered("shop", "q", False, 1, 100),)
     append(store, Commit(0.0, "other", covered=(Covered("shop", "q", False, 90, 120),)))
     with pytest.raises(ArchiveError, match="messages 90 to 120"):
-        append(store, Commit(0.0, "mine", covered=mine), still_valid=refuse_overlap(mine, known=0))
-    append(store, Commit(0.0, "mine", covered=mine), still_valid=refuse_overlap(mine, known=1))
+        append(store, Commit(0.0, "mine", covered=mine), still_valid=partial(refuse_overlap, mine, 0))
+    append(store, Commit(0.0, "mine", covered=mine), still_valid=partial(refuse_overlap, mine, 1))
 
 
 def test_a_newer_archive_and_broken_commits_are_refused_by_name(tmp_path: Path) -> None:

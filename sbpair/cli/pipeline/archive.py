@@ -132,11 +132,11 @@ def _entities(entity: list[str] | None, queue: list[str] | None, side: Side, *, 
 
 def _run(options: Options, request: "ArchiveRequest", spark: SparkOptions) -> CommandResult:
     from sbpair.pipeline.archive import archive as archive_backlog
-    from sbpair.pipeline.archive import plan_in_folder, without_work
-    from sbpair.pipeline.manifest import is_folder
+    from sbpair.pipeline.archive import plan_archive, without_work
+    from sbpair.pipeline.manifest import LocalStore, is_folder
 
     folder = is_folder(request.into)
-    plan = plan_in_folder(request) if folder else None
+    plan = plan_archive(request, LocalStore(Path(request.into)).manifest()) if folder else None
     if plan is not None and (report := without_work(request, plan)) is not None:
         return _result(request, report)
     rows = _SMALL_ROWS if folder else None

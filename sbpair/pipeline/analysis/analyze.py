@@ -137,7 +137,8 @@ def analyse(
     names = results.spellings(small.size)
     tables = {name: results.spelled(table, names) for name, table in tables.items()}
     if folder is not None:
-        _write(folder, {name: table for name, table in tables.items() if name not in ("sessions", "duplicates")})
+        for name in tables.keys() - {"sessions", "duplicates"}:
+            _write_part(folder, name, 0, tables[name])
     return Found({name: tables[name] for name in RESULTS}, {"sessions": of_sessions.count, "duplicates": of_ids.count})
 
 
@@ -155,7 +156,8 @@ def _alone(wanted: _Wanted, messages: "pa.Table") -> list[tuple[Key, Any]]:
 def _spread(engine: Engine, wanted: _Wanted) -> list[tuple[Key, Any]]:
     """One pass over the units with one shuffle; a second look only at messages whose hashes occurred twice."""
     keys: list[Key] = [(SMALL, 0), *((kind, share) for kind in (SESSION, HASH) for share in range(wanted.shares))]
-    done = engine.by_key(partial(_parts, wanted), partial(_reduced, wanted), keys, "Analysing")
+    split = partial(parts_of, question=wanted.question, shares=wanted.shares)
+    done = engine.by_key(split, partial(_reduced, wanted), keys, "Analysing")
     kept = [(key, part) for key, part in done if key[0] != HASH]
     hashes = [part for (kind, _), part in done if kind == HASH and part.num_rows]
     if hashes:
@@ -165,10 +167,6 @@ def _spread(engine: Engine, wanted: _Wanted) -> list[tuple[Key, Any]]:
         same = [key for key in keys if key[0] == HASH]
         kept += engine.by_key(look, partial(_compared, wanted), same, "Comparing ids", read=read_ids)
     return _completed(kept, wanted)
-
-
-def _parts(wanted: _Wanted, messages: "pa.Table") -> Iterator[tuple[Key, Any]]:
-    return parts_of(messages, wanted.question, wanted.shares)
 
 
 def _reduced(wanted: _Wanted, key: Key, parts: Sequence[Any]) -> tuple[Key, Any]:
@@ -223,11 +221,6 @@ def _empty(wanted: _Wanted) -> list[tuple[Key, Any]]:
         ((SESSION, 0), worst(SESSION, sessions, wanted.top)),
         ((HASH, 0), worst(HASH, none, wanted.top)),
     ]
-
-
-def _write(folder: Path, tables: "Mapping[str, pa.Table]") -> None:
-    for name, table in tables.items():
-        _write_part(folder, name, 0, table)
 
 
 def _write_part(folder: Path, name: str, share: int, table: "pa.Table") -> None:

@@ -260,10 +260,7 @@ class LocalEngine:
                 hint="Leave --engine out: Spark keeps what does not fit into memory on disk.",
             )
         self._units, self.cores, self._read = units, cores, read
-
-    @property
-    def units(self) -> int:
-        return len(self._units)
+        self.units = len(units)
 
     def whole(self, work: Callable[[Any], T], label: str) -> T:
         return work(self._read(self._units[0]))

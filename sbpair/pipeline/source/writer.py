@@ -74,7 +74,7 @@ from sbpair.pipeline.source.options import ENTITY_OPTIONS, known_options, namesp
 from sbpair.pipeline.tasks import TaskDone, logged_task, pace_of
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger
-from sbpair.runtime.transfer.restore import NOT_TO_BE_WAITED_FOR, send_stored
+from sbpair.runtime.transfer.restore import NOT_TO_BE_WAITED_FOR, UNSENT, send_stored
 from sbpair.runtime.transfer.sinks import NamespaceSink, archive_line
 from sbpair.runtime.transfer.stored import StoredMessages
 
@@ -436,8 +436,6 @@ class ReplayWriter(DataSourceArrowWriter):
 
 
 MOST_NAMED_ROWS = 3
-UNSENT = "unsent"
-"""Folder in a ledger's folder with what cannot be sent."""
 
 
 def refused_rows(total: Tally) -> ReplayError:

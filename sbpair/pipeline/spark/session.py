@@ -17,8 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -70,20 +69,11 @@ def watch(
     """Until `future` is done; tells how far its job group is."""
     began = time.monotonic()
     counts: dict[int, tuple[int, int, int]] = {}
-    while not _done(future):
+    while not wait([future], POLL_SECONDS).done:
         if tell is not None:
             _count(tracker, group, counts)
             tasks, completed, failed = (sum(one[place] for one in counts.values()) for place in range(3))
             tell(JobProgress(label, completed, tasks, failed, time.monotonic() - began))
-
-
-def _done(future: "Future[Any]") -> bool:
-    """Wait a moment; an error of the future is raised where its result is asked for."""
-    try:
-        future.exception(POLL_SECONDS)
-    except FutureTimeoutError:
-        return False
-    return True
 
 
 def _count(tracker: "StatusTracker", group: str, counts: dict[int, tuple[int, int, int]]) -> None:

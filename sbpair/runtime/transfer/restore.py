@@ -8,16 +8,19 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
 
 from sbpair.concurrency import NO_USE_WAITING
-from sbpair.core.errors import Category, ServiceError
+from sbpair.core.errors import Category, ServiceError, unwritable
 from sbpair.core.message import Received
 from sbpair.core.names import split_source
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.transfer.machine import Settlement
-from sbpair.core.transfer.restored import Restorable, Restored
+from sbpair.core.transfer.restored import Restorable, Restored, Unsendable
 from sbpair.core.transfer.state import Limits, LockClock, Verdict, key_of
 from sbpair.core.words import merge_spellings
+from sbpair.files import make_private_folder, write_private
 from sbpair.ports import Clock, Messaging, Observer
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import closing
@@ -162,3 +165,49 @@ async def send_stored(
     if pump.fatal is not None:
         raise pump.fatal
     return left
+
+
+# What of an archive cannot be sent is kept beside it.
+
+UNSENT = "unsent"
+"""Folder beside an archive with the lines that could not be sent; not read with the archive's own files."""
+
+
+def keep_lines(lines: Sequence[Unsendable]) -> tuple[Path, ...]:
+    """Copy the lines into the folder `unsent` beside their file, and return the files; a second run writes the same.
+
+    Raises:
+        SbpairError: a file cannot be written. Nothing was sent.
+    """
+    by_file: dict[Path, list[Unsendable]] = {}
+    for line in lines:
+        by_file.setdefault(line.file, []).append(line)
+    kept_in = []
+    for file, found in by_file.items():
+        if file.parent.name == UNSENT:
+            kept_in.append(file)
+            continue
+        folder = file.parent / UNSENT
+        try:
+            make_private_folder(folder)
+            with file.open("rb") as source:
+                lines_of_file = b"".join(_line_at(source, line) for line in found)
+            kept_in.append(_kept(folder / file.name, lines_of_file))
+        except OSError as error:
+            raise unwritable(folder / file.name, error).with_state("Nothing was sent.") from error
+    return tuple(kept_in)
+
+
+def _kept(path: Path, lines: bytes) -> Path:
+    """The file with exactly these lines. One with others is left as it is: somebody may have corrected them."""
+    free, number = path, 1
+    while free.exists() and free.read_bytes() != lines:
+        free, number = path.with_name(f"{path.stem}.{number}{path.suffix}"), number + 1
+    if not free.exists():
+        write_private(free, lines)
+    return free
+
+
+def _line_at(source: BinaryIO, line: Unsendable) -> bytes:
+    source.seek(line.offset_bytes)
+    return source.read(line.size_bytes)
