@@ -71,7 +71,9 @@ class TheirSender(Told, sdk.ServiceBusSender):
 
 class TheirAsyncSender(Told, sdk_aio.ServiceBusSender):
     async def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
-        return self.answer("send", message, kwargs, timeout=timeout)
+        answer = self.answer("send", message, kwargs, timeout=timeout)
+        if inspect.isawaitable(answer):
+            await answer
 
     async def schedule_messages(self, messages: Any, at: Any, *, timeout: float | None = None, **kw: Any) -> list[int]:
         return self.answer("schedule", messages, at, kw, timeout=timeout)
@@ -304,6 +306,15 @@ def test_a_batch_is_the_sdk_s_or_of_the_size_that_every_namespace_takes(called: 
     assert (called.primary, called.failover) == ([], [])
     called.sender._shutdown.set()
     assert "shutdown" in str(called("create_message_batch"))
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_batch_that_the_sdk_makes_while_it_sends_is_no_call_of_the_application(called: Called, plain: bool) -> None:
+    called.set(Part(plain=plain))
+    called.answering(lambda: called.sender.create_message_batch(5))
+    assert called("send_messages", MESSAGE) is None
+    assert [one[0] for one in called.primary] == ["send", "batch"]
+    assert called.failover == ([] if plain else ["sent"])
 
 
 def test_entering_opens_the_link_and_a_failure_is_judged_without_a_message(called: Called) -> None:
