@@ -309,7 +309,7 @@ class Failover:
 
     def is_ready(self) -> bool:
         """The last verification found that messages could be diverted. Without one it is begun."""
-        if (found := self.verification) is None and not self.closed and self.pair.options.verify != Verify.OFF:
+        if (found := self.verification) is None and not self.closed:
             self.begin_verifying()
         return found is not None and found.ready and lacks(Feature.FAILOVER) is None
 

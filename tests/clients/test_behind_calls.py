@@ -25,10 +25,11 @@ from sbpair.clients import failover as failovers
 from sbpair.clients.background import Background
 from sbpair.clients.failover import LOOP_NAME, PROCESS, Line, Process
 from sbpair.clients.shared import BorrowedCredential
+from sbpair.core.errors import AccessDeniedError
 from sbpair.core.failover.machine import State
 from sbpair.core.inspection.diagnosis import Diagnosis, Verdict, Verification
 from sbpair.core.pairing import Condition
-from sbpair.events import Event, FailedBack, FailedOver
+from sbpair.events import Event, FailedBack, FailedOver, PairingNoticed
 from tests.clients.conftest import own_threads, state_of, wait_until
 from tests.waiting import LIMIT_SECONDS
 
@@ -208,6 +209,75 @@ async def test_a_pairing_is_opened_once_however_many_ask_for_it_at_once() -> Non
     again = await failover.acall(both())
     assert again[0] is not first
     await asyncio.to_thread(client.close)
+
+
+def test_closing_waits_for_its_end_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def busy_for(seconds: float) -> None:
+        """The loop, and at its end what was left on it."""
+
+        async def stay() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                time.sleep(seconds)
+
+        async def begin() -> None:
+            kept.append(asyncio.create_task(stay()))
+
+        PROCESS.background.begin(begin()).result(LIMIT_SECONDS)
+        busy = threading.Event()
+        PROCESS.background._started().call_soon_threadsafe(lambda: (busy.set(), time.sleep(seconds)))
+        busy.wait()
+
+    kept: list[object] = []
+    client = a_client()
+    client.force_failover("orders")
+    busy_for(0.1)
+    client.close()
+    assert (client._failover.is_open, own_threads(), caplog.text.count("was not closed")) == (False, [], 0)
+    client = a_client()
+    client.force_failover("orders")
+    monkeypatch.setattr(failovers, "CLOSE_SECONDS", 0.01)
+    busy_for(0.5)
+    client.close()
+    assert "The pairing orders-pair was not closed within 0.01 s." in caplog.text
+
+
+def test_queues_are_created_with_the_first_sender_where_nothing_is_verified(caplog: pytest.LogCaptureFixture) -> None:
+    class Admin:
+        closed = False
+
+        async def list_queues(self, prefix: str) -> Any:
+            raise AccessDeniedError("no Manage", hint="Ask for it.")
+            yield
+
+        async def close(self) -> None:
+            self.closed = True
+
+    admin, told = Admin(), list[Event]()
+    client = a_client(create_missing=True, on_event=told.append)
+    client._failover._make_admin = lambda: admin  # type: ignore[assignment, return-value]
+    client.get_queue_sender("orders")
+    wait_until(lambda: told != [])
+    (noticed,) = told
+    assert isinstance(noticed, PairingNoticed)
+    assert noticed.code == "not-created"
+    assert noticed.message.startswith("Missing backlog queues could not be created: no Manage")
+    assert noticed.message.endswith("Ask for it.")
+    client.close()
+    assert admin.closed
+
+
+def test_sessions_are_looked_for_only_while_one_is_held() -> None:
+    failover = a_client()._failover
+    assert not failover.holding
+    for holds in (False, True):
+        pairing: Any = SimpleNamespace(holds_sessions=holds)
+        failover._pairing = pairing
+        assert failover.holding is holds
+    failover._pairing = None
 
 
 async def test_what_let_the_first_call_go_on_is_not_asked_again() -> None:
@@ -493,7 +563,11 @@ def test_what_fails_beside_the_calls_is_said(caplog: pytest.LogCaptureFixture) -
         raise OSError("no secondary")
 
     client._failover._make = fail, fail
-    client._failover.begin_verifying()
-    wait_until(lambda: "could not be verified: no secondary" in caplog.text)
-    assert caplog.records[-1].levelno == logging.ERROR
+    for _ in range(3):
+        client.get_queue_sender("orders")
+    PROCESS.background.begin(asyncio.sleep(0)).result(LIMIT_SECONDS)
+    wait_until(lambda: own_threads() == [])
+    assert [(one.levelno, one.getMessage()) for one in caplog.records] == [
+        (logging.ERROR, "What an outage would need could not be verified: no secondary")
+    ]
     client.close()

@@ -486,3 +486,11 @@ def test_a_keyword_is_one_of_the_sdk_s_or_of_a_pairing() -> None:
     with pytest.raises(TypeError):
         shared.check_keywords({"self": 1}, ServiceBusSender, "here")
     shared.check_keywords({"mine": 1}, ServiceBusSender, "here", more=("mine",))
+
+    def call(self: object, named: int, **kwargs: object) -> None:
+        """It has :keyword int said: a documentation."""
+
+    shared.check_keywords({"named": 1, "said": 1}, call, "here")
+    for other in ("self", "kwargs", "documentation"):
+        with pytest.raises(TypeError, match=other):
+            shared.check_keywords({other: 1}, call, "here")
