@@ -14,6 +14,7 @@ from sbpair.emulator.broker.sessions import Lock, Session
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.namespace import Namespace
+from sbpair.engine.budgets import Background
 from sbpair.engine.clock import ManualClock
 from sbpair.service import Tier
 
@@ -64,6 +65,7 @@ class Bench:
         self.namespace = Namespace(
             "bench", tier=tier, premium_partitions=premium_partitions, clock=self.clock, laws=laws
         )
+        self.namespace.background = Background(lambda: 0.0)  # all its work is short, however slow the machine is
 
     def queue(self, path: str = "orders", **settings) -> Queue:
         return self.namespace.create_queue(path, QueueDescription(**settings))
