@@ -247,9 +247,7 @@ class _Side:
         if answer is None or self.topics is None:
             return
         (facts,) = answer
-        if facts is None:
-            self.topics.pop(path.lower(), None)
-        else:
+        if facts is not None:
             self.topics[path.lower()] = facts
             self.absent = [gone for gone in self.absent if gone.lower() != path.lower()]
 

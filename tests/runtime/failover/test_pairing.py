@@ -1,6 +1,7 @@
 """Opening, forcing, closing and faulting a pairing."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -190,16 +191,22 @@ async def test_a_secondary_that_is_itself_paired_is_refused_both_ways() -> None:
             await reopened(world, primary=world.secondary_messaging, secondary=third)
 
 
-@virtual_time
-async def test_a_secondary_that_is_the_primary_of_another_pairing_is_named_in_every_spelling() -> None:
-    async with opened() as world:
-        world.primary.host = world.primary.host.upper()
-        same = FakeMessaging(FakeNamespace("contoso", world.clock))  # another client of the same namespace
-        third = FakeMessaging(FakeNamespace("third", world.clock))
-        again = await reopened(world, primary=third, secondary=same)
-        (noticed,) = world.events(PairingNoticed)
-        assert noticed.code == "secondary-is-paired"
-        await again.close()
+@pytest.mark.parametrize(("mine", "theirs"), [(str.upper, str.lower), (str.lower, str.upper)])
+def test_a_secondary_that_is_the_primary_of_another_pairing_is_named_in_every_spelling(
+    mine: Callable[[str], str], theirs: Callable[[str], str]
+) -> None:
+    @virtual_time
+    async def story() -> None:
+        async with opened() as world:
+            same = FakeMessaging(FakeNamespace("contoso", world.clock))  # another client of the same namespace
+            world.primary.host, same.namespace.host = mine(world.primary.host), theirs(world.primary.host)
+            third = FakeMessaging(FakeNamespace("third", world.clock))
+            again = await reopened(world, primary=third, secondary=same)
+            (noticed,) = world.events(PairingNoticed)
+            assert noticed.code == "secondary-is-paired"
+            await again.close()
+
+    story()
 
 
 @virtual_time

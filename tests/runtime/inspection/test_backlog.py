@@ -286,3 +286,15 @@ def test_names_are_the_same_in_every_spelling(manage: bool) -> None:
             assert len({one[2:] for one in told if one[0] is recount}) == 1
 
     run()
+
+
+@virtual_time
+async def test_what_was_just_listed_is_not_asked_for_again_whatever_its_spelling() -> None:
+    namespace = world(0)
+    found = await find(namespace)
+    admin = LyingAdmin(namespace)
+    spelled = replace(found, existing=(PATH.format(0).title(),))
+    await read_backlog(
+        PAIR, spelled, messaging=namespace.messaging(), admin=admin, clock=namespace.clock, recount=False
+    )
+    assert admin.calls["get"] == 0

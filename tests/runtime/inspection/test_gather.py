@@ -330,22 +330,24 @@ def test_names_are_the_same_in_every_spelling() -> None:
     async def read(spelled: Callable[[str], str], asked: Callable[[str], str]) -> str:
         entities = ("orders", "news", "unlisted", "topic/unlisted", "gone", "closed")
         here = world(5, entities=tuple(map(asked, entities)))
+        primary, secondary = (replace(one, label=asked(one.label)) for one in (here.pair.primary, here.pair.secondary))
+        here.pair = replace(here.pair, primary=primary, secondary=secondary)
         here.secondary.entities.clear()
         for index in (0, 1, 2, 7):
             settings = replace(DOCUMENTED_SETTINGS, max_delivery_count=10) if index == 2 else DOCUMENTED_SETTINGS
             here.secondary.add_queue(spelled(path(index)), settings)
         here.secondary.add_queue(spelled("other"))
-        here.lies.unlisted = {path(1), "unlisted", "topic/unlisted", "seen/unlisted"}
+        here.lies.unlisted = {path(1), "unlisted", "topic/unlisted", "seen/unlisted", "waiting/unlisted"}
         here.lies.ghosts = [QueueFacts(spelled(path(9)), DOCUMENTED_SETTINGS)]
         here.primary.entities.clear()
-        for name in ("orders", "unlisted", "closed", path(3), path(3, "fabrikam")):
+        for name in ("orders", "unlisted", "waiting/unlisted", "closed", path(3), path(3, "fabrikam")):
             here.primary.add_queue(spelled(name))
         here.primary.entities["closed"].settings = QueueSettings(status=EntityStatus.DISABLED)
         for name in ("news", "topic/unlisted", "seen/unlisted"):
             here.primary.add_queue(spelled(name), topic=True)
-        for name in ("orders", "seen/unlisted", "seen/gone"):
+        for name in ("orders", "unlisted", "topic/unlisted", "gone", "seen/unlisted", "waiting/unlisted", "seen/gone"):
             here.secondary.put(path(0), for_backlog(MESSAGE, asked(name)))
-        snapshot = await here.gather(peek=peeking(here.secondary.messaging(), most=5))
+        snapshot = await here.gather(peek=peeking(here.secondary.messaging(), most=9))
         findings = sorted((one.code, one.subject) for one in run(snapshot, here.pair).findings)
         assert {"SBP001", "SBP002"} <= {code for code, _ in findings}
         return json.dumps(in_order(json.loads(json.dumps([snapshot.to_dict(), findings]).lower())))

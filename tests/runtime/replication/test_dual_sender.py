@@ -21,7 +21,8 @@ from sbpair.core.rewrite import compose
 from sbpair.core.summary import describe
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Entry
-from sbpair.runtime.replication.sender import DualSender, NeitherSideError
+from sbpair.runtime.replication.sender import SENDER, DualSender, NeitherSideError
+from sbpair.runtime.replication.store import key_of
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, virtual_time
 
 QUEUE = "orders"
@@ -302,3 +303,36 @@ async def test_a_session_that_was_idle_for_long_begins_anew() -> None:
     new = await world.sender.send(message("m2"))
     assert new.place.stream != old.place.stream
     assert world.stamps(Side.PRIMARY)["m2"].after == ()
+
+
+def test_a_session_is_one_in_every_spelling(tmp_path: Path) -> None:
+    """Its messages go one after another and follow each other, also across senders and an earlier build's journal."""
+
+    @virtual_time
+    async def story() -> None:
+        world = World()
+        journal = SqliteJournal(tmp_path / "journal", now=lambda: world.clock.now().timestamp())
+        sender = world.make_sender(journal=journal)
+        for namespace in world.sides.values():
+            namespace.delays["send"] = 1.0
+        first, second = await asyncio.gather(
+            sender.send(message("m1", "Order-7")), sender.send(message("m2", "ORDER-7"))
+        )
+        assert world.clock.monotonic() == 2.0
+        assert world.stamps(Side.PRIMARY)["m2"].after == (first.place,)
+        other = world.make_sender(journal=journal)
+        await other.send(message("m3", "order-7"))
+        assert world.stamps(Side.PRIMARY)["m3"].after == (second.place,)
+        older = await journal.read(SENDER, key_of(QUEUE, "order-7"))
+        assert older is not None
+        await journal.create(SENDER, key_of(QUEUE, "Order-8"), older.document, ttl_seconds=1e6)
+        await world.make_sender(journal=journal).send(message("m4", "Order-8"))
+        assert world.stamps(Side.PRIMARY)["m4"].after == (world.stamps(Side.PRIMARY)["m3"].place,)
+        began = world.clock.monotonic()
+        async for sent in sender.send_all([message("m5", "Order-9"), message("m6", "ORDER-9")]):
+            assert sent.error is None
+        assert [one for one in world.stamps(Side.PRIMARY) if one in ("m5", "m6")] == ["m5", "m6"]
+        assert world.clock.monotonic() == began + 2.0
+        await journal.close()
+
+    story()

@@ -71,6 +71,8 @@ async def test_the_exit_code_decides() -> None:
         await shell("echo closed for the night >&2; exit 75")(delivery())
     with pytest.raises(HandlerFailed, match=r"sh ended with 3\. no such parcel"):
         await shell("echo no such parcel >&2; exit 3")(delivery())
+    with pytest.raises(HandlerFailed, match=r"sh ended with 5\.$"):
+        await shell("exit 5")(delivery())
 
 
 async def test_a_command_that_does_not_read_its_body_may_still_succeed() -> None:
