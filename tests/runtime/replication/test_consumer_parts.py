@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sbpair.concurrency import end
 from sbpair.core.errors import (
     ConnectionLostError,
     JournalError,
@@ -423,5 +424,23 @@ def test_a_session_that_ends_gives_its_place_back_whatever_ended_it(
         assert not one._room[Side.PRIMARY].locked()
         assert (one._active_at, one._fatal is error, one._stop.is_set()) == (3.0, fatal, fatal)
         assert [(event.queue, event.retry_after_seconds) for event in made.observer.of(ReceiveFailed)] == told
+
+    virtual(scenario, tmp_path, sessions=1)
+
+
+def test_a_place_is_free_for_another_request_before_a_link_has_closed(tmp_path: Path) -> None:
+    async def scenario(made: Consumers) -> None:
+        class Slow(Script):
+            async def close(self) -> None:
+                await super().close()
+                await asyncio.sleep(5.0)
+
+        made.one._sides[Side.PRIMARY] = script = Slow([], [])  # type: ignore[assignment]
+        asking = [asyncio.create_task(made.one._accept_on(Side.PRIMARY, always=True)) for _ in range(2)]
+        await asyncio.sleep(1.0)
+        assert (script.asked, script.closed) == ([0.0, 0.0], 2)
+        await asyncio.sleep(5.0)
+        assert script.asked == [0.0, 0.0, 5.0], "and there is one place"
+        await end(*asking)
 
     virtual(scenario, tmp_path, sessions=1)
