@@ -306,7 +306,7 @@ class Backlog:
                 accepted = [together[position] for position in accepted_of(error)]
                 diversion.uncertain = diversion.uncertain or error.uncertain
                 diversion.add(queue, accepted)
-                if error.category is Category.ARGUMENT and len(together) > 1 and not accepted:
+                if error.category is Category.ARGUMENT and len(together) > 1:
                     # The queue takes each of them, perhaps, but not in one batch.
                     batching = Batching.SINGLE if queue in self._keyed else Batching.ONE_KEY
                     self._keyed.add(queue)

@@ -112,9 +112,7 @@ async def test_the_service_deletes_in_batches_as_large_as_it_takes() -> None:
     assert (await move._deleted_in_batches(a_job(receiver), 5.0)).purged == 0
     assert [most for most, _ in receiver.asked] == [*move.MOST_DELETED_AT_ONCE], "what is left is received"
     for job in (a_job(Receiver()), a_job(Deleting(left=3), requires_session=True)):
-        assert await move._deleted_in_batches(job, 5.0) == DrainReport(confirmed_empty=True), (
-            "the rest counts"
-        )
+        assert await move._deleted_in_batches(job, 5.0) == DrainReport(confirmed_empty=True), "the rest counts"
     dead = a_job(receiver := Deleting(left=3), requires_session=True, dead_letter=True)
     assert (await move._deleted_in_batches(dead, 5.0)).purged == 3
     assert dead.opened == [("q", True)], "dead letters have no sessions"
