@@ -18,10 +18,8 @@ from uuid import uuid4
 
 from sbpair.concurrency import abandon_after, end
 from sbpair.core.errors import (
-    JournalError,
     JournalUnavailableError,
     LockLostError,
-    SbpairError,
     ServiceError,
     SessionUnavailableError,
     UsageError,
@@ -166,7 +164,7 @@ class _Consumer:
         self._active_at = clock.monotonic()
         self._answered: set[Side] = set()
         self._unread: dict[Side, ServiceError] = {}
-        self._fatal: SbpairError | None = None
+        self._fatal: Exception | None = None
         self._room = {side: asyncio.Semaphore(request.sessions) for side in Side}
         self._busy = {side: asyncio.Event() for side in Side}
         """Set while sessions come from a side, so that one request at a time is not enough."""
@@ -197,12 +195,12 @@ class _Consumer:
             asyncio.create_task(self._wait_until_idle()),
             asyncio.create_task(self._wait_until_over()),
         ]
+        working = [*watch, *acceptors]  # one that breaks leaves its set, not this list
         try:
             # Not `concurrency.cancel_on`: any of many may end it, the first acceptor that breaks among them.
-            await asyncio.wait({*watch, *acceptors}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._stop.set()
-            working = [*watch, *acceptors]
             await end(*working)
             await self._leave()
         unexpected = [error for one in working if not one.cancelled() and (error := one.exception()) is not None]
@@ -398,11 +396,11 @@ class _Consumer:
         self._active_at = self._clock.monotonic()
         try:
             await SessionWorker(self._setup, side.value, first[0].session_id or "", receiver).run(first)
-        except JournalError as error:
-            self._fatal = error
-            self._end("stop")
         except ServiceError as error:
             self._observer.notify(ReceiveFailed(self._now(), f"{self._request.source} ({side})", error.code, 0.0))
+        except Exception as error:  # noqa: BLE001 - raised by `run`: the journal's refusal, or a bug
+            self._fatal = error
+            self._end("stop")
         finally:
             self._room[side].release()
 

@@ -27,6 +27,7 @@ from sbpair.core.rewrite import compose
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.runtime.replication import consumer
 from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest, Remaining, look
+from sbpair.runtime.replication.store import SESSION
 from tests.fakes import EPOCH, FakeClock, RecordingObserver, virtual_time
 
 TOPIC = "news/Subscriptions/all"
@@ -396,6 +397,7 @@ def test_sessions_are_asked_for_by_one_until_some_come_and_then_by_all(tmp_path:
     ("error", "fatal", "told"),
     [
         (JournalError("refused"), True, []),
+        (ValueError("a bug"), True, []),
         (ServerBusyError("busy"), False, [("q (primary)", 0.0)]),
         (LockLostError("lost"), False, []),
     ],
@@ -444,3 +446,175 @@ def test_a_place_is_free_for_another_request_before_a_link_has_closed(tmp_path: 
         await end(*asking)
 
     virtual(scenario, tmp_path, sessions=1)
+
+
+# The whole of it: two sides, a handler, an end.
+
+
+class Namespace:
+    """A side whose sessions are handed out one after another; then none waits, or it does not answer."""
+
+    host = "contoso.example.com"
+
+    def __init__(self, *sessions: list[Received], error: Exception | None = None, **lying: list[Received]) -> None:
+        self.sessions, self.shelf = list(sessions), Shelf(**lying)
+        self.error = error or SessionUnavailableError("none waits")
+        self.settled: list[tuple[str | None, str]] = []
+
+    def receiver(self, path: str, *, session_id: str | None = None) -> Any:
+        return Reader(self.shelf, path) if session_id is None else Link(self)
+
+
+class Link:
+    def __init__(self, side: Namespace) -> None:
+        self.side, self.opened = side, False
+
+    async def receive(self, most: int, *, wait_seconds: float) -> list[Received]:
+        if self.opened:
+            await asyncio.sleep(wait_seconds)
+            return []
+        if not self.side.sessions:
+            await asyncio.sleep(1.0)
+            raise self.side.error
+        self.opened = True
+        return self.side.sessions.pop(0)
+
+    async def settle(self, received: Received, disposition: Any, *, reason: str, description: str) -> None:
+        self.side.settled.append((received.message_id, disposition.value))
+
+    async def renew_session(self) -> float:
+        return 0.0
+
+    async def close(self) -> None:
+        return
+
+
+def running(path: Path, primary: Namespace, secondary: Namespace, then: Any, **request: Any) -> None:
+    """Run a consumer over both sides to its end, and tell `then` what was handled and reported."""
+
+    async def scenario(made: Consumers) -> None:
+        handled: list[str] = []
+
+        async def handle(delivery: Any) -> None:
+            handled.append(f"{delivery.session_id}/{delivery.message_id} from {delivery.region}")
+
+        def run() -> Any:
+            return consumer.consume(
+                made.request,
+                primary=primary,  # type: ignore[arg-type]
+                secondary=secondary,  # type: ignore[arg-type]
+                journal=made.journal,
+                handler=handle,
+                clock=made.clock,
+                observer=made.observer,
+                stop=made.stop,
+            )
+
+        asyncio.get_running_loop().call_later(1000.0, made.stop.set)  # whatever is wrong, it ends
+        await then(made, run, handled)
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing goes on afterwards"
+
+    virtual(scenario, path, **request)
+
+
+def test_each_message_is_handled_once_and_both_copies_are_settled(tmp_path: Path) -> None:
+    primary = Namespace([lying(1, "S", "m1")], [lying(2, None, "m2")])
+    secondary = Namespace(q=[lying(9, None, "m2", EPOCH + 500.0)])
+
+    async def then(made: Consumers, run: Any, handled: list[str]) -> None:
+        asyncio.get_running_loop().call_later(6.0, secondary.sessions.append, [lying(1, "s", "m1")])
+        report = await run()
+        assert sorted(handled) == ["/m2 from primary", "S/m1 from primary"]
+        assert report.counts == (("primary", "completed", 2), ("secondary", "duplicate", 1))
+        assert (report.ended_by, report.unread, report.seconds) == ("time", (), 30.0)
+        assert (report.second_copies_out, report.scheduled, report.next_scheduled_at) == (1, 0, EPOCH + 500.0)
+        assert report.session_requests > 3
+        assert sorted(primary.settled) == [("m1", "complete"), ("m2", "complete")]
+
+    running(tmp_path, primary, secondary, then, for_seconds=30.0, until_idle_seconds=None)
+
+
+def test_a_side_that_never_answers_is_told_and_what_lies_there_is_not_known(tmp_path: Path) -> None:
+    error = ServerBusyError("busy")
+    primary, secondary = Namespace([lying(1, "s", "m1")]), Namespace(error=error)
+    secondary.shelf.errors["q"] = error
+
+    async def then(made: Consumers, run: Any, handled: list[str]) -> None:
+        report = await run()
+        assert (report.ended_by, report.unread) == ("idle", (("secondary", error),))
+        assert (report.second_copies_out, report.scheduled, report.next_scheduled_at) == (1, None, None)
+        assert made.clock.monotonic() >= 30.0, "its second copy is waited for"
+
+    running(tmp_path, primary, secondary, then)
+
+
+@pytest.mark.parametrize(
+    ("request_", "ended_by", "out"),
+    [
+        ({"max_messages": 1}, "count", None),
+        ({"until_idle_seconds": None}, "stop", None),
+        ({"sides": (Side.PRIMARY,)}, "idle", None),
+        ({"sides": (Side.PRIMARY,), "for_seconds": 9.0, "until_idle_seconds": None}, "time", None),
+    ],
+)
+def test_what_ends_a_consumer_is_told_and_second_copies_only_where_both_sides_are_read(
+    tmp_path: Path, request_: dict[str, Any], ended_by: str, out: int | None
+) -> None:
+    primary, secondary = Namespace([lying(1, "s", "m1")], q=[lying(5, "s", "m9", EPOCH + 1e5)]), Namespace()
+
+    async def then(made: Consumers, run: Any, handled: list[str]) -> None:
+        asyncio.get_running_loop().call_later(12.0, made.stop.set)
+        report = await run()
+        assert (report.ended_by, handled, report.second_copies_out) == (ended_by, ["s/m1 from primary"], out)
+        looked = ended_by in ("idle", "time")
+        assert (report.scheduled, report.next_scheduled_at) == ((1, EPOCH + 1e5) if looked else (None, None))
+        assert bool(secondary.shelf.browsed) is False
+
+    running(tmp_path, primary, secondary, then, **request_)
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), JournalError("refused")])
+def test_what_breaks_an_acceptor_or_the_journal_is_raised(tmp_path: Path, error: Exception) -> None:
+    primary = Namespace([lying(1, "s", "m1")])
+
+    async def then(made: Consumers, run: Any, handled: list[str]) -> None:
+        if isinstance(error, JournalError):
+
+            async def read(kind: str, key: str) -> Any:
+                if kind == SESSION:
+                    raise error
+                return await type(made.journal).read(made.journal, kind, key)
+
+            made.journal.read = read  # type: ignore[method-assign]
+        else:
+            primary.error = error
+        with pytest.raises(type(error), match=str(error)):
+            await run()
+
+    running(tmp_path, primary, Namespace(), then, until_idle_seconds=None)
+
+
+def test_a_handler_gets_its_time_when_a_consumer_is_stopped(tmp_path: Path) -> None:
+    primary = Namespace([lying(1, "s", "m1")])
+
+    async def then(made: Consumers, run: Any, handled: list[str]) -> None:
+        asyncio.get_running_loop().call_later(3.0, made.stop.set)
+        slow = asyncio.Event()
+
+        async def handle(delivery: Any) -> None:
+            await asyncio.sleep(8.0)
+            slow.set()
+
+        report = await consumer.consume(
+            made.request,
+            primary=primary,  # type: ignore[arg-type]
+            secondary=Namespace(),  # type: ignore[arg-type]
+            journal=made.journal,
+            handler=handle,
+            clock=made.clock,
+            observer=made.observer,
+            stop=made.stop,
+        )
+        assert (slow.is_set(), report.counts, made.clock.monotonic()) == (True, (("primary", "completed", 1),), 8.0)
+
+    running(tmp_path, primary, Namespace(), then, until_idle_seconds=None)
