@@ -1,8 +1,8 @@
 """Pings: of an open pairing, and measurements."""
 
 import asyncio
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
 
 import pytest
 
@@ -13,6 +13,7 @@ from sbpair.core.errors import (
     ConnectionLostError,
     EntityNotFoundError,
     OperationTimeoutError,
+    ServiceError,
     UnauthorizedError,
 )
 from sbpair.core.events import PingSent
@@ -23,10 +24,14 @@ from sbpair.ports import MessageSender
 from sbpair.runtime.failover.ping import (
     PING_ID_PREFIX,
     Pinger,
+    PingReport,
     PingResult,
+    PingRow,
+    PingTarget,
     control_plane_target,
     measure,
     message_target,
+    summarise,
 )
 from sbpair.runtime.failover.sender import Where
 from tests.fakes import FakeClock, FakeMessaging, FakeNamespace, FakeSender, virtual_time
@@ -336,3 +341,50 @@ async def test_the_control_plane_is_asked_without_sending_a_message() -> None:
     report = await measure(targets[:1], clock=clock)
     assert isinstance(report.rows[0].last_error, UnauthorizedError)
     assert all(operation == "admin" for operation, _ in namespace.calls)
+
+
+@virtual_time
+async def test_a_series_of_pings_is_summed_up_by_how_each_ended_and_what_came_before_it() -> None:
+    """Every series of three, against a model: accepted, refused, or without an answer."""
+    errors = {"refused": UnauthorizedError("no"), "lost": ConnectionLostError("down"), "accepted": None}
+    for outcomes in product(errors, repeat=3):
+        clock = FakeClock()
+        coming = iter([(errors[one], 1.0 + number) for number, one in enumerate(outcomes)])
+
+        async def probe(coming: Iterator[tuple[ServiceError | None, float]] = coming) -> None:
+            error, seconds = next(coming)
+            await asyncio.sleep(seconds)
+            if error is not None:
+                raise error
+
+        report = await measure([PingTarget(Side.PRIMARY, "orders", probe)], clock=clock, count=3, interval_seconds=0.0)
+        [row] = report.rows
+        before = ("none", *outcomes)
+        connected = [1.0 + n for n, one in enumerate(outcomes) if one == before[n] == "accepted"]
+        connecting = [1.0 + n for n, one in enumerate(outcomes) if one == "accepted" != before[n]]
+        assert (row.sent, row.accepted) == (3, outcomes.count("accepted"))
+        assert (row.last_error, report.ok) == (errors[outcomes[-1]], outcomes[-1] == "accepted")
+        assert row.connecting_seconds == next(iter(connecting), None)
+        assert row.latency == summarise(connected or connecting)
+
+
+@virtual_time
+async def test_all_targets_have_to_answer_and_each_is_closed() -> None:
+    clock, closed = FakeClock(), list[str]()
+
+    def target(name: str, error: ServiceError | None) -> PingTarget:
+        async def probe() -> None:
+            if error is not None:
+                raise error
+
+        async def close() -> None:
+            closed.append(name)
+
+        return PingTarget(Side.PRIMARY, name, probe, close)
+
+    wrong = UnauthorizedError("no")
+    for failing, ok in ((None, True), (wrong, False)):
+        closed.clear()
+        report = await measure([target("a", failing), target("b", None)], clock=clock)
+        assert (report.ok, sorted(closed), [row.sent for row in report.rows]) == (ok, ["a", "b"], [1, 1])
+    assert PingReport((PingRow(Side.PRIMARY, "a", 0, 0, None, None, None),)).ok is False, "none was accepted yet"

@@ -166,6 +166,41 @@ def test_a_handler_that_ends_while_its_lease_turns_out_to_be_lost_has_worked(tmp
     story(scenario, tmp_path)
 
 
+def test_a_handler_that_puts_in_order_what_it_has_when_it_is_stopped_has_worked(tmp_path: Path) -> None:
+    async def finishes(delivery: Delivery) -> None:
+        try:
+            await asyncio.sleep(1000.0)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.5)
+
+    async def over(one: Held) -> None:
+        run = await one.begin()
+        one.journal.down = [JournalUnavailableError("down")]
+        assert await run.run(finishes, DELIVERY, grace_seconds=1.0) == Worked()
+        assert one.clock.monotonic() == TERMS.lease_seconds + 0.5
+
+    async def stopped(one: Held) -> None:
+        run = await one.begin()
+        asyncio.get_running_loop().call_later(1.0, one.stop.set)
+        assert await run.run(finishes, DELIVERY, grace_seconds=2.0) == Worked()
+        assert one.clock.monotonic() == 3.5
+
+    for number, scenario in enumerate((over, stopped)):
+        (folder := tmp_path / str(number)).mkdir()
+        story(scenario, folder)
+
+
+def test_a_claim_that_the_entry_has_no_longer_is_not_renewed(tmp_path: Path) -> None:
+    async def scenario(one: Held) -> None:
+        run = await one.begin()
+        theirs = replace(run.known.entry, fence=run.known.entry.fence + 1, owner="other")
+        run.known = replace(run.known, entry=theirs)
+        assert await run.run(takes(30.0), DELIVERY, grace_seconds=1.0) == LeaseLost()
+        assert (one.clock.monotonic(), one.journal.written_at, one.journal.read_at) == (4.0, [], [])
+
+    story(scenario, tmp_path)
+
+
 def test_a_journal_that_does_not_answer_at_all_holds_nobody_beyond_the_lease(tmp_path: Path) -> None:
     async def scenario(one: Held) -> None:
         run = await one.begin()
