@@ -102,10 +102,10 @@ class Received:
     origin: Origin | None = None
     """Of a message out of a file, whose number and source are only its place in the file; otherwise None."""
     decoded: Decoded | None = field(default=None, compare=False, repr=False)
-    """What was decoded for the fields above, so that the next reader need not. None of a message that was delivered in
-    the usual form, of which less is read."""
+    """What was decoded for the fields above, so that the next reader need not. None of a message that came in the usual
+    form, of which less is read."""
     head: "Head | None" = field(default=None, compare=False, repr=False)
-    """Where the sections of these bytes begin, if a broker has delivered it as most."""
+    """Where the sections of these bytes begin, if a broker has delivered or shown it as most."""
 
     @property
     def queue(self) -> str:

@@ -549,13 +549,14 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-# Messages under lock as brokers deliver most of them, read and restored in one walk over what comes before the body.
+# Messages as brokers deliver and show most of them, read and restored in one walk over what comes before the body.
 #
-# Most have a header, a lock token, the three annotations that a broker writes and none of their own, then properties,
-# application properties and one section of data. Of such a message nothing is decoded but what somebody asks for:
-# `read_delivered` finds the broker's facts and where the sections begin, `restored` cuts the backlog's additions out of
-# the very bytes. Both answer None to every other message, and to whatever is not as it should be: `sbpair.azure.frames`
-# and what is above have the long way, which takes every form there is, and the words for what is wrong.
+# Most have a header, a lock token (in a browse none, or an empty map), the three annotations that a broker writes and
+# none of their own, then properties, application properties and one section of data. Of such a message nothing is
+# decoded but what somebody asks for: `read_delivered` finds the broker's facts and where the sections begin, `opened`
+# reads on from there, `restored` cuts the backlog's additions out of the very bytes. The first and
+# the last answer None to every other message, and to whatever is not as it should be: `sbpair.azure.frames` and what is
+# above have the long way, which takes every form there is, and the words for what is wrong.
 
 Head = tuple[int, int, int, int, str | None, str | None]
 """Where in a message the header ends, the properties begin, and end; how many properties are written, -1 where there is
