@@ -72,8 +72,7 @@ _PORTS = {"http": 80, "https": 443}
 
 def _origin_of(url: str) -> str:
     parts = urlsplit(url)
-    scheme = parts.scheme.lower()
-    return f"{scheme}://{(parts.hostname or '').lower()}:{parts.port or _PORTS.get(scheme, 0)}"
+    return f"{parts.scheme}://{parts.hostname or ''}:{parts.port or _PORTS.get(parts.scheme, 0)}"
 
 
 def _epoch_of(date: str) -> float | None:

@@ -53,6 +53,21 @@ async def test_bytes_that_are_no_message(bench, payload):
     assert refused(queue, payload, BATCH_FORMAT) == DECODE_ERROR
 
 
+@pytest.mark.parametrize("code", [0x71, 0x72, 0x73, 0x74])
+@pytest.mark.parametrize("broken", [True, False])
+async def test_what_is_before_the_body_can_be_decoded_or_is_refused(bench, code, broken):
+    """Delivery annotations, annotations, properties, application properties: each may have to be edited later."""
+    queue = bench.queue()
+    value = b"\xff\xff" if broken else b"\xa1\x01x\xa1\x01y"  # two values of no type, or a pair of texts
+    compound = b"\xc0" if code == 0x73 else b"\xc1"
+    payload = b"\x00\x53" + bytes([code]) + compound + bytes([len(value) + 1, 2]) + value + bench.message("x")
+    if broken:
+        assert refused(queue, payload) == DECODE_ERROR
+    else:
+        queue.send(payload)
+    assert queue.counts().active == int(not broken)
+
+
 async def test_sizes(bench):
     queue = bench.queue()
     assert refused(queue, bench.message(b"x" * 262_144)) == SIZE_EXCEEDED
