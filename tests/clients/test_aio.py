@@ -118,13 +118,17 @@ async def test_while_all_is_well_messages_are_scheduled_and_cancelled_by_their_n
 
 async def test_a_list_is_diverted_within_its_time_where_the_primary_never_opened_a_link(world: World) -> None:
     async with a_client(world) as client:
+        client.force_failover("orders")
+        async with client.get_queue_sender("orders") as first:  # opens the way to the backlog, as in a busy application
+            await first.send_messages(ServiceBusMessage("first"))
+        client.fail_back("orders")
         sender = client.get_queue_sender("orders")
         world.emulator.faults("contoso").add("silent")
         async with asyncio.timeout(20):
             await sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")], timeout=8)
         world.emulator.faults("contoso").clear()
         await sender.close()
-    assert await asyncio.to_thread(world.backlog) == ["a", "b"]
+    assert await asyncio.to_thread(world.backlog) == ["first", "a", "b"]
 
 
 async def test_a_message_that_was_scheduled_in_an_outage_cannot_be_cancelled(world: World) -> None:
