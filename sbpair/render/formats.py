@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
-from xml.sax.saxutils import quoteattr
 
 from sbpair.core.errors import SbpairError
 from sbpair.core.outcome import Exit
@@ -319,7 +318,7 @@ def to_junit(result: CommandResult) -> str:
     skipped = [check for check in checks if check.severity is Severity.SKIPPED]
     lines = ['<?xml version="1.0" encoding="UTF-8"?>']
     lines.append(
-        f'<testsuite name={quoteattr("sbpair " + result.command)} tests="{len(checks)}" '
+        f'<testsuite name={_attribute("sbpair " + result.command)} tests="{len(checks)}" '
         f'failures="{len(bad)}" skipped="{len(skipped)}">'
     )
     for check in checks:
@@ -329,7 +328,7 @@ def to_junit(result: CommandResult) -> str:
             continue
         kind = "skipped" if check.severity is Severity.SKIPPED else "failure"
         lines.append(f"{head}>")
-        severity = f" type={quoteattr(check.severity.value)}" if kind == "failure" else ""
+        severity = f" type={_attribute(check.severity.value)}" if kind == "failure" else ""
         lines.append(f"    <{kind}{severity} message={_attribute(check.message)}/>")
         lines.append("  </testcase>")
     lines.append("</testsuite>")
@@ -338,6 +337,8 @@ def to_junit(result: CommandResult) -> str:
 
 def _attribute(text: str) -> str:
     """An XML attribute; characters that XML cannot hold are shown as escapes."""
+    from xml.sax.saxutils import quoteattr  # brings along what opens addresses, mail and TLS
+
     return quoteattr(printable(text))
 
 

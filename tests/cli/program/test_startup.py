@@ -79,11 +79,12 @@ def test_help_imports_no_sdk(sbpair: Sbpair, command: str) -> None:
         ["completion", "bash"],
         ["schema", "audit"],
         ["peek", "--nope"],
+        ["cost", "--explain-prices", "-o", "json"],
     ],
 )
-def test_what_contacts_nobody_imports_no_sdk(sbpair: Sbpair, arguments: list[str]) -> None:
+def test_what_contacts_nobody_imports_no_sdk_and_no_network(sbpair: Sbpair, arguments: list[str]) -> None:
     loaded = modules(sbpair, arguments)
-    assert not loaded & (NEVER | {"asyncio"})
+    assert not loaded & (NEVER | {"asyncio", "ssl", "urllib.request"})
 
 
 def test_the_log_that_every_command_has_loads_no_events_before_there_are_any() -> None:
