@@ -319,6 +319,20 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
+_LATER = (
+    "azure.core.rest._aiohttp",
+    "azure.core.rest._http_response_impl_async",
+    "azure.core.tracing.decorator_async",
+    "azure.servicebus.aio.management",
+    "encodings.utf_8_sig",
+    "jinja2",
+    "rich._emoji_codes",
+    "typer._adapters",
+    "typer._click.decorators",
+)
+"""What a command would import when it first needs it."""
+
+
 def _import_everything() -> None:
     import gc
     import importlib
@@ -326,7 +340,7 @@ def _import_everything() -> None:
 
     import sbpair
 
-    for name in ("jinja2", "typer._adapters"):  # what a command would import when it first needs it
+    for name in _LATER:
         importlib.import_module(name)
     for one in pkgutil.walk_packages(sbpair.__path__, "sbpair."):
         if not one.name.startswith(("sbpair.pipeline", "sbpair.__main__")):
