@@ -49,7 +49,7 @@ from sbpair.amqp.types import (
 
 def given(*strategies: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Hypothesis's `given` without a deadline, as a shared machine may pause."""
-    return lambda test: settings(deadline=None, max_examples=100)(_given(*strategies)(test))
+    return lambda test: settings(deadline=None, max_examples=40)(_given(*strategies)(test))
 
 
 # Values -------------------------------------------------------------------------------------------

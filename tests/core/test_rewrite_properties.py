@@ -161,7 +161,7 @@ def with_tied_key(payload):
     return annotations
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=70, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(messages())
 def test_the_round_trip_leaves_every_other_byte_identical(original):
     restored = home(for_backlog(original, "some/queue"))
@@ -175,7 +175,7 @@ def test_the_round_trip_leaves_every_other_byte_identical(original):
     assert all(encode(come_back[key]) == encode(went[key]) for key in went)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(messages())
 def test_the_backlog_form_changes_only_the_documented_fields(original):
     backlog = for_backlog(original, "q")
@@ -194,14 +194,14 @@ def test_the_backlog_form_changes_only_the_documented_fields(original):
     assert sections.field(read(backlog, Section.PROPERTIES), PropertyField.GROUP_ID) is None
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=35, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(messages())
 def test_stripping_twice_is_stripping_once(original):
     once = strip_broker_annotations(original)
     assert strip_broker_annotations(once) == once == original
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data(), messages())
 def test_damaged_bytes_raise_one_kind_of_error(data, original):
     assume(original)
@@ -248,7 +248,7 @@ def outcome(payload, received=None):
         return type(error), str(error)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=70, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), messages())
 def test_what_the_receiver_has_decoded_changes_nothing(data, original):
     if data.draw(st.booleans()):  # most messages have no annotations of their own: those take a shorter way

@@ -87,7 +87,7 @@ def of_kind(value: object, kind: str) -> bool:
 def test_each_message_is_in_exactly_one_of_matched_and_unmatched() -> None:
     random_ = random.Random(39)
     seen = {"matched": 0, "unmatched": 0, "gap": 0}
-    for number in range(4_000):
+    for number in range(1_000):
         rules = [condition(random_) for _ in range(random_.randint(1, 6))]
         parsed = [parse_filter(rule, {"@when": uuid.UUID(int=5)}) for rule in rules]
         complement = complement_of(parsed)
@@ -109,7 +109,7 @@ def test_each_message_is_in_exactly_one_of_matched_and_unmatched() -> None:
             ]
             assert named, (rules, complement.sql, message.properties)
             seen["gap"] += 1
-    assert min(seen.values()) > 200, seen
+    assert min(seen.values()) > 50, seen
     assert seen["gap"] < 0.2 * sum(seen.values()), seen
 
 

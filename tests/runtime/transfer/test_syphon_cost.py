@@ -15,7 +15,7 @@ from tests.waiting import LIMIT_SECONDS
 NEVER = 10**9
 POLL_SECONDS = 2
 POLLS = 3
-DAY_SECONDS = 86_400
+IDLE_HOURS = 3
 
 
 def count_requests(on: Stage) -> str:
@@ -28,13 +28,13 @@ def requests(on: Stage, fault: str) -> int:
 
 
 @virtual_time
-async def test_an_idle_day_of_a_syphon_is_what_the_estimate_counts() -> None:
+async def test_idle_hours_of_a_syphon_are_what_the_estimate_counts() -> None:
     clock, stop, usage = FakeClock(), asyncio.Event(), Usage()
     primary, secondary = FakeNamespace("primary", clock), FakeNamespace("secondary", clock)
     queues = tuple(f"primary/x-servicebus-transfer/{index}" for index in range(10))
     for path in queues:
         secondary.add_queue(path)
-    asyncio.get_running_loop().call_later(DAY_SECONDS + 1, stop.set)
+    asyncio.get_running_loop().call_later(IDLE_HOURS * 3600 + 1, stop.set)
     await syphon(
         DrainJob(
             TransferRequest(queues, later_queues=True),
@@ -46,10 +46,10 @@ async def test_an_idle_day_of_a_syphon_is_what_the_estimate_counts() -> None:
             stop=stop,
         )
     )
-    day = Workload(syphon=polling_syphon(900), month=Month("a day", 24))
-    counted = {line.kind: line.count for line in operations(day)}
-    assert usage.empty_receives == counted[Kind.SYPHON_POLL] == 960
-    assert usage.management_calls == counted[Kind.MANAGEMENT] + 1 == 97  # one list for the start
+    hours = Workload(syphon=polling_syphon(900), month=Month("some hours", IDLE_HOURS))
+    counted = {line.kind: line.count for line in operations(hours)}
+    assert usage.empty_receives == counted[Kind.SYPHON_POLL] == 120
+    assert usage.management_calls == counted[Kind.MANAGEMENT] + 1 == 13  # one list for the start
     assert (usage.browses, usage.renewals) == (0, 0)
 
 
