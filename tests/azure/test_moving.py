@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from sbpair.amqp.sections import build
+from sbpair.amqp.sections import Section, build
 from sbpair.azure.errors import WireError
-from sbpair.azure.mover import AzureMover, _move
+from sbpair.azure.mover import AzureMover, _move, _through
 from sbpair.azure.receiver import UPDATE
 from sbpair.core import errors
+from sbpair.core.encoded import EncodedMessage
+from sbpair.core.rewrite import compose
 from tests.azure.support import message
 
 TRANSACTION, LIMIT = b"t", 400
@@ -30,6 +32,8 @@ class Asked:
 
     async def answer(self, name: str) -> None:
         self.log.append(name)
+        for _ in range(3 if name.startswith("send") else 0):
+            await asyncio.sleep(0)
         answer = self.answers.get(name.partition(" ")[0])
         if answer is ...:
             await asyncio.Event().wait()
@@ -118,10 +122,14 @@ async def test_a_refused_send_is_told_before_a_refused_take_and_a_roll_back_that
 
 
 async def test_a_commit_answers_for_both_ends() -> None:
-    for said, entity in (("the entity '/orders' is gone", "Orders"), ("the entity 'parked' is gone", "Parked")):
-        wire = Asked(commit=WireError("amqp:not-found", said), answered=True)
+    for condition, said, kind, entity in (
+        ("amqp:not-found", "the entity '/orders' is gone", errors.EntityNotFoundError, "Orders"),
+        ("amqp:not-found", "the entity 'parked' is gone", errors.EntityNotFoundError, "Parked"),
+        ("com.microsoft:server-busy", "the entity '/orders' is busy", errors.ServerBusyError, "Parked"),
+    ):
+        wire = Asked(commit=WireError(condition, said), answered=True)
         error = await moved(wire, SMALL)
-        assert (type(error), error.entity, error.uncertain) == (errors.EntityNotFoundError, entity, False)
+        assert (type(error), error.entity, error.uncertain) == (kind, entity, False)
         assert wire.log == [*BEFORE, "commit"]
 
 
@@ -138,6 +146,20 @@ async def test_a_time_that_is_up_before_the_commit_leaves_no_doubt() -> None:
     wire = Asked(declare=...)
     error = await moved(wire, SMALL, seconds=0.05)
     assert (type(error), error.uncertain, wire.log) == (errors.OperationTimeoutError, False, ["open", "declare"])
+
+
+def test_what_is_moved_from_a_partition_is_bound_to_it_where_there_is_room() -> None:
+    taken, payload = (compose(body=body, message_id="m", partition_key="k") for body in (b"taken", b"payload"))
+    link, received = SimpleNamespace(max_message_bytes=LIMIT), SimpleNamespace(sequence_number=1 << 48, payload=taken)
+    bound = _through(received, payload, link)  # type: ignore[arg-type]
+    assert EncodedMessage(bound).entry(Section.MESSAGE_ANNOTATIONS, "x-opt-via-partition-key") == "k"
+    assert b"payload" in bound
+    for limit, expected in ((len(bound), bound), (len(bound) - 1, payload)):
+        link.max_message_bytes = limit
+        assert _through(received, payload, link) == expected  # type: ignore[arg-type]
+    received.sequence_number = (1 << 48) - 1
+    link.max_message_bytes = LIMIT
+    assert _through(received, payload, link) is payload  # type: ignore[arg-type]
 
 
 class Completing(AzureMover):
@@ -190,3 +212,14 @@ async def test_locks_that_are_lost_are_named_and_a_refusal_in_a_transaction_is_c
     for error in (await Completing().complete({0: late}, {}), await Completing(late).complete({}, {0: "a"})):
         assert (type(error), error.uncertain) == (errors.OperationTimeoutError, False)
         assert re.search("complete messages of Orders on contoso", str(error))
+
+
+async def test_why_a_transaction_cannot_begin_is_told_of_its_namespace() -> None:
+    def cut() -> Any:
+        raise OSError("cut")
+
+    made = Completing()
+    made._make_sdk = cut
+    with pytest.raises(errors.ConnectionLostError, match="Could not begin a transaction on contoso: cut") as raised:
+        await made.why_not()
+    assert raised.value.entity == "Orders"

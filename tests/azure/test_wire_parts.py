@@ -806,3 +806,33 @@ async def test_the_coordinator_s_transactions_are_declared_and_discharged() -> N
     transacting._tell()
     assert transacting.failed
     assert "detached" in str(ends[0].confirmed.exception())
+
+
+async def test_what_waits_when_the_writing_begins_is_written_and_what_comes_while_it_writes() -> None:
+    """Nobody wakes the loop a second time for it."""
+    waiting, written, over = [b"before it began"], list[bytes](), asyncio.Event()
+
+    async def write(data: bytes) -> None:
+        written.append(data)
+        if data == b"before it began":
+            waiting.append(b"while it wrote")
+            link._wake.set()
+        await asyncio.sleep(0)
+        if data == b"later":
+            over.set()
+
+    connection = SimpleNamespace(_last_frame_sent_time=0.0, _transport=SimpleNamespace(write=write))
+    link: Any = SimpleNamespace(
+        _connection=connection, _wake=asyncio.Event(), _compose=lambda: waiting.pop(0) if waiting else b""
+    )
+    link._wake.set()
+    writing = asyncio.create_task(wire.Wire._write_loop(link))
+    async with asyncio.timeout(60):
+        while len(written) < 2:
+            await asyncio.sleep(0)
+        waiting.append(b"later")
+        link._wake.set()
+        await over.wait()
+    writing.cancel()
+    assert written == [b"before it began", b"while it wrote", b"later"]
+    assert connection._last_frame_sent_time > 0

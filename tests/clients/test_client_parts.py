@@ -185,9 +185,11 @@ async def test_turns_are_handed_on_in_the_order_in_which_they_were_asked_for() -
     await asyncio.wait([waiting[1]])
     turn.release()
     assert await waiting[0]
-    assert (order, turn.take_if_free()) == ([0], False)
+    await asyncio.sleep(0)
+    assert (order, turn.take_if_free(), waiting[2].done()) == ([0], False, False)
     turn.release()
     assert await waiting[2]
+    assert not turn.take_if_free(), "it is the last one's until that gives it back"
     turn.release()
     assert (order, turn.take_if_free()) == ([0, 2], True)
 
