@@ -130,10 +130,12 @@ async def test_what_comes_late_is_given_back_unless_somebody_asks_again(monkeypa
     arrive(own, 1)
     got = await made.receive(2, wait_seconds=0)
     assert ([one.message_id for one in got], idle.cancelled(), own.drained) == (["m1"], True, 0)
-    arrive(own, 2, 4)
+    own.under_way = [4]
+    arrive(own, 2)
     async with asyncio.timeout(60):
         while own.arrived:
             await asyncio.sleep(0.01)
+    own.under_way = []
     assert (own.drained, own.written()) == (1, [(2, True, "released"), (4, True, "released")])
     await made.receive(2, wait_seconds=0)
     own._fail(ConnectionResetError("cut"))

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.core.credentials import AzureNamedKeyCredential
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus._pyamqp.error import AMQPConnectionError, AMQPException, ErrorCondition, TokenAuthFailure
+from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
 from sbpair.amqp.frames import FrameBuffer, FramingError
@@ -555,7 +557,6 @@ def test_receivers_are_asked_of_the_sdk_as_they_are_wanted() -> None:
 
 
 def test_a_batch_is_as_large_as_the_link_or_the_standard_tier_takes() -> None:
-    from azure.core.credentials import AzureNamedKeyCredential
     from azure.servicebus import ServiceBusSender
 
     sender = ServiceBusSender("host", AzureNamedKeyCredential("name", "key"), queue_name="q")
@@ -836,3 +837,54 @@ async def test_what_waits_when_the_writing_begins_is_written_and_what_comes_whil
     writing.cancel()
     assert written == [b"before it began", b"while it wrote", b"later"]
     assert connection._last_frame_sent_time > 0
+
+
+async def test_a_connection_is_opened_with_our_silence_then_taken_over_and_ended_in_good_order() -> None:
+    log: list[object] = []
+
+    class Client:
+        _idle_timeout: float | None = None
+        _connection = _cbs_authenticator = None
+        _session = "session"
+        ready = iter([False, True])
+
+        async def open_async(self) -> None:
+            log.append(("open", self._idle_timeout))
+
+        async def client_ready_async(self) -> bool:
+            log.append("asked")
+            return next(self.ready)
+
+    class Ordered(wire.Wire):
+        def _make_client(self, authentication: Any) -> None:
+            self._sdk._handler = Client()
+
+        def _take_over(self, client: Any) -> None:
+            log.append("taken over")
+            self._link = SimpleNamespace(get_state=lambda: SimpleNamespace(value=wire._ATTACHED))
+            self._tasks.append(asyncio.create_task(self.work()))
+
+        async def _before_the_link(self, session: Any) -> None:
+            log.append(("before the link", session))
+
+        async def work(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                log.append(("stopped", self.failed))
+
+        def _give_up(self, error: Exception) -> None:
+            log.append(("given up", str(error)))
+
+    key = AzureNamedKeyCredential("name", "key")
+    made = Ordered(ServiceBusSender("host", key, queue_name="q"))
+    made._sdk._running = True
+    await made._open()
+    assert log == [
+        ("open", wire.IDLE_TIMEOUT_SECONDS), "taken over", ("before the link", "session"), "asked", "asked",
+    ]  # fmt: skip
+    await asyncio.sleep(0)
+    log.clear()
+    await made.abort()
+    assert log == [("stopped", True), ("given up", "amqp:socket-error: The connection was closed.")]
+    assert made._sdk._running is False
