@@ -63,7 +63,7 @@ async def open_ends(source: NamespaceAccess, target: NamespaceAccess | None = No
     it is used."""
     from sbpair.ports import Ends
 
-    target = source if target is None or target.host.lower() == source.host.lower() else target
+    target = source if target is None or target.host == source.host else target
     async with AsyncExitStack() as stack:
         messaging, admin = await stack.enter_async_context(open_namespace(source))
         topology = await stack.enter_async_context(open_topology(source))

@@ -219,7 +219,7 @@ class ArmAdmin:
         if self._group is None:
             with _of_manager(f"look for namespace {self._access.label} in the subscription", _ON_SUBSCRIPTION):
                 found = await self._client.items(self._client.sdk.namespaces.list(**READ))
-                match = next((one for one in found if one["name"].lower() == self._access.label.lower()), None)
+                match = next((one for one in found if one["name"].lower() == self._access.label), None)
                 if match is None:
                     raise EntityNotFoundError(
                         f"There is no namespace {self._access.label} in subscription {self._access.subscription}.",

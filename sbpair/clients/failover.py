@@ -82,7 +82,7 @@ class Process:
     def entities(self, pair: Pair, credential: Any) -> MonitoredEntities:
         """What is known of the pair's entities; nothing at first."""
         signs_with = hashlib.sha256(repr(secrets_of(credential)).encode()).digest()
-        namespaces = pair.primary.host.lower(), pair.primary.label, pair.secondary.host.lower()
+        namespaces = pair.primary.host, pair.primary.label, pair.secondary.host
         key = (*namespaces, pair.options, signs_with)
         now = time.monotonic()
         with self._lock:

@@ -274,7 +274,7 @@ def _configured(pair: str | Pair, host: str) -> Pair:
         from sbpair.settings import load_noticed
 
         pair = load_noticed().pair(pair)
-    if pair.primary.host.lower() != host.lower():
+    if pair.primary.host != host.lower():
         raise ValueError(
             f"The primary of the pair {pair.name!r} is {pair.primary.host}, and this client is for {host}: what it "
             "cannot send would wait where no drain looks for it."

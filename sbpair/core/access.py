@@ -134,6 +134,11 @@ class NamespaceAccess:
     """Longest wait for the answer of one management call, or one page of a list, retries included. Receivers that open
     their link wait no longer either."""
 
+    def __post_init__(self) -> None:
+        """DNS names are the same in any case: from here on they are compared as they stand."""
+        object.__setattr__(self, "label", self.label.lower())
+        object.__setattr__(self, "host", self.host.lower())
+
 
 HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?")
 """A host name or address, with or without a port."""
@@ -176,7 +181,7 @@ def entity_path_of(access: NamespaceAccess) -> str | None:
 
 def namespace_name(access: NamespaceAccess) -> str:
     """The namespace by a name that stays: its host. An embedded one, whose port changes, is `contoso-weu@localhost`."""
-    bare = without_port(access.host.lower())
+    bare = without_port(access.host)
     return f"{access.label}@localhost" if is_loopback(bare) else bare
 
 
@@ -238,7 +243,7 @@ RESOURCE_MANAGER_HOSTS = tuple(host for _, host, _ in _OF_CLOUDS.values())
 
 def cloud_of(access: NamespaceAccess) -> Cloud | None:
     """The cloud whose namespace or resource manager this is; None if host and management URL tell none."""
-    host, manager = without_port(access.host.lower()), _host_of_url(access.management_url or "")
+    host, manager = without_port(access.host), _host_of_url(access.management_url or "")
     return next((one for one in Cloud if host.endswith(one.service_bus_suffix)), None) or next(
         (one for one in Cloud if manager == _OF_CLOUDS[one][1]), None
     )
@@ -327,7 +332,7 @@ def _check_label(access: NamespaceAccess) -> None:
         ConfigurationError: the connection string, or the host, is of another namespace than the label says.
     """
     reached = access.host if access.connection_string is None else host_of(access.connection_string.reveal())
-    if reached.lower() != access.host.lower():
+    if reached.lower() != access.host:
         raise other_host(access.host, reached)
     if not access.host_stated and not has_own_host(access.label, reached):
         raise other_host(access.label, reached)

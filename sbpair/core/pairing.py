@@ -185,7 +185,7 @@ class Pair:
     environment: str | None = None
 
     def __post_init__(self) -> None:
-        if self.primary.host.lower() == self.secondary.host.lower():
+        if self.primary.host == self.secondary.host:
             raise SameNamespaceError(
                 f"Primary and secondary of pair {self.name!r} are the same namespace ({self.primary.host})."
             )

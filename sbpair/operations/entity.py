@@ -424,9 +424,9 @@ def _refuse_protected(ends: Ends, request: DeleteEntityRequest, place: str) -> N
     Raises:
         UsageError: it is guarded.
     """
-    host = ends.source_access.host.lower()
+    host = ends.source_access.host
     for pair in request.pairs:
-        if host in (pair.primary.host.lower(), pair.secondary.host.lower()):
+        if host in (pair.primary.host, pair.secondary.host):
             pattern = protecting_pattern(request.path, pair.protected)
             if pattern is not None:
                 raise UsageError(

@@ -132,7 +132,7 @@ async def evacuate(
     """
     if ends.topology is None or ends.target_topology is None:
         raise UsageError("An evacuation needs the topologies of both namespaces: open the ends with sbpair.open_ends.")
-    if ends.source_access.host.lower() == ends.target_access.host.lower():
+    if ends.source_access.host == ends.target_access.host:
         raise UsageError(f"FROM and TO are both {shown_name(ends.source_access)}. {NOTHING_CHANGED}")
     asked = request.written or request
     scope = EvacuationScope(

@@ -269,7 +269,7 @@ def resender(
 
 def is_same_entity(ends: Ends, source: str, to: str) -> bool:
     """Whether both paths, one of each end, are one entity."""
-    one_namespace = ends.source_access.host.lower() == ends.target_access.host.lower()
+    one_namespace = ends.source_access.host == ends.target_access.host
     return one_namespace and source.lower() == to.lower()
 
 

@@ -103,10 +103,10 @@ class Settings:
         Raises:
             ConfigurationError: one of them is configured wrongly.
         """
-        found = {access.host.lower(): access for access in self.given}
+        found = {access.host: access for access in self.given}
         for access in (self.side(name, side) for name in self._pairs_of_files_first() for side in SIDES):
             if access is not None:
-                found.setdefault(access.host.lower(), access)
+                found.setdefault(access.host, access)
         return tuple(found.values())
 
     def side(self, pair: str, side: str) -> NamespaceAccess | None:
@@ -162,7 +162,7 @@ class Settings:
         """
         host, label = _host(name, None, "NAMESPACE").lower(), namespace_label(name)
         for access in self.given:
-            if access.host.lower() == host or ("." not in name and access.label == label):
+            if access.host == host or ("." not in name and access.label == label):
                 return access
         _, configured = self._configured(label, host, whole="." in name)
         if configured is not None:
@@ -205,7 +205,7 @@ class Settings:
                     continue
                 if access is None:
                     continue
-                if access.host.lower() == host.lower() or (access.label == label and not whole):
+                if access.host == host.lower() or (access.label == label and not whole):
                     return prefix, access
         return None, None
 
@@ -263,12 +263,12 @@ class Settings:
             if access is None:
                 raise ConfigurationError(f"No {side} was named.", hint=f"Name it: --{side} contoso-weu")
         primary, secondary = (access for access in found.values() if access is not None)
-        hosts = primary.host.lower(), secondary.host.lower()
+        hosts = primary.host, secondary.host
         of_project = self.pairs_of_project()
         beside: list[str] = []
         for other in self._pairs_of_files_first():
             sides = [self._side_if_right(other, side) for side in SIDES]
-            names = tuple(access.host.lower() if access is not None else None for access in sides)
+            names = tuple(access.host if access is not None else None for access in sides)
             if names == hosts and not (other in of_project and beside):
                 return self._build_pair(other)
             if set(names) & set(hosts):

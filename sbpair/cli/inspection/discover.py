@@ -110,13 +110,13 @@ def discover(
             "No namespace was named, and none is configured.",
             hint="Name one: sbpair discover contoso-neu --auth azure-cli",
         )
-    chosen = list({access.host.lower(): access for access in reversed(chosen)}.values())[::-1]
+    chosen = list({access.host: access for access in reversed(chosen)}.values())[::-1]
     # A search is where one starts, so half a pair must not end it. Those that a file names come first: they may be the
     # embedded namespaces, too.
     pairs = tuple(sorted(configured_pairs(settings)[0], key=lambda pair: pair.name == LOCAL_PAIR))
     # One of the pairs' namespaces may be the primary of a backlog that is found.
     of_pairs = (access for pair in pairs for access in (pair.primary, pair.secondary))
-    known = {access.host.lower(): _keys(settings, access) for access in (*of_pairs, *chosen)}
+    known = {access.host: _keys(settings, access) for access in (*of_pairs, *chosen)}
 
     async def work(stop: Stop) -> "Discovery":
         from sbpair.connect import open_namespace

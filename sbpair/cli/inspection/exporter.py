@@ -178,7 +178,7 @@ class ToWatch:
         watched = Watched()
         async with AsyncExitStack() as stack:
             for access in self.namespaces:
-                ends = watched.ends[access.host.lower()] = await stack.enter_async_context(open_ends(access))
+                ends = watched.ends[access.host] = await stack.enter_async_context(open_ends(access))
                 read = self._scrape(watched, ends)
                 watched.sources.append(Source(ScrapedNamespace, access, read, self.interval_seconds))
             for pair in self.pairs:
@@ -263,7 +263,7 @@ def chosen_namespaces(
     """Those that are named; without any name those of the pairs."""
     named = [find_namespace(settings, NamespaceOptions(namespace=name, auth=auth))[0] for name in names or ()]
     of_pairs = [access for pair in pairs for access in (pair.primary, pair.secondary)] if not names else []
-    return list({access.host.lower(): access for access in (*named, *of_pairs)}.values())
+    return list({access.host: access for access in (*named, *of_pairs)}.values())
 
 
 _log = logging.getLogger("sbpair")

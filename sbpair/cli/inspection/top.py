@@ -57,7 +57,7 @@ def top(
     places = chosen_namespaces(settings, namespaces, (), auth) + chosen_namespaces(settings, None, chosen, None)
     _check_terminal()
     watch = ToWatch(
-        list({access.host.lower(): access for access in places}.values()),
+        list({access.host: access for access in places}.values()),
         chosen,
         operations.ScrapeRequest(),
         seconds,

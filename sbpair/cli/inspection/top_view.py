@@ -305,7 +305,7 @@ class TopApp(App[None]):
         at.trouble = doing
         self._redraw_around()
         try:
-            found = await verb(self._watched.ends[at.place.access.host.lower()], request, stop=self._stop)
+            found = await verb(self._watched.ends[at.place.access.host], request, stop=self._stop)
         except SbpairError as error:
             at.trouble = f"! {printable(error.message)}"
             return None

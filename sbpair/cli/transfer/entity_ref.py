@@ -91,7 +91,7 @@ class EntityRef:
 
     def same_as(self, other: "EntityRef") -> bool:
         """Whether both are one entity."""
-        return (self.access.host.lower(), self.path.lower()) == (other.access.host.lower(), other.path.lower())
+        return (self.access.host, self.path.lower()) == (other.access.host, other.path.lower())
 
 
 def find_entity_ref(
@@ -160,7 +160,7 @@ async def open_places(source: EntityRef, target: EntityRef | None = None) -> "As
             error.looking_like(known)
             if missing.lower() in (path.lower() for path, kind in known.items() if kind is EntityKind.TOPIC):
                 error.hint = f"It is a topic. Name one of its subscriptions: {missing}/Subscriptions/NAME"
-            elif missing.lower() in (source.access.label.lower(), source.access.host.lower()):
+            elif missing.lower() in (source.access.label, source.access.host):
                 error.hint = f"That is the name of a namespace: --namespace {missing}"
             raise error from None
 

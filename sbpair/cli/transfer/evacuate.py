@@ -202,7 +202,7 @@ def evacuate(
     """
     settings = load_settings(options)
     here, there = settings.named_namespace(source, auth), settings.named_namespace(to, auth)
-    if here.host.lower() == there.host.lower():
+    if here.host == there.host:
         raise UsageError(f"FROM and TO are both {shown_name(here)}. {NOTHING_CHANGED}")
     written = None
     if plan is not None:

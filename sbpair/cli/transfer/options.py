@@ -417,7 +417,7 @@ def named_paths(pair: Pair, queues: list[str] | None) -> tuple[str, ...]:
     """
     paths = tuple(dict.fromkeys(backlog_path(pair, queue) for queue in queues or ()))
     for path in paths:
-        if not path.startswith(f"{pair.primary.label.lower()}/"):
+        if not path.startswith(f"{pair.primary.label}/"):
             raise UsageError(f"{path} is not a backlog queue of {pair.primary.label}, the primary of {pair.name!r}.")
     return paths
 

@@ -60,7 +60,7 @@ class PlanFiles(OptionSet):
         """
         if self.plan is not None and self.plan_out is not None:
             raise UsageError("--plan applies a plan, and --plan-out writes one. Give one of them.")
-        hosts = tuple(dict.fromkeys(one.host.lower() for one in ends if one is not None))
+        hosts = tuple(dict.fromkeys(one.host for one in ends if one is not None))
         if self.plan_out is not None:
             check_writable(self.plan_out)
             return PlanFile(self.plan_out, options.go_on, hosts, None)

@@ -148,7 +148,7 @@ def transfer_queues(backlog: Backlog, primary: str, pairs: Iterable[Pair], host:
 
 
 def _is_of(pair: Pair, primary: str, host: str) -> bool:
-    return pair.primary.label.lower() == primary.lower() and pair.secondary.host.lower() == host.lower()
+    return pair.primary.label == primary.lower() and pair.secondary.host == host.lower()
 
 
 def searched(
@@ -189,7 +189,7 @@ def proposed_pairs(
             host = labels.get(transfer.primary.lower()) or _same_cloud(transfer.primary, namespace.host)
             pairs[name] = {
                 "primary": dict(known.get(host, {"namespace": host})),
-                "secondary": dict(known.get(namespace.host.lower(), {"namespace": namespace.host})),
+                "secondary": dict(known.get(namespace.host, {"namespace": namespace.host})),
                 "backlog_queues": transfer.backlog_queues,
             }
     return pairs

@@ -295,7 +295,7 @@ def check_target(plan: Plan, pair: Pair) -> None:
         StalePlanError: primary label or secondary host differ from the configuration.
     """
     planned = (plan.primary_label.lower(), plan.secondary_host.lower())
-    configured = (pair.primary.label.lower(), pair.secondary.host.lower())
+    configured = (pair.primary.label, pair.secondary.host)
     if planned != configured:
         raise StalePlanError(
             f"The plan is for the backlog queues of {plan.primary_label} on {plan.secondary_host}, but pair "
@@ -374,7 +374,7 @@ def user_of(path: str, secondary_host: str, pairs: Iterable[Pair]) -> str | None
         (
             pair.name
             for pair in pairs
-            if pair.secondary.host.lower() == secondary_host.lower() and path.lower() in pair.backlog_paths()
+            if pair.secondary.host == secondary_host.lower() and path.lower() in pair.backlog_paths()
         ),
         None,
     )
@@ -400,7 +400,7 @@ def plan_cleanup(
     _secondary_queues(snapshot)
     named = {path.lower() for path in confirmed}
     left_over = {label.lower() for label in also_primaries}
-    own = pair.primary.label.lower()
+    own = pair.primary.label
     steps: list[Step] = []
     unchanged: list[Unchanged] = []
     for name, queue in snapshot.secondary.backlog():
@@ -496,8 +496,8 @@ def check_unused(pair: Pair, primaries: Collection[str], configured: Iterable[Pa
         UsageError: the pair itself, or one of `configured`, uses them.
     """
     for other in (pair, *configured):
-        label = other.primary.label.lower()
-        if label in primaries and other.secondary.host.lower() == pair.secondary.host.lower():
+        label = other.primary.label
+        if label in primaries and other.secondary.host == pair.secondary.host:
             raise UsageError(
                 f"The backlog queues of {label} on {shown_name(pair.secondary)} are in use: they are those of pair "
                 f"{other.name!r}.",
@@ -514,7 +514,7 @@ def check_still_extra(pair: Pair, plan: Plan, configured: Iterable[Pair]) -> Non
     """
     pairs = tuple(configured)
     names = [parse_backlog_queue_path(step.queue) for step in plan.steps]
-    primaries = {name.primary_label for name in names if name is not None} - {pair.primary.label.lower()}
+    primaries = {name.primary_label for name in names if name is not None} - {pair.primary.label}
     check_unused(pair, primaries, pairs)
     for step in plan.steps:
         user = user_of(step.queue, pair.secondary.host, (pair, *pairs))

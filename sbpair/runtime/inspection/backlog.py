@@ -103,7 +103,7 @@ async def _listed(pair: Pair, admin: NamespaceAdmin, timeout_seconds: float) -> 
 def is_own(path: str, pair: Pair) -> bool:
     """Whether the queue lies under the transfer prefix of this pair's primary."""
     name = parse_backlog_queue_path(path)
-    return name is not None and name.primary_label == pair.primary.label.lower()
+    return name is not None and name.primary_label == pair.primary.label
 
 
 def index_of(path: str) -> int:

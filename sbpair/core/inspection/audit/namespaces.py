@@ -53,9 +53,9 @@ def _partitioned_count(view: View, side: Side) -> Iterator[Found]:
 
 
 def _secondary_is_primary(view: View) -> Iterator[Found]:
-    host = view.pair.secondary.host.lower()
+    host = view.pair.secondary.host
     for other in view.others:
-        if other.primary.host.lower() == host and other.name != view.pair.name:
+        if other.primary.host == host and other.name != view.pair.name:
             yield Found(view.secondary.name, f"Pair {other.name!r} has this secondary as its primary.")
     label = view.pair.secondary.label
     named = view.primary.backlog(label)
@@ -141,11 +141,11 @@ def _basic_tier(view: View, side: Side) -> Iterator[Found]:
 
 
 def _same_label(view: View) -> Iterator[Found]:
-    mine, secondary = view.pair.primary, view.pair.secondary.host.lower()
+    mine, secondary = view.pair.primary, view.pair.secondary.host
     for other in view.others:
-        same_place = other.secondary.host.lower() == secondary
-        same_label = other.primary.label.lower() == mine.label.lower()
-        if same_place and same_label and other.primary.host.lower() != mine.host.lower():
+        same_place = other.secondary.host == secondary
+        same_label = other.primary.label == mine.label
+        if same_place and same_label and other.primary.host != mine.host:
             yield Found(
                 f"{mine.label}/{BACKLOG_INFIX}",
                 f"{mine.host} and {other.primary.host} (pair {other.name!r}) have the same first label and share the "

@@ -93,11 +93,11 @@ def _on_primary(view: View) -> Iterator[Found]:
 
 
 def _left_over(view: View) -> Iterator[Found]:
-    known = {view.pair.primary.label.lower()}
+    known = {view.pair.primary.label}
     known |= {
-        other.primary.label.lower()
+        other.primary.label
         for other in view.others
-        if other.secondary.host.lower() == view.pair.secondary.host.lower()
+        if other.secondary.host == view.pair.secondary.host
     }
     view.secondary.queues()
     by_label: dict[str, list[int]] = {}

@@ -186,7 +186,7 @@ def distinct_queues(pairs: Sequence[AuditedPair]) -> list[QueueSeen]:
     found: dict[tuple[str, str], QueueSeen] = {}
     for pair in pairs:
         for queue in pair.queues:
-            found.setdefault((pair.snapshot.secondary.host.lower(), queue.path.lower()), queue)
+            found.setdefault((pair.snapshot.secondary.host, queue.path.lower()), queue)
     return list(found.values())
 
 
