@@ -5,7 +5,11 @@ documents, ARM resource name rules.
 """
 
 import re
+from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Protocol, TypeVar
 
 from sbpair.core.errors import InvalidNameError
 from sbpair.core.redact import quoted
@@ -23,6 +27,73 @@ _NAMESPACE = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{4,48}[a-zA-Z0-9]")
 _SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
 _BACKLOG = re.compile(rf"({_SEGMENT.pattern})/{BACKLOG_INFIX}/(0|[1-9][0-9]*)", re.IGNORECASE)
 _FORBIDDEN_ENDINGS = ("-sb", "-mgmt")
+
+
+class _HasPath(Protocol):
+    @property
+    def path(self) -> str: ...
+
+
+V = TypeVar("V")
+P = TypeVar("P", bound=_HasPath)
+
+
+class ByName(MutableMapping[str, V]):
+    """Values by names of entities or rules, or by hosts: to the service a name in other capitals is the same name.
+
+    It iterates over the names in lower case, in the order in which they came.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, items: Iterable[tuple[str, V]] = ()) -> None:
+        self._values = {name.lower(): value for name, value in items}
+
+    def __getitem__(self, name: str) -> V:
+        return self._values[name.lower()]
+
+    def __setitem__(self, name: str, value: V) -> None:
+        self._values[name.lower()] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Names(AbstractSet[str]):
+    """Such names, without values."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = frozenset(name.lower() for name in names)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def by_path(entities: Iterable[P]) -> ByName[P]:
+    return ByName((one.path, one) for one in entities)
+
+
+def same_name(first: str, second: str) -> bool:
+    return first.lower() == second.lower()
+
+
+def name_matches(name: str, pattern: str) -> bool:
+    """Whether a shell pattern is of this name, whatever the case of either."""
+    return fnmatchcase(name.lower(), pattern.lower())
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from sbpair.core.inspection.discovery import (
     searched,
     transfer_queues,
 )
-from sbpair.core.names import BACKLOG_INFIX, parse_backlog_queue_path
+from sbpair.core.names import BACKLOG_INFIX, ByName, parse_backlog_queue_path
 from sbpair.core.pairing import Pair
 from sbpair.ports import Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.clock import SystemClock
@@ -70,7 +70,7 @@ async def discover(
     """
     known = (*(pair.primary for pair in request.pairs), *request.namespaces)
     labels = (*request.primaries, *(access.label for access in known))
-    primaries = tuple(dict.fromkeys(label.lower() for label in labels))
+    primaries = tuple(ByName((label, None) for label in labels))
     search = _Search(request.pairs, primaries, request.timeout_seconds)
 
     async def one(access: NamespaceAccess) -> NamespaceSearched:
@@ -107,7 +107,7 @@ class _Search:
         ]
         return searched(access, await self._facts(access, admin), FoundBy.LISTED, transfer)
 
-    async def _listed(self, access: NamespaceAccess, admin: NamespaceAdmin) -> dict[str, dict[str, QueueFacts]]:
+    async def _listed(self, access: NamespaceAccess, admin: NamespaceAdmin) -> dict[str, ByName[QueueFacts]]:
         """Primary -> path -> queue, in the order of the indexes."""
 
         async def read() -> list[tuple[str, int, QueueFacts]]:
@@ -117,10 +117,10 @@ class _Search:
                 key=lambda one: one[:2],
             )
 
-        found: dict[str, dict[str, QueueFacts]] = {}
+        found: dict[str, ByName[QueueFacts]] = {}
         answer = read()
         for primary, _, facts in await abandon_after(self.timeout_seconds, answer, what=f"Queues of {access.label}"):
-            found.setdefault(primary, {})[facts.path.lower()] = facts
+            found.setdefault(primary, ByName())[facts.path] = facts
         return found
 
     async def _facts(self, access: NamespaceAccess, admin: NamespaceAdmin) -> NamespaceFacts | None:

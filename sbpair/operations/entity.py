@@ -7,7 +7,6 @@ import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from sbpair.concurrency import run_until
@@ -36,6 +35,7 @@ from sbpair.core.inspection.entity import (
 )
 from sbpair.core.inspection.plan import protecting_pattern, user_of
 from sbpair.core.inspection.snapshot import describe_counts
+from sbpair.core.names import Names, name_matches, same_name
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
 from sbpair.core.words import listed as listed_names
@@ -133,7 +133,7 @@ class ListEntitiesRequest:
 
     def takes(self, facts: EntityFacts) -> bool:
         return (
-            fnmatchcase(facts.path.lower(), self.pattern.lower())
+            name_matches(facts.path, self.pattern)
             and self.kind in (None, facts.kind)
             and bool(facts.counts.total or not self.with_messages)
         )
@@ -187,8 +187,7 @@ async def show_entity(
         ServiceError: it could not be read.
     """
     facts = await run_until(stop or asyncio.Event(), existing(ends, request.path))
-    wanted = None if request.rule is None else request.rule.lower()
-    rules = tuple(rule for rule in facts.rules if wanted in (None, rule.name.lower()))
+    rules = tuple(rule for rule in facts.rules if request.rule is None or same_name(rule.name, request.rule))
     if request.rule is not None and not rules:
         place = f"{request.path} on {request.namespace or shown_name(ends.source_access)}"
         raise EntityNotFoundError(f"{place} has no rule {request.rule}.", entity=request.path)
@@ -232,7 +231,7 @@ async def create_rule(
     place, rule = request.place(ends), request.rule
     facts = await run_until(stop or asyncio.Event(), existing(ends, request.path))
     names = [known.name for known in facts.rules]
-    if rule.name.lower() in (name.lower() for name in names):
+    if rule.name in Names(names):
         raise EntityExistsError(f"{place} has a rule {rule.name} already. Nothing was changed.", entity=request.path)
     detail = f"rule; {rule_text(rule)}" + (f"; {rule.action}" if rule.action else "")
     if "$Default" in names:
@@ -330,8 +329,8 @@ async def delete_rule(
     """
     place, rule = request.place(ends), request.rule
     facts = await run_until(stop or asyncio.Event(), existing(ends, request.path))
-    names = [known.name.lower() for known in facts.rules]
-    if rule.lower() not in names:
+    names = Names(known.name for known in facts.rules)
+    if rule not in names:
         raise EntityNotFoundError(f"{place} has no rule {rule}. Nothing was deleted.", entity=request.path)
     left = "its last rule: it will get no messages" if len(names) == 1 else f"{counted(len(names) - 1, 'rule')} left"
     change = _changed(
@@ -445,9 +444,9 @@ async def _examined(ends: Ends, request: DeleteEntityRequest) -> tuple[EntityFac
     what forwards to it."""
     facts = await existing(ends, request.path)
     everything = await topology_of(ends).entities(rules=False)
-    wanted = request.path.lower()
-    forwarding = [other.path for other in everything if wanted in _forwards(other) and other.path.lower() != wanted]
-    below = [other for other in everything if other.path.lower().startswith(f"{wanted}/subscriptions/")]
+    path = request.path
+    forwarding = [other.path for other in everything if path in _forwards(other) and not same_name(other.path, path)]
+    below = [other for other in everything if other.path.lower().startswith(f"{path}/subscriptions/".lower())]
     held = [entity for entity in (facts, *below) if entity.counts.total]
     if held:
         named = [
@@ -471,9 +470,9 @@ def _keeping(ends: Ends, held: Sequence[EntityFacts]) -> str:
     return ", ".join(f"sbpair {command} {name} --archive DIR" for command in commands)
 
 
-def _forwards(facts: EntityFacts) -> list[str]:
+def _forwards(facts: EntityFacts) -> Names:
     settings = facts.settings
-    return [path.lower() for path in (settings.forward_to, settings.forward_dead_lettered_messages_to) if path]
+    return Names(path for path in (settings.forward_to, settings.forward_dead_lettered_messages_to) if path)
 
 
 async def _browsed(ends: Ends, mailboxes: Sequence[EntityFacts]) -> list[str]:

@@ -19,7 +19,7 @@ from sbpair.core.errors import (
     unchanged,
 )
 from sbpair.core.message import State
-from sbpair.core.names import dead_letter_path, subscription_of
+from sbpair.core.names import dead_letter_path, same_name, subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.rewrite import as_sent
 from sbpair.core.transfer.limits import Limited
@@ -241,7 +241,7 @@ class _Started:
             return frozenset()
         since = clock.now().timestamp() - window
         for dead_letter in (False, True):
-            if dead_letter and ends.target is ends.source and self.run.path.lower() == seen.path.lower():
+            if dead_letter and ends.target is ends.source and same_name(self.run.path, seen.path):
                 continue  # what is about to be sent: its own time says whether it is remembered
             async with closing(ends.target.receiver(seen.path, dead_letter=dead_letter)) as receiver:
                 patience = self.run.transfer.patience_seconds

@@ -35,6 +35,7 @@ from sbpair.core.inspection.evacuated import (
     is_closed,
 )
 from sbpair.core.inspection.snapshot import Peeked
+from sbpair.core.names import ByName
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.limits import Limited
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport
@@ -198,13 +199,13 @@ class _Evacuation:
         facts = await self.there.namespace()
         target = await self.there.entities(rules=True)
         source = await self.here.entities(rules=True)
-        browsed: dict[str, Peeked] = {}
+        browsed: ByName[Peeked] = ByName()
         unread: dict[str, str] = {}
 
         async def browse(entity: EntityFacts) -> None:
             peek = peeking(self.ends.source, dead_letters=entity.kind is not EntityKind.TOPIC)
             try:
-                browsed[entity.path.lower()] = await peek(entity.path)
+                browsed[entity.path] = await peek(entity.path)
             except ServiceError as error:
                 unread[entity.path] = error.message
 
@@ -236,15 +237,15 @@ class _Evacuation:
         if step.kind is not EntityKind.SUBSCRIPTION:
             return
         created = await self.there.entity(step.path)
-        present = {rule.name.lower(): rule for rule in created.rules} if created is not None else {}
-        wanted = {rule.name.lower(): rule for rule in step.rules}
+        present = ByName((rule.name, rule) for rule in (created.rules if created is not None else ()))
+        wanted = ByName((rule.name, rule) for rule in step.rules)
         for name, rule in wanted.items():
             if present.get(name) == rule:
                 continue
             if name in present:
                 await self.there.delete_rule(step.path, rule.name)
             await self.there.create_rule(step.path, rule)
-        if DEFAULT_RULE.lower() in present and DEFAULT_RULE.lower() not in wanted:
+        if DEFAULT_RULE in present and DEFAULT_RULE not in wanted:
             await self.there.delete_rule(step.path, DEFAULT_RULE)
 
     async def finish(self, steps: Sequence[EntityStep]) -> None:
@@ -354,7 +355,7 @@ class _Evacuation:
         stopped = self.stop.is_set()
         left = _reasons(stays) if stopped else self._still_there(seen, steps, stays)
         accepted = self.ledger.accepted if self.ledger is not None else accepted_in(sent_in(self.request.ledger))
-        there = {} if stopped else {facts.path.lower(): facts.counts.total for facts in seen.target}
+        there = ByName((facts.path, facts.counts.total) for facts in (() if stopped else seen.target))
         held = {move.to for move in began.values() if move.held and moved[move.mailbox]}
         held |= {
             facts.path for facts in seen.target if is_holding(facts.path, self.scope.source) and facts.counts.total
@@ -366,7 +367,7 @@ class _Evacuation:
                     move,
                     moved=moved[mailbox],
                     accepted=accepted[mailbox.lower()],
-                    there_now=there.get(move.to.lower()),
+                    there_now=there.get(move.to),
                 )
                 for mailbox, move in began.items()
             ),

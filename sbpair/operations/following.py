@@ -15,6 +15,7 @@ from sbpair.core.events import StepDone
 from sbpair.core.inspection.contents import Action, EntityStep
 from sbpair.core.inspection.evacuated import EvacuationPlan, Lag, is_closed
 from sbpair.core.message import State
+from sbpair.core.names import ByName, Names, by_path
 from sbpair.core.transfer.resend import follower
 from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.operations.log import OperationsLog
@@ -83,12 +84,12 @@ class Following:
         return [
             one
             for one in entities
-            if one.kind is EntityKind.QUEUE and one.path.lower() in steps and not one.settings.forward_to
+            if one.kind is EntityKind.QUEUE and one.path in steps and not one.settings.forward_to
         ]
 
     @property
-    def _steps(self) -> dict[str, EntityStep]:
-        return {step.path.lower(): step for step in self.plan.steps if step.action is not Action.CONFLICT}
+    def _steps(self) -> ByName[EntityStep]:
+        return by_path(step for step in self.plan.steps if step.action is not Action.CONFLICT)
 
     async def _follow(self, queue: EntityFacts, halt: asyncio.Event) -> None:
         request = TransferRequest(
@@ -126,14 +127,14 @@ class Following:
         service_time = (await self.here.namespace()).service_time
         now = self.clock.now().timestamp() if service_time is None else service_time
         here = await self.here.entities(rules=False)
-        there = {one.path.lower(): one.counts.active for one in await self.there.entities(rules=False)}
-        followed = {one.path.lower() for one in self._followed(here)}
-        mine = [one for one in here if one.kind is not EntityKind.TOPIC and one.path.lower() in self._steps]
+        there = ByName((one.path, one.counts.active) for one in await self.there.entities(rules=False))
+        followed = Names(one.path for one in self._followed(here))
+        mine = [one for one in here if one.kind is not EntityKind.TOPIC and one.path in self._steps]
 
         async def lag(one: EntityFacts) -> Lag:
             age = await self._oldest_age(one.path, now) if one.counts.active else 0.0
-            path = one.path.lower()
-            return Lag(one.path, one.counts.active, age, there.get(path), one.settings.status, path in followed)
+            status, follows = one.settings.status, one.path in followed
+            return Lag(one.path, one.counts.active, age, there.get(one.path), status, follows)
 
         return tuple(await side_by_side(lag, mine, at_once=LOOKED_AT_ONCE))
 
@@ -207,12 +208,12 @@ class Following:
             ServiceError: the namespace refuses that, or does not answer.
         """
         before = EntityStatus.ACTIVE if status is EntityStatus.SEND_DISABLED else EntityStatus.SEND_DISABLED
-        found = {one.path.lower(): one for one in await self._told(self._entities)}
+        found = by_path(await self._told(self._entities))
         steps = [step for step in self.plan.steps if step.kind is not EntityKind.SUBSCRIPTION]
         steps.sort(key=lambda step: step.kind is EntityKind.TOPIC)
         with OperationsLog(log_path) as log:
             for step in reversed(steps):
-                one = found.get(step.path.lower())
+                one = found.get(step.path)
                 if one is None or one.settings.status is not before:
                     continue
                 await self._told(lambda path=one.path: self.here.update(path, {"status": status}))  # type: ignore[misc]
@@ -222,4 +223,4 @@ class Following:
     async def counted(self) -> dict[str, int]:
         """What the service counts in each entity of the plan, if anything."""
         found = await self._told(self._entities)
-        return {one.path: one.counts.total for one in found if one.counts.total and one.path.lower() in self._steps}
+        return {one.path: one.counts.total for one in found if one.counts.total and one.path in self._steps}

@@ -10,7 +10,7 @@ from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
 from sbpair.core.errors import EntityNotFoundError, UsageError, unchanged
 from sbpair.core.inspection.contents import HOLDING_PREFIX
-from sbpair.core.names import check_entity_path, is_destination, subscription_of
+from sbpair.core.names import by_path, check_entity_path, is_destination, same_name, subscription_of
 from sbpair.core.outcome import Exit
 from sbpair.core.retry import UNREACHED_SECONDS
 from sbpair.core.transfer.resend import ALL_MESSAGES, COPY, OnlyFor, Resender, Selection, rules_of
@@ -149,7 +149,7 @@ async def _to_subscription(
         raise UsageError(f"{place} is a subscription: its topic's rules have to be read. Nothing was moved.")
     with unchanged(run.transfer.undone):
         found = await run_until(stop or asyncio.Event(), topology.subscriptions(topic, rules=True))
-    if request.to.lower() not in (one.path.lower() for one in found):
+    if request.to not in by_path(found):
         raise EntityNotFoundError(f"There is no subscription {place}. Nothing was moved.", entity=request.to)
     planned = request.plan.judge.only_for if request.plan is not None else None
     if planned is not None and planned.rules != rules_of(found):
@@ -270,7 +270,7 @@ def resender(
 def is_same_entity(ends: Ends, source: str, to: str) -> bool:
     """Whether both paths, one of each end, are one entity."""
     one_namespace = ends.source_access.host == ends.target_access.host
-    return one_namespace and source.lower() == to.lower()
+    return one_namespace and same_name(source, to)
 
 
 def same_entity(ends: Ends, path: str, verb: str) -> UsageError:

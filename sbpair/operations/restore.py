@@ -16,7 +16,7 @@ from sbpair.core import system_properties
 from sbpair.core.access import shown_name
 from sbpair.core.errors import InterruptedWorkError, InvalidDestinationError, MessageError, ServiceError, UsageError
 from sbpair.core.message import Origin, Received
-from sbpair.core.names import is_dead_letter_path, is_destination
+from sbpair.core.names import Names, is_dead_letter_path, is_destination
 from sbpair.core.pairing import Pair
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import as_sent, for_primary
@@ -217,9 +217,9 @@ def _plan(request: RestoreRequest, stopped: Callable[[], bool]) -> RestorePlan:
     chosen = ordered if request.max_messages is None else ordered[: request.max_messages]
     if request.only is None:
         return RestorePlan(tuple(chosen), unsendable=tuple(unsendable))
-    names = {path.lower() for path in request.only}
-    inside = tuple(message for message in chosen if message.forward.destination.lower() in names)
-    outside = [message.forward.destination for message in chosen if message.forward.destination.lower() not in names]
+    names = Names(request.only)
+    inside = tuple(message for message in chosen if message.forward.destination in names)
+    outside = [message.forward.destination for message in chosen if message.forward.destination not in names]
     return RestorePlan(inside, Counter(NOT_CONFIGURED + path for path in outside), tuple(unsendable))
 
 

@@ -14,7 +14,7 @@ from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFa
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError, UsageError
 from sbpair.core.inspection.entity import Action, Changed
 from sbpair.core.message import Received
-from sbpair.core.names import subscription_path
+from sbpair.core.names import by_path, same_name, subscription_path
 from sbpair.core.rules import (
     CATCH_ALL_RULE,
     MessageOfRules,
@@ -114,7 +114,7 @@ async def _unmatched(ends: Ends, request: UnmatchedRequest) -> Unmatched:
     catch_all = catch_all_of(found)
     messages: list[tuple[Received, bytes]] = []
     for one in read_archives(request.archives):
-        if isinstance(one, Restorable) and one.forward.destination.lower() == request.topic.lower():
+        if isinstance(one, Restorable) and same_name(one.forward.destination, request.topic):
             messages.append((one.received, one.forward.payload))
     whole = True
     if request.source is not None:
@@ -176,7 +176,7 @@ async def create_catch_all(
     topic, _, name = request.path.partition("/Subscriptions/")
     found = await run_until(stop or asyncio.Event(), _subscriptions(ends, topic))
     path = subscription_path(topic, name)
-    present = next((facts for facts in found if facts.path.lower() == path.lower()), None)
+    present = by_path(found).get(path)
     if present is not None and not is_catch_all(present) and present.settings.user_metadata != _NOTE:
         raise EntityExistsError(
             f"{request.place(ends)} is there, and is no catch-all. Nothing was changed.",

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpair.core import names
+from sbpair.core.entities import QueueFacts, QueueSettings
 from sbpair.core.errors import InvalidNameError
 
 segments = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
@@ -89,3 +90,44 @@ def test_a_rule_has_a_subscription_and_a_name_in_every_spelling(path: str) -> No
     assert names.rule_of(path) == (path.rsplit("/", 2)[0], "red")
     for other in (path.rpartition("/")[0], f"{path}/", "events/Rules/red", "events/Subscriptions/all/Filters/red"):
         assert names.rule_of(other) is None
+
+
+def test_values_by_names_are_found_in_any_case_and_keep_their_order() -> None:
+    found = names.ByName([("Orders", 1), ("billing", 2)])
+    assert (found["ORDERS"], found.get("oRders"), "Billing" in found, found.get("events")) == (1, 1, True, None)
+    found["ORDERS"] = 3
+    found["Events"] = 4
+    assert list(found.items()) == [("orders", 3), ("billing", 2), ("events", 4)]
+    del found["BILLING"]
+    assert (found.pop("eVents"), list(found), len(found)) == (4, ["orders"], 1)
+    with pytest.raises(KeyError):
+        found["billing"]
+
+
+def test_names_are_the_same_in_any_case() -> None:
+    known = names.Names(["Orders", "ORDERS", "events"])
+    assert (len(known), sorted(known), "oRDERS" in known, "billing" in known, None in known) == (
+        2,
+        ["events", "orders"],
+        True,
+        False,
+        False,
+    )
+    assert names.Names(["ORDERS"]) <= known
+    assert known - names.Names(["Events"]) == names.Names(["orders"])
+    assert names.same_name("Orders", "oRDERS")
+    assert not names.same_name("Orders", "Order")
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "matches"),
+    [("Orders", "ord*", True), ("orders", "ORD*", True), ("orders", "order", False), ("a/B", "A/?", True)],
+)
+def test_a_pattern_is_of_a_name_in_any_case(name: str, pattern: str, matches: bool) -> None:
+    assert names.name_matches(name, pattern) is matches
+
+
+def test_entities_by_their_paths() -> None:
+    queues = [QueueFacts("Orders", QueueSettings()), QueueFacts("events", QueueSettings())]
+    assert names.by_path(queues)["ORDERS"] is queues[0]
+    assert list(names.by_path(queues)) == ["orders", "events"]

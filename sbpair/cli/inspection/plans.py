@@ -31,7 +31,7 @@ from sbpair.core.inspection.plan import (
     without_queues,
 )
 from sbpair.core.inspection.result import Applied, Planned, PlanRow, StepOutcome, plan_rows, plan_summary
-from sbpair.core.names import namespace_label
+from sbpair.core.names import Names, namespace_label, same_name
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import in_words
@@ -362,11 +362,11 @@ def _ask(options: Options, plans: PairPlans, confirm: Collection[str]) -> Iterat
     """Names that a person typed, in lower case. Nobody is asked where nobody can answer."""
     if not can_ask(options):
         return
-    confirmed = {path.lower() for path in confirm}
+    confirmed = Names(confirm)
     forget_typed_ahead()
     for pair, plan in plans:
         for step in plan.steps:
-            if holds_messages(step) and step.queue.lower() not in confirmed:
+            if holds_messages(step) and step.queue not in confirmed:
                 environment = f" [{pair.environment}]" if pair.environment else ""
                 typer.secho(printable(f"{pair.name}{environment}: {step.queue}: {step.reason}"), fg="red", err=True)
                 answer = typer.prompt(
@@ -375,7 +375,7 @@ def _ask(options: Options, plans: PairPlans, confirm: Collection[str]) -> Iterat
                     show_default=False,
                     err=True,
                 )
-                if answer.strip().lower() == step.queue.lower():
+                if same_name(answer.strip(), step.queue):
                     yield step.queue.lower()
 
 

@@ -15,7 +15,7 @@ from sbpair.cli.options import Options, OptionSet
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.entities import EntityKind
 from sbpair.core.errors import InvalidNameError, UsageError
-from sbpair.core.names import SUBSCRIPTIONS, check_entity_path, split_source, subscription_of
+from sbpair.core.names import SUBSCRIPTIONS, Names, check_entity_path, same_name, split_source, subscription_of
 from sbpair.core.pairing import Side
 
 if TYPE_CHECKING:
@@ -142,12 +142,12 @@ async def open_places(source: EntityRef, target: EntityRef | None = None) -> "As
             yield ends
         except EntityDisabledError as error:
             path = split_source(error.entity or source.path)[0]
-            place = source if target is None or path.lower() == source.path.lower() else target
+            place = source if target is None or same_name(path, source.path) else target
             error.hint = error.hint.replace("NAMESPACE:ENTITY", shlex.quote(f"{place.access.label}:{path}"))
             raise
         except EntityNotFoundError as error:
             missing = split_source(error.entity or source.path)[0]
-            at_source = target is None or missing.lower() == source.path.lower()
+            at_source = target is None or same_name(missing, source.path)
             topology = ends.topology if at_source else ends.target_topology
             if topology is None:
                 raise
@@ -158,7 +158,7 @@ async def open_places(source: EntityRef, target: EntityRef | None = None) -> "As
                 raise error from None
             error.entity = missing
             error.looking_like(known)
-            if missing.lower() in (path.lower() for path, kind in known.items() if kind is EntityKind.TOPIC):
+            if missing in Names(path for path, kind in known.items() if kind is EntityKind.TOPIC):
                 error.hint = f"It is a topic. Name one of its subscriptions: {missing}/Subscriptions/NAME"
             elif missing.lower() in (source.access.label, source.access.host):
                 error.hint = f"That is the name of a namespace: --namespace {missing}"

@@ -4,14 +4,23 @@ and what the second lacks so that it can take the place of the first.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from sbpair.core.entities import SETTINGS_OF, AccessRule, Counts, EntityFacts, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.inspection.entity import Rule, rule_shown, setting_name, setting_text
-from sbpair.core.names import dead_letter_path, subscription_of, subscription_path
+from sbpair.core.names import (
+    ByName,
+    Names,
+    by_path,
+    dead_letter_path,
+    name_matches,
+    same_name,
+    subscription_of,
+    subscription_path,
+)
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import AS_TIME, HIDDEN, Document, column, published, to_plain
 from sbpair.core.words import counted
@@ -93,8 +102,8 @@ def setting_differences(
 
 def rule_differences(ours: Iterable[Rule], theirs: Iterable[Rule]) -> Iterator[tuple[Rule | None, Rule | None]]:
     """Rules that are not the same, or on one side only."""
-    here, there = ({rule.name.lower(): rule for rule in rules} for rules in (ours, theirs))
-    for name in sorted(here | there):
+    here, there = (ByName((rule.name, rule) for rule in rules) for rules in (ours, theirs))
+    for name in sorted(here.keys() | there.keys()):
         if here.get(name) != there.get(name):
             yield here.get(name), there.get(name)
 
@@ -145,7 +154,7 @@ class NamespaceDiff:
         if not self.differences:
             return f"{self.a.name} and {self.b.name} have the same entities, settings and rules{left_out}."
         found = counted(len(self.differences), "difference")
-        entities = counted(len({one.entity.lower() for one in self.differences}), "entity", "entities")
+        entities = counted(len(Names(one.entity for one in self.differences)), "entity", "entities")
         return f"{found} in {entities}{left_out}: {self.a.name} (A), {self.b.name} (B)."
 
 
@@ -155,19 +164,19 @@ def compare(a: Contents, b: Contents, ignore: Sequence[str] = ()) -> NamespaceDi
     `ignore`: patterns of entities, or of an entity and what differs in it, `ENTITY:WHAT`; case does not matter.
     """
     found = list(_differences(a, b))
-    kept = tuple(one for one in found if not any(_is_ignored(one, pattern.lower()) for pattern in ignore))
+    kept = tuple(one for one in found if not any(_is_ignored(one, pattern) for pattern in ignore))
     first, second = (Described(side.namespace, len(side.entities), side.taken_at) for side in (a, b))
     return NamespaceDiff(first, second, kept, len(found) - len(kept))
 
 
 def _is_ignored(one: Difference, pattern: str) -> bool:
     entity, colon, what = pattern.partition(":")
-    return fnmatchcase(one.entity.lower(), entity) and (not colon or fnmatchcase(one.what.lower(), what))
+    return name_matches(one.entity, entity) and (not colon or name_matches(one.what, what))
 
 
 def _differences(a: Contents, b: Contents) -> Iterator[Difference]:
-    here, there = ({one.path.lower(): one for one in side.entities} for side in (a, b))
-    for path in sorted(here | there):
+    here, there = (by_path(side.entities) for side in (a, b))
+    for path in sorted(here.keys() | there.keys()):
         ours, theirs = here.get(path), there.get(path)
         if ours is None or theirs is None or ours.kind is not theirs.kind:
             one = ours or theirs
@@ -249,10 +258,8 @@ def plan_entities(
     `follows`: messages come while they are moved. `despite_duplicate_detection`: queues that were there before may drop
     a message whose id they got from elsewhere.
     """
-    there = {one.path.lower(): one for one in target}
-    steps = [
-        _step(one, there.get(one.path.lower()), target_tier, despite_duplicate_detection, follows) for one in source
-    ]
+    there = by_path(target)
+    steps = [_step(one, there.get(one.path), target_tier, despite_duplicate_detection, follows) for one in source]
     return tuple(_in_order(steps, present=set(there)))
 
 
@@ -295,9 +302,8 @@ def _planned(step: EntityStep, *, created: bool = False) -> dict[str, Any]:
 def changed_since(planned: Sequence[Mapping[str, Any]], steps: Iterable[EntityStep]) -> tuple[str, ...]:
     """Paths of the entities for which something else would be done now than a plan says. What is there just as the plan
     creates it was created by an earlier run of it, which may have ended on its very last step."""
-    now = {step.path.lower(): step for step in steps}
-    before = {str(one.get("path")).lower(): one for one in planned}
-    differ = (path for path in now | before if not _still_meant(before.get(path), now.get(path)))
+    now, before = by_path(steps), ByName((str(one.get("path")), one) for one in planned)
+    differ = (path for path in {**now, **before} if not _still_meant(before.get(path), now.get(path)))
     return tuple(now[path].path if path in now else str(before[path]["path"]) for path in differ)
 
 
@@ -314,7 +320,7 @@ def _obstacles(one: EntityFacts, there: EntityFacts, despite: bool, follows: boo
         yield f"it {'requires' if there.settings.requires_session else 'does not require'} sessions there"
     if one.kind is EntityKind.SUBSCRIPTION:
         return
-    if (one.settings.forward_to or "").lower() != (there.settings.forward_to or "").lower():
+    if not same_name(one.settings.forward_to or "", there.settings.forward_to or ""):
         to, ours = there.settings.forward_to or "nothing", one.settings.forward_to or "nothing"
         yield f"it forwards to {to} there, to {ours} here"
     comes = follows or one.counts.total > 0
@@ -392,11 +398,11 @@ def _in_order(steps: Sequence[EntityStep], present: set[str]) -> Iterable[Entity
         yield step
 
 
-def _needs(step: EntityStep) -> set[str]:
+def _needs(step: EntityStep) -> AbstractSet[str]:
     targets = (step.settings.forward_to, step.settings.forward_dead_lettered_messages_to)
-    needed = {target.lower() for target in targets if target and target.lower() != step.path.lower()}
+    needed = Names(target for target in targets if target and not same_name(target, step.path))
     below = subscription_of(step.path)
-    return needed | ({below[0].lower()} if below is not None else set())
+    return needed | Names(below[:1] if below is not None else ())
 
 
 # Where the messages of each entity go.
@@ -455,23 +461,23 @@ class LeftThere:
 
 
 def plan_moves(
-    source: Iterable[EntityFacts], steps: Mapping[str, EntityStep], label: str, dead_letters: DeadLettersTo
+    source: Iterable[EntityFacts], steps: ByName[EntityStep], label: str, dead_letters: DeadLettersTo
 ) -> tuple[tuple[MailboxMove, ...], tuple[LeftThere, ...]]:
-    """What is moved from each entity of the namespace `label`, and what is not. `steps` by path in lower case."""
+    """What is moved from each entity of the namespace `label`, and what is not."""
     moves: list[MailboxMove] = []
     left: list[LeftThere] = []
     for mailbox in source:
         counts = mailbox.counts
         if on_the_way := counts.transfer + counts.transfer_dead_letter:
             left.append(LeftThere(mailbox.path, on_the_way, "on their way to where the entity forwards"))
-        step = steps.get(mailbox.path.lower())
+        step = steps.get(mailbox.path)
         for dead_letter, number in ((False, counts.active + counts.scheduled), (True, counts.dead_letter)):
             if dead_letter and mailbox.kind is EntityKind.TOPIC:
                 continue  # what is scheduled is all that it holds
             why = _why_left(mailbox, step, dead_letter, dead_letters)
             if why is None:
                 to = _destination(mailbox, label, dead_letter, dead_letters)
-                held = to.lower() != mailbox.path.lower()
+                held = not same_name(to, mailbox.path)
                 by_session = mailbox.settings.requires_session and not dead_letter
                 moves.append(MailboxMove(mailbox.path, dead_letter, to, held, number, by_session))
             elif number:

@@ -13,7 +13,7 @@ from sbpair.core.access import SERVICE_BUS_SUFFIXES, NamespaceAccess
 from sbpair.core.backlog import Backlog, FoundBy, Verdict
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
-from sbpair.core.names import namespace_label
+from sbpair.core.names import ByName, namespace_label, same_name
 from sbpair.core.outcome import Exit, gravest
 from sbpair.core.pairing import MAX_BACKLOG_QUEUE_COUNT, Pair
 from sbpair.core.serialization import OMITTED_IF_NONE, column
@@ -148,7 +148,7 @@ def transfer_queues(backlog: Backlog, primary: str, pairs: Iterable[Pair], host:
 
 
 def _is_of(pair: Pair, primary: str, host: str) -> bool:
-    return pair.primary.label == primary.lower() and pair.secondary.host == host.lower()
+    return same_name(pair.primary.label, primary) and same_name(pair.secondary.host, host)
 
 
 def searched(
@@ -178,7 +178,7 @@ def proposed_pairs(
         taken: names of the pairs that are configured.
     """
     names = set(taken)
-    labels = {namespace_label(host): host for host in known}
+    labels = ByName((namespace_label(host), host) for host in known)
     pairs: dict[str, Any] = {}
     for namespace in namespaces:
         for transfer in namespace.transfer:
@@ -186,7 +186,7 @@ def proposed_pairs(
                 continue
             name = _free_name(transfer.primary, namespace.namespace, names)
             names.add(name)
-            host = labels.get(transfer.primary.lower()) or _same_cloud(transfer.primary, namespace.host)
+            host = labels.get(transfer.primary) or _same_cloud(transfer.primary, namespace.host)
             pairs[name] = {
                 "primary": dict(known.get(host, {"namespace": host})),
                 "secondary": dict(known.get(namespace.host, {"namespace": namespace.host})),
@@ -202,7 +202,7 @@ def _free_name(primary: str, secondary: str, taken: set[str]) -> str:
 
 def _same_cloud(label: str, host: str) -> str:
     """The host of another namespace, which the path of a queue does not tell: in the same cloud as this one's."""
-    suffix = next((suffix for suffix in SERVICE_BUS_SUFFIXES if host.lower().endswith(suffix)), "")
+    suffix = next((suffix for suffix in SERVICE_BUS_SUFFIXES if host.endswith(suffix)), "")
     return label + suffix
 
 

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from sbpair.core.inspection.contents import (
     plan_moves,
 )
 from sbpair.core.inspection.snapshot import Peeked
-from sbpair.core.names import DEAD_LETTER_SUFFIX
+from sbpair.core.names import DEAD_LETTER_SUFFIX, ByName, by_path, name_matches
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import HIDDEN, column, published, rounded
 from sbpair.core.words import counted, listed
@@ -53,17 +52,17 @@ class EvacuationScope:
 
     def includes(self, path: str) -> bool:
         """Whether no pattern leaves this entity out."""
-        return not any(fnmatchcase(path.lower(), pattern.lower()) for pattern in self.without)
+        return not any(name_matches(path, pattern) for pattern in self.without)
 
 
 @dataclass(frozen=True, slots=True)
 class BothNamespaces:
-    """Both namespaces at one moment, and what a browse of the first one shows, by path in lower case."""
+    """Both namespaces at one moment, and what a browse of the first one shows, by path."""
 
     source: tuple[EntityFacts, ...]
     target: tuple[EntityFacts, ...]
     target_tier: Tier | None
-    browsed: Mapping[str, Peeked]
+    browsed: ByName[Peeked]
     unread: Mapping[str, str]
     """Entities that could not be browsed, and why."""
 
@@ -78,9 +77,8 @@ class BothNamespaces:
     ) -> tuple[tuple[MailboxMove, ...], tuple[LeftThere, ...]]:
         """What is to be moved from where to where at this moment, and what is not. What only a browse has shown is
         moved, too."""
-        included = {step.path.lower(): step for step in steps}
-        found = [_as_browsed(facts, self.browsed.get(facts.path.lower())) for facts in self.source]
-        moves, left = plan_moves(found, included, scope.source, scope.dead_letters)
+        found = [_as_browsed(facts, self.browsed.get(facts.path)) for facts in self.source]
+        moves, left = plan_moves(found, by_path(steps), scope.source, scope.dead_letters)
         named = {there.entity for there in left}
         unread = tuple(
             LeftThere(path, 0, why if scope.includes(path) else NOT_ASKED_FOR)
@@ -298,15 +296,15 @@ class EvacuateResult:
 
     def with_followed(self, before: Mapping[str, int], accepted: Mapping[str, int]) -> "EvacuateResult":
         """With all that the target has accepted, by queue in lower case; `before`: in earlier runs."""
-        there = {one.entity.lower(): one.there_now for one in self.lag}
-        known = {move.mailbox.lower(): move for move in self.moves}
+        there = ByName((one.entity, one.there_now) for one in self.lag)
+        known = ByName((move.mailbox, move) for move in self.moves)
         moves = []
         for planned in self.plan.moves:
             mailbox = planned.mailbox.lower()
             total = accepted.get(mailbox, 0)
             if mailbox not in known and not total:
                 continue
-            move = known.pop(mailbox, None) or replace(planned, there_now=there.get(planned.to.lower()))
+            move = known.pop(mailbox, None) or replace(planned, there_now=there.get(planned.to))
             moves.append(replace(move, moved=total - before.get(mailbox, 0), accepted=total))
         return replace(self, moves=(*moves, *known.values()))
 

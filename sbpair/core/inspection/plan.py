@@ -9,7 +9,6 @@ Cost", its part on creating backlog queues.
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Final
 
 from sbpair.core.access import shown_name
@@ -17,7 +16,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import SbpairError, StalePlanError, UsageError
 from sbpair.core.inspection.snapshot import QueueSeen, Snapshot
-from sbpair.core.names import parse_backlog_queue_path
+from sbpair.core.names import Names, by_path, name_matches, parse_backlog_queue_path, same_name
 from sbpair.core.pairing import Pair, backlog_settings
 from sbpair.core.prices import Forecast
 from sbpair.core.redact import quoted
@@ -294,9 +293,7 @@ def check_target(plan: Plan, pair: Pair) -> None:
     Raises:
         StalePlanError: primary label or secondary host differ from the configuration.
     """
-    planned = (plan.primary_label.lower(), plan.secondary_host.lower())
-    configured = (pair.primary.label, pair.secondary.host)
-    if planned != configured:
+    if not (same_name(plan.primary_label, pair.primary.label) and same_name(plan.secondary_host, pair.secondary.host)):
         raise StalePlanError(
             f"The plan is for the backlog queues of {plan.primary_label} on {plan.secondary_host}, but pair "
             f"{pair.name!r} has {pair.primary.label} on {pair.secondary.host}."
@@ -313,7 +310,7 @@ def plan_provision(snapshot: Snapshot, pair: Pair, *, update: bool = False, part
         SbpairError: the snapshot does not know the secondary's queues.
     """
     tier = _tier(snapshot)
-    existing = {queue.path.lower(): queue for queue in _secondary_queues(snapshot)}
+    existing = by_path(_secondary_queues(snapshot))
     steps: list[Step] = []
     unchanged: list[Unchanged] = []
     for path in pair.backlog_paths():
@@ -374,7 +371,7 @@ def user_of(path: str, secondary_host: str, pairs: Iterable[Pair]) -> str | None
         (
             pair.name
             for pair in pairs
-            if pair.secondary.host == secondary_host.lower() and path.lower() in pair.backlog_paths()
+            if same_name(pair.secondary.host, secondary_host) and path in Names(pair.backlog_paths())
         ),
         None,
     )
@@ -398,8 +395,7 @@ def plan_cleanup(
         SbpairError: the snapshot does not know the secondary's queues.
     """
     _secondary_queues(snapshot)
-    named = {path.lower() for path in confirmed}
-    left_over = {label.lower() for label in also_primaries}
+    named, left_over = Names(confirmed), Names(also_primaries)
     own = pair.primary.label
     steps: list[Step] = []
     unchanged: list[Unchanged] = []
@@ -414,7 +410,7 @@ def plan_cleanup(
         if user is not None:
             unchanged.append(Unchanged(queue.path, f"pair {user!r} counts on it"))
             continue
-        steps.append(_removal(queue, reason, pair.protected, queue.path.lower() in named))
+        steps.append(_removal(queue, reason, pair.protected, queue.path in named))
     return _plan(Purpose.CLEANUP, snapshot, pair, steps, unchanged)
 
 
@@ -439,7 +435,7 @@ def _removal(queue: QueueSeen, reason: str, protected: Collection[str], named: b
 
 def protecting_pattern(path: str, protected: Iterable[str]) -> str | None:
     """The first shell pattern that protects `path` from deletion; case does not matter."""
-    return next((pattern for pattern in protected if fnmatchcase(path.lower(), pattern.lower())), None)
+    return next((pattern for pattern in protected if name_matches(path, pattern)), None)
 
 
 def _secondary_queues(snapshot: Snapshot) -> tuple[QueueSeen, ...]:
@@ -528,9 +524,9 @@ def check_confirmed(plans: Iterable[Plan], confirmed: Sequence[str]) -> None:
     Raises:
         UsageError: there is such a name.
     """
-    known = {step.queue.lower() for plan in plans for step in plan.steps}
+    known = Names(step.queue for plan in plans for step in plan.steps)
     for path in confirmed:
-        if path.lower() not in known:
+        if path not in known:
             raise UsageError(
                 f"--confirm {path}: there is no extra backlog queue of that name.", hint="List them: sbpair cleanup"
             )
@@ -547,8 +543,8 @@ def without_queues(plan: Plan, secondary_label: str, primaries: Collection[str])
 def as_confirmed(plan: Plan, confirmed: Collection[str]) -> Plan:
     """The plan with the queues that are confirmed now (paths in any case); what a file says was confirmed has to be
     confirmed again."""
-    named = {path.lower() for path in confirmed}
-    return replace(plan, steps=tuple(_as_confirmed(step, step.queue.lower() in named) for step in plan.steps))
+    named = Names(confirmed)
+    return replace(plan, steps=tuple(_as_confirmed(step, step.queue in named) for step in plan.steps))
 
 
 def _as_confirmed(step: Step, named: bool) -> Step:

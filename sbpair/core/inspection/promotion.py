@@ -15,7 +15,7 @@ from enum import StrEnum
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import Counts, EntityFacts, EntityKind
 from sbpair.core.inspection.contents import Contents, FoundNamespace, compare
-from sbpair.core.names import dead_letter_path, split_source, subscription_of
+from sbpair.core.names import ByName, by_path, dead_letter_path, split_source, subscription_of
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import AS_TIME, column, spoken_time
 from sbpair.core.transfer.state import Key
@@ -186,7 +186,7 @@ def _doubles(seen: PromotionEvidence) -> Iterator[Claimed]:
 
 def _gone(seen: PromotionEvidence) -> Iterator[Claimed]:
     """What was there and is not: neither in its entity or among its dead letters, nor anywhere else."""
-    entities = {entity.path.lower(): entity for entity in seen.now.entities}
+    entities = by_path(seen.now.entities)
     present = Counter((_entity_of(one.key[0]), one.key[2]) for one in seen.present)
     expected = Counter[tuple[str, str | None]]((_entity_of(one.place), one.message_id) for one in seen.expected)
     known = {message_id for _, message_id in present}
@@ -249,9 +249,9 @@ def _counts(seen: PromotionEvidence) -> Iterator[Claimed]:
         evidence = f"{one.what}: {one.a or 'none'} in the snapshot, {one.b or 'none'} now"
         show = shlex.join(["sbpair", "entity", "show", f"{namespace}:{one.entity}"])
         yield Claimed(Claim.CHANGED, one.entity, None, None, evidence, show)
-    now = {entity.path.lower(): entity.counts for entity in seen.now.entities}
+    now = ByName((entity.path, entity.counts) for entity in seen.now.entities)
     for entity in seen.snapshot.entities:
-        after = now.get(entity.path.lower(), Counts())
+        after = now.get(entity.path, Counts())
         for place, kinds in ((entity.path, ("active", "scheduled")), (dead_letter_path(entity.path), ("dead_letter",))):
             before, left = (sum(getattr(counts, kind) for kind in kinds) for counts in (entity.counts, after))
             if before > left:

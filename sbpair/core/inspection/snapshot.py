@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from sbpair.core.access import NamespaceAccess, spoken_name
 from sbpair.core.entities import Counts, EntityFacts, NamespaceFacts, QueueFacts, TopicFacts
-from sbpair.core.names import BacklogName, parse_backlog_queue_path
+from sbpair.core.names import BacklogName, parse_backlog_queue_path, same_name
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.serialization import Document
 from sbpair.service import CREDITS_PER_MANAGEMENT_CALL
@@ -155,12 +155,10 @@ class NamespaceSnapshot:
 
     def queue(self, path: str) -> QueueSeen | None:
         """The queue of that path, whatever the case."""
-        wanted = path.lower()
-        return next((queue for queue in self.queues or () if queue.path.lower() == wanted), None)
+        return next((queue for queue in self.queues or () if same_name(queue.path, path)), None)
 
     def topic(self, path: str) -> TopicFacts | None:
-        wanted = path.lower()
-        return next((topic for topic in self.topics or () if topic.path.lower() == wanted), None)
+        return next((topic for topic in self.topics or () if same_name(topic.path, path)), None)
 
     def backlog(self) -> Iterator[tuple[BacklogName, QueueSeen]]:
         """Every queue with the name of a backlog queue, of whichever primary, ordered by primary and index."""

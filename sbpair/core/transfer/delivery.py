@@ -25,7 +25,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from sbpair.core.errors import Category, MalformedMessageError, SendIncompleteError, ServiceError
 from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES, PARTITION_SHIFT
-from sbpair.core.names import is_dead_letter_path
+from sbpair.core.names import is_dead_letter_path, same_name
 from sbpair.core.retry import REFUSED, SYPHON
 from sbpair.core.rewrite import without_tied_key
 from sbpair.core.transfer.custody import Custody
@@ -269,7 +269,7 @@ class Destination:
         """Nothing more is sent there; the reason for which its messages are left."""
         self.last_error = error
         entity = self.path if error is None or error.entity is None else error.entity
-        here = "destination" if entity.lower() == self.path.lower() else "source"
+        here = "destination" if same_name(entity, self.path) else "source"
         self.abandoned = f"{here} unavailable: {entity} ({error.code if error is not None else ''})"
         return self.abandoned
 

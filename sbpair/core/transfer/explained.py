@@ -12,7 +12,7 @@ from sbpair.core.encoded import EncodedMessage
 from sbpair.core.entities import EntityFacts, EntitySettings
 from sbpair.core.errors import MalformedMessageError
 from sbpair.core.message import Received, State
-from sbpair.core.names import is_dead_letter_path, subscription_of
+from sbpair.core.names import is_dead_letter_path, same_name, subscription_of
 from sbpair.core.redact import quoted
 from sbpair.core.rules import MessageOfRules, condition_of
 from sbpair.core.serialization import column, spoken_time
@@ -248,7 +248,7 @@ def _came_from(known: MessageContext, summary: MessageSummary, dead: bool) -> It
     if summary.destination is not None:
         yield MessageFact("origin", f"diverted: a paired client meant it for {summary.destination} (x-ms-path)")
     source = annotations.get(_DEAD_LETTER_SOURCE)
-    if source and str(source).lower() != known.entity.lower():
+    if source and not same_name(str(source), known.entity):
         yield MessageFact("origin", f"it was a dead letter of {source}, whose dead letters are forwarded")
     number = annotations.get(_ENQUEUED_AS)
     if isinstance(number, int) and number != known.received.sequence_number:

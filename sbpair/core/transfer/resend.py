@@ -17,7 +17,7 @@ from sbpair.core.editing import Repair
 from sbpair.core.entities import EntityFacts, RuleFacts
 from sbpair.core.errors import EntityNotFoundError, MalformedMessageError, SbpairError, UsageError
 from sbpair.core.message import Disposition, Received, State
-from sbpair.core.names import is_dead_letter_path, subscription_of
+from sbpair.core.names import is_dead_letter_path, same_name, subscription_of
 from sbpair.core.redact import quoted
 from sbpair.core.rewrite import as_sent
 from sbpair.core.rules import MessageOfRules, Takes, tested
@@ -294,8 +294,8 @@ class OnlyFor:
         self._resender = resender
         # One that is disabled may be active by the time a message comes.
         found = [replace(one, settings=replace(one.settings, status=EntityStatus.ACTIVE)) for one in subscriptions]
-        self._mine = [one for one in found if one.path.lower() == path.lower()]
-        self._others = [one for one in found if one.path.lower() != path.lower()]
+        self._mine = [one for one in found if same_name(one.path, path)]
+        self._others = [one for one in found if not same_name(one.path, path)]
         self._changing = {rule.name for one in self._mine for rule in one.rules if rule.action is not None}
         self.rules = rules_of(subscriptions)
 

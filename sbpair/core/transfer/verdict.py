@@ -18,7 +18,7 @@ from sbpair.core.errors import (
     ServiceError,
 )
 from sbpair.core.message import PING_CONTENT_TYPE, Disposition, Received
-from sbpair.core.names import is_dead_letter_path
+from sbpair.core.names import Names, is_dead_letter_path
 from sbpair.core.rewrite import TtlMode, as_usual, for_primary, is_ping
 from sbpair.core.summary import MessageSummary, describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
@@ -93,7 +93,7 @@ class Classifier:
         self._verbatim = verbatim
         self._destination = destination
         self._wanted = None if wanted == EVERYTHING else wanted
-        self._only = None if only is None else frozenset(path.lower() for path in only)
+        self._only = None if only is None else Names(only)
         self._refused: dict[str, str] = {}
         self._faults = Faults()
 
@@ -129,7 +129,7 @@ class Classifier:
                 from_dead_letter=from_dead_letter,
                 decoded=received.decoded,
             )
-        if self._only is not None and restored.destination.lower() not in self._only:
+        if self._only is not None and restored.destination not in self._only:
             return Leave(NOT_CONFIGURED + self._one_of_few(restored.destination))
         return Forward(
             restored.payload, self._destination or restored.destination, restored.session_id, restored.partition_key

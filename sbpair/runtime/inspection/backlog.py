@@ -7,7 +7,7 @@ absence: a configured queue that was not listed is asked for by itself.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from sbpair.concurrency import abandon_after, side_by_side
@@ -22,7 +22,7 @@ from sbpair.core.errors import (
     ServiceError,
 )
 from sbpair.core.message import State
-from sbpair.core.names import BACKLOG_INFIX, backlog_queue_path, parse_backlog_queue_path
+from sbpair.core.names import BACKLOG_INFIX, ByName, Names, backlog_queue_path, by_path, parse_backlog_queue_path
 from sbpair.core.pairing import Pair
 from sbpair.ports import Clock, MessageReceiver, Messaging, NamespaceAdmin
 from sbpair.runtime.browse import NOT_VISIBLE, PAGE_MESSAGES, head_of, pages_once
@@ -43,8 +43,8 @@ class FoundQueues:
     missing: tuple[str, ...] = ()
     """Configured queues that do not exist."""
     found_by: FoundBy = FoundBy.LISTED
-    facts: Mapping[str, QueueFacts] = field(default_factory=dict)
-    """What the listing said, by lower-case path."""
+    facts: ByName[QueueFacts] = field(default_factory=ByName)
+    """What the listing said, by path."""
     listing_error: ServiceError | None = None
     """Why the namespace did not list its queues."""
 
@@ -77,15 +77,12 @@ async def find_queues(
 async def _listed(pair: Pair, admin: NamespaceAdmin, timeout_seconds: float) -> FoundQueues:
     prefix = f"{pair.primary.label}/{BACKLOG_INFIX}/"
 
-    async def read() -> dict[str, QueueFacts]:
-        return {facts.path.lower(): facts async for facts in admin.list_queues(prefix)}
+    async def read() -> list[QueueFacts]:
+        return [facts async for facts in admin.list_queues(prefix)]
 
     what = f"List of the queues of {pair.secondary.label}"
-    named = {
-        path: facts
-        for path, facts in (await abandon_after(timeout_seconds, read(), what=what)).items()
-        if is_own(path, pair)
-    }
+    listed = await abandon_after(timeout_seconds, read(), what=what)
+    named = by_path(facts for facts in listed if is_own(facts.path, pair))
     unlisted = [path for path in pair.backlog_paths() if path not in named]
 
     async def ask(path: str) -> QueueFacts | None:
@@ -182,10 +179,10 @@ async def read_backlog(
     counts that came with a listing; not needed right after it. `timeout_seconds` bounds each call.
     """
     configured = frozenset(pair.backlog_paths())
-    wanted = None if only is None else {path.lower() for path in only}
+    wanted = None if only is None else Names(only)
     asked = [path for path in found.existing if wanted is None or path in wanted]
     denied = isinstance(found.listing_error, AccessDeniedError)
-    reader = _Reader(messaging, None if denied else admin, timeout_seconds, {} if recount else found.facts)
+    reader = _Reader(messaging, None if denied else admin, timeout_seconds, ByName() if recount else found.facts)
     taken_at = clock.now().timestamp()
     queues = await side_by_side(reader.contents, asked, at_once=CONCURRENCY)
     absent = [QueueContents(path, missing=True) for path in found.missing if wanted is None or path in wanted]
@@ -205,8 +202,8 @@ class _Reader:
     messaging: Messaging
     admin: NamespaceAdmin | None
     timeout_seconds: float
-    facts: Mapping[str, QueueFacts]
-    """What is known already, by lower-case path."""
+    facts: ByName[QueueFacts]
+    """What is known already, by path."""
 
     async def contents(self, path: str) -> QueueContents:
         facts, refused = await self._facts(path)
@@ -262,8 +259,8 @@ class _Reader:
         )
 
     async def _facts(self, path: str) -> tuple[QueueFacts | None, ServiceError | None]:
-        if path.lower() in self.facts:
-            return self.facts[path.lower()], None
+        if (known := self.facts.get(path)) is not None:
+            return known, None
         return await self._asked(path)
 
     async def _asked(self, path: str) -> tuple[QueueFacts | None, ServiceError | None]:

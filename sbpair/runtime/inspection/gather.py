@@ -38,7 +38,7 @@ from sbpair.core.inspection.snapshot import (
     Snapshot,
     Unread,
 )
-from sbpair.core.names import parse_backlog_queue_path
+from sbpair.core.names import ByName, Names, by_path, parse_backlog_queue_path, same_name
 from sbpair.core.pairing import Pair
 from sbpair.core.retry import TokenBucket
 from sbpair.ports import Clock, NamespaceAdmin, Observer, Topology
@@ -126,9 +126,9 @@ class _Side:
     unread: list[Unread] = field(default_factory=list)
     facts: NamespaceFacts | None = None
     observed_at: float | None = None
-    queues: dict[str, QueueSeen] | None = None
+    queues: ByName[QueueSeen] | None = None
     """By lower-case path; a listing that repeats a queue counts it once."""
-    topics: dict[str, TopicFacts] | None = None
+    topics: ByName[TopicFacts] | None = None
     absent: list[str] = field(default_factory=list)
 
     @property
@@ -176,20 +176,20 @@ class _Side:
             return
         found = await self.attempt("queues", read)
         if found is not None:
-            self.queues = {facts.path.lower(): QueueSeen(facts) for facts in found}
+            self.queues = ByName((facts.path, QueueSeen(facts)) for facts in found)
 
     async def list_topics(self) -> None:
         async def read() -> list[TopicFacts]:
             return await self._listing("listing topics", self.admin.list_topics())
 
         if self.tier is Tier.BASIC:
-            self.topics = {}
+            self.topics = ByName()
             return
         if self._skip("topics"):
             return
         found = await self.attempt("topics", read)
         if found is not None:
-            self.topics = {facts.path.lower(): facts for facts in found}
+            self.topics = by_path(found)
 
     def _skip(self, subject: str) -> bool:
         """A namespace that cannot be reached, or does not know the credential, is not asked again and again: every
@@ -233,10 +233,10 @@ class _Side:
             return
         (facts,) = answer
         if facts is None:
-            self.queues.pop(path.lower(), None)
+            self.queues.pop(path, None)
             self.absent.append(path)
         else:
-            self.queues[path.lower()] = QueueSeen(facts, How.CONFIRMED)
+            self.queues[path] = QueueSeen(facts, How.CONFIRMED)
 
     async def confirm_topics(self, paths: Iterable[str]) -> None:
         if self.topics is not None:
@@ -248,8 +248,8 @@ class _Side:
             return
         (facts,) = answer
         if facts is not None:
-            self.topics[path.lower()] = facts
-            self.absent = [gone for gone in self.absent if gone.lower() != path.lower()]
+            self.topics[path] = facts
+            self.absent = [gone for gone in self.absent if not same_name(gone, path)]
 
     async def peek(self, paths: Iterable[str], peek: Peek) -> None:
         async def one(path: str) -> None:
@@ -261,7 +261,7 @@ class _Side:
             if seen is not None and seen.messages > PEEKS_PER_QUEUE:
                 await self._spend(Calls(peeks=seen.messages - PEEKS_PER_QUEUE))
             if seen is not None and self.queues is not None:
-                self.queues[path.lower()] = replace(self.queues[path.lower()], peeked=seen)
+                self.queues[path] = replace(self.queues[path], peeked=seen)
 
         await self._each("peeking", sorted(paths), one)
 
@@ -384,10 +384,10 @@ async def _read_destinations(primary: _Side, secondary: _Side) -> None:
         return
     seen = [queue.peeked for queue in (secondary.queues or {}).values() if queue.peeked is not None]
     wanted = {path for one in seen for path in one.destinations}
-    known = {*primary.queues, *primary.topics, *(path.lower() for path in primary.absent)}
-    unlisted = [path for path in wanted if path.lower() not in known]
+    known = Names((*primary.queues, *primary.topics, *primary.absent))
+    unlisted = [path for path in wanted if path not in known]
     await primary.confirm_queues(unlisted)
-    await primary.confirm_topics(path for path in unlisted if path.lower() not in primary.queues)
+    await primary.confirm_topics(path for path in unlisted if path not in primary.queues)
 
 
 async def _read_primary(side: _Side, pair: Pair) -> None:
@@ -398,11 +398,11 @@ async def _read_primary(side: _Side, pair: Pair) -> None:
         return
     own = [queue.path for queue in side.queues.values() if _named_for(queue, pair.primary.label)]
     ours = [queue.path for queue in side.queues.values() if _named_for(queue, pair.secondary.label)]
-    known = {**side.queues, **(side.topics or {})}
-    unlisted = [path for path in pair.entities if path.lower() not in known]
-    unwell = [path for path in pair.entities if _not_active(side.queues.get(path.lower()))]
+    known = Names((*side.queues, *(side.topics or ())))
+    unlisted = [path for path in pair.entities if path not in known]
+    unwell = [path for path in pair.entities if _not_active(side.queues.get(path))]
     await side.confirm_queues([*own, *ours, *unlisted, *unwell])
-    await side.confirm_topics(path for path in unlisted if path.lower() not in side.queues)
+    await side.confirm_topics(path for path in unlisted if path not in side.queues)
 
 
 async def _read_secondary(side: _Side, pair: Pair, peek: Peek | None, scope: Scope) -> None:
@@ -417,7 +417,7 @@ async def _read_secondary(side: _Side, pair: Pair, peek: Peek | None, scope: Sco
         await side.peek([queue.path for queue in side.queues.values() if queue.backlog_name is not None], peek)
 
 
-def _doubtful(queues: dict[str, QueueSeen], pair: Pair, tier: Tier | None) -> list[str]:
+def _doubtful(queues: ByName[QueueSeen], pair: Pair, tier: Tier | None) -> list[str]:
     """Paths that would become a finding if the listing were believed."""
     expected = pair.backlog_paths()
     missing = [path for path in expected if path not in queues]
@@ -433,7 +433,7 @@ def _doubtful(queues: dict[str, QueueSeen], pair: Pair, tier: Tier | None) -> li
 
 def _named_for(queue: QueueSeen, label: str) -> bool:
     name = parse_backlog_queue_path(queue.path)
-    return name is not None and name.primary_label == label.lower()
+    return name is not None and name.primary_label == label
 
 
 def _not_active(queue: QueueSeen | None) -> bool:

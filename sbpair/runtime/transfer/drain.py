@@ -19,7 +19,7 @@ from sbpair.core.entities import Counts, QueueFacts
 from sbpair.core.errors import ServiceError
 from sbpair.core.events import BacklogCounted
 from sbpair.core.message import State
-from sbpair.core.names import subscription_of
+from sbpair.core.names import ByName, subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.conclusion import waits_for_locks, waits_for_more
@@ -228,11 +228,11 @@ async def listed_facts(admin: NamespaceAdmin, paths: Sequence[str]) -> dict[str,
     if len(paths) == 1:
         known = await entity_facts(admin, paths[0])
         return {} if known is None else {paths[0]: known}
-    wanted = {path.lower(): path for path in paths}
+    wanted = ByName((path, path) for path in paths)
     folders = {path.rpartition("/")[0] for path in paths}
     prefix = f"{folders.pop()}/" if len(folders) == 1 else ""
     found = [one async for one in admin.list_queues(prefix)]
-    return {wanted[one.path.lower()]: one for one in found if one.path.lower() in wanted}
+    return {wanted[one.path]: one for one in found if one.path in wanted}
 
 
 async def entity_facts(admin: NamespaceAdmin, path: str) -> QueueFacts | None:
@@ -280,8 +280,8 @@ def make_report(
 def locked_queues(sources: Sequence[Source], machine: Settlement, clock: Clock) -> tuple[LockedQueue, ...]:
     """The queues that wait for another receiver's lock now."""
     locks, now_utc = machine.queues.foreign_locks(clock.monotonic()), clock.now().timestamp()
-    paths = {source.receiver.source.lower(): source.path for source in sources}
-    return tuple(LockedQueue(paths[queue.lower()], now_utc + seconds) for queue, seconds in sorted(locks.items()))
+    paths = ByName((source.receiver.source, source.path) for source in sources)
+    return tuple(LockedQueue(paths[queue], now_utc + seconds) for queue, seconds in sorted(locks.items()))
 
 
 def failures_of(sources: Sequence[Source]) -> tuple[QueueFailure, ...]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sbpair.core.errors import SbpairError, UsageError
+from sbpair.core.names import ByName, same_name
 from sbpair.core.redact import quoted
 from sbpair.core.transfer.ledger import (
     BATCH_OUTCOMES,
@@ -286,7 +287,7 @@ def _cut_and_read(path: Path, way: Mapping[str, Any], to: Mapping[str, str]) -> 
 
 def _read(file: BinaryIO, path: Path, way: Mapping[str, Any], to: Mapping[str, str]) -> _Read:
     """Raises UsageError: it is no ledger, that of other namespaces, or has a message as sent elsewhere than `to`."""
-    wanted = {queue.lower(): destination for queue, destination in to.items()}
+    wanted = ByName(to.items())
     queues = {queue.lower(): queue for queue in to}
     sent: set[Key] = set()
     doubtful, complete, since_mark = InDoubt(), 0, sha256(EMPTY_MARK)
@@ -399,10 +400,10 @@ def _check_way(there: Mapping[str, Any], way: Mapping[str, Any], path: Path, num
         )
 
 
-def _check_destination(queue: str, destination: Any, wanted: Mapping[str, str], path: Path, number: int) -> None:
+def _check_destination(queue: str, destination: Any, wanted: ByName[str], path: Path, number: int) -> None:
     """A line without a destination tells of what was only completed: the line of its sending says where it went."""
-    to = wanted.get(queue.lower())
-    if to is not None and destination and isinstance(destination, str) and destination.lower() != to.lower():
+    to = wanted.get(queue)
+    if to is not None and destination and isinstance(destination, str) and not same_name(destination, to):
         raise UsageError(
             f"Line {number} of the ledger {path} records a message of {quoted(queue)} that was sent to "
             f"{quoted(destination)}; this run sends to {quoted(to)}, and would complete it without sending it. "

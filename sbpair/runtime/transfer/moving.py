@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from sbpair.core.entities import QueueFacts
 from sbpair.core.message import Received, State
+from sbpair.core.names import same_name
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.state import Key, LockClock
 from sbpair.core.transfer.verdict import DestinationSeen, Judge
@@ -70,7 +71,7 @@ class MoveJob:
     def recorded(self) -> set[Key]:
         """What the ledger has as sent of the entity."""
         keys = self.ledger.forwarded if self.ledger is not None else ()
-        return {key for key in keys if key[0].lower() == self.path.lower()}
+        return {key for key in keys if same_name(key[0], self.path)}
 
     @property
     def lock_seconds(self) -> float | None:

@@ -25,7 +25,7 @@ from sbpair.concurrency import Wait, end, waiting, waits
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import SbpairError, UnknownServiceError
 from sbpair.core.events import Event, Forwarded, ProcessLost
-from sbpair.core.names import DEAD_LETTER_SUFFIX
+from sbpair.core.names import DEAD_LETTER_SUFFIX, Names
 from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.ledger import Way
 from sbpair.core.transfer.report import DrainReport, QueueFailure, in_order, parts_together
@@ -110,8 +110,8 @@ async def drain_in_processes(job: DrainJob, work: Work, processes: int, usage: U
 
 
 def _share(job: DrainJob, queues: tuple[str, ...]) -> Share:
-    request, ledger, own = replace(job.request, queues=queues), job.ledger, {path.lower() for path in queues}
-    known = None if job.facts is None else {path: one for path, one in job.facts.items() if path.lower() in own}
+    request, ledger, own = replace(job.request, queues=queues), job.ledger, Names(queues)
+    known = None if job.facts is None else {path: one for path, one in job.facts.items() if path in own}
     if ledger is None:
         return Share(request, known, has_ledger=False, way=None, forwarded=frozenset())
     forwarded = frozenset(key for key in ledger.forwarded if key[0].lower().removesuffix(_DEAD_LETTERS) in own)

@@ -16,7 +16,7 @@ from sbpair.concurrency import cancel_on, end
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import AccessDeniedError, IncompatibleSdkError, SbpairError, ServiceError, UsageError
 from sbpair.core.events import BacklogCounted, QueueAppeared, Restarting
-from sbpair.core.names import parse_backlog_queue_path
+from sbpair.core.names import ByName, parse_backlog_queue_path
 from sbpair.core.retry import SYPHON
 from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.machine import Settlement
@@ -193,10 +193,10 @@ class _Queues:
             return
         if self.admin is None and self.request.later_queues:
             found = dict.fromkeys(await self._opened(paths))
-        known = {path.lower(): path for path in paths}
+        known = ByName((path, path) for path in paths)
         self.facts = {known.get(path, path): facts for path, facts in found.items()}
         for path in self.facts:
-            if path.lower() not in known:
+            if path not in known:
                 self._add(path)
 
     def _paths(self) -> list[str]:

@@ -29,6 +29,7 @@ from sbpair.core.inspection.contents import (
     plan_moves,
 )
 from sbpair.core.inspection.evacuated import Lag, WrittenPlan
+from sbpair.core.names import by_path
 from sbpair.core.serialization import to_plain
 
 ONE = Counts(active=1)
@@ -150,7 +151,7 @@ def test_where_messages_go_and_why_some_stay() -> None:
         entity("off", counts=Counts(active=9), status=EntityStatus.SEND_DISABLED),
         entity("onward", counts=Counts(active=10), forward_to="orders"),
     ]
-    steps = {step.path.lower(): step for step in plan_entities(source, [], Tier.STANDARD)}
+    steps = by_path(plan_entities(source, [], Tier.STANDARD))
     moves, left = plan_moves(source, steps, "old", DeadLettersTo.HOLD)
     assert {(move.entity, move.dead_letter): (move.to, move.counted) for move in moves if move.counted} == {
         ("orders", False): ("orders", 6),

@@ -9,6 +9,7 @@ from sbpair.core.entities import Counts, EntityFacts, EntityKind, EntitySettings
 from sbpair.core.errors import AuthenticationFailedError, ConnectionLostError, ServerBusyError, ServiceError
 from sbpair.core.events import GatherProgress
 from sbpair.core.inspection.snapshot import Peeked
+from sbpair.core.names import by_path
 from sbpair.core.pairing import backlog_settings
 from sbpair.runtime.inspection import gather
 from sbpair.runtime.inspection.gather import gather_namespace
@@ -143,14 +144,14 @@ def test_a_queue_is_doubtful_if_the_list_would_make_a_finding_of_it() -> None:
         return gather.QueueSeen(QueueFacts(path, replace(backlog_settings(None), **settings)))
 
     surplus = first[:-1] + "7"
-    fine = {first: seen(first), second: seen(second)}
+    fine = by_path([seen(first), seen(second)])
     assert gather._doubtful(fine, pair, None) == []
-    assert gather._doubtful({first: seen(first)}, pair, None) == [second]
-    assert gather._doubtful({**fine, surplus: seen(surplus), "other": seen("other")}, pair, None) == [surplus]
-    odd = {**fine, second: seen(second, status=EntityStatus.DISABLED)}
+    assert gather._doubtful(by_path([seen(first)]), pair, None) == [second]
+    assert gather._doubtful(by_path([*fine.values(), seen(surplus), seen("other")]), pair, None) == [surplus]
+    odd = by_path([*fine.values(), seen(second, status=EntityStatus.DISABLED)])
     assert gather._doubtful(odd, pair, None) == [second]
-    odd = {**fine, first: seen(first, lock_duration_seconds=7.0)}
+    odd = by_path([*fine.values(), seen(first, lock_duration_seconds=7.0)])
     assert gather._doubtful(odd, pair, None) == [first]
-    assert gather._named_for(fine[first], "CONTOSO")
+    assert gather._named_for(fine[first.upper()], "contoso")
     assert not gather._named_for(fine[first], "other")
     assert not gather._named_for(seen("other"), "contoso")

@@ -8,7 +8,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.entities import EntityFacts, EntityKind, used_share
 from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, Scope, Severity, Thresholds, View
 from sbpair.core.inspection.snapshot import EntitySeen, describe_counts
-from sbpair.core.names import subscription_of
+from sbpair.core.names import ByName, Names, by_path, subscription_of
 from sbpair.core.rules import CATCH_ALL_RULE, catch_all_of, condition_of, is_catch_all
 from sbpair.core.words import counted
 from sbpair.service import EntityStatus, Tier
@@ -50,23 +50,23 @@ def _complete(view: View, prefix: str) -> None:
 
 def _below(view: View) -> dict[str, list[EntityFacts]]:
     """The subscriptions of each topic, by its path."""
-    topics = {
-        seen.facts.path.lower(): seen.facts.path for seen in view.entities() if seen.facts.kind is EntityKind.TOPIC
+    found: dict[str, list[EntityFacts]] = {
+        seen.facts.path: [] for seen in view.entities() if seen.facts.kind is EntityKind.TOPIC
     }
-    found: dict[str, list[EntityFacts]] = {path: [] for path in topics.values()}
+    topics = ByName((path, path) for path in found)
     for seen in view.entities():
         if (parts := subscription_of(seen.facts.path)) is not None:
-            found.setdefault(topics.get(parts[0].lower(), parts[0]), []).append(seen.facts)
+            found.setdefault(topics.get(parts[0], parts[0]), []).append(seen.facts)
     return found
 
 
 def _perishing(view: View) -> Iterator[tuple[EntitySeen, float]]:
     """Those whose messages expire, with the shorter time to live of its own and its topic's. Without any, messages live
     as long as their senders say."""
-    known = {seen.facts.path.lower(): seen.facts.settings for seen in view.entities()}
+    known = ByName((seen.facts.path, seen.facts.settings) for seen in view.entities())
     for seen in _receivers(view):
         topic, *_ = subscription_of(seen.facts.path) or ("",)
-        both = (seen.facts.settings, known.get(topic.lower()))
+        both = (seen.facts.settings, known.get(topic))
         lives = [one.default_message_time_to_live_seconds for one in both if one is not None]
         if (shorter := min((one for one in lives if one is not None), default=None)) is not None:
             yield seen, shorter
@@ -112,8 +112,8 @@ def _idle(view: View) -> Iterator[Found]:
 
 
 def _hops(view: View) -> Iterator[Found]:
-    below = {topic.lower(): subscriptions for topic, subscriptions in _below(view).items()}
-    following = {seen.facts.path.lower(): seen.facts.settings.forward_to for seen in view.entities()}
+    below = ByName(_below(view).items())
+    following = ByName((seen.facts.path, seen.facts.settings.forward_to) for seen in view.entities())
 
     def onward(path: str) -> list[str]:
         """Where a message goes from there, one hop on; from a topic, where its subscriptions forward."""
@@ -144,7 +144,7 @@ def _hops(view: View) -> Iterator[Found]:
 
 
 def _forwarding_to_nothing(view: View) -> Iterator[Found]:
-    known = {seen.facts.path.lower(): seen.facts for seen in view.entities()}
+    known = by_path(seen.facts for seen in view.entities())
     for seen in view.entities():
         settings = seen.facts.settings
         for what, target in (
@@ -153,7 +153,7 @@ def _forwarding_to_nothing(view: View) -> Iterator[Found]:
         ):
             if not target:
                 continue
-            there = known.get(target.lower())
+            there = known.get(target)
             if there is None:
                 yield Found(seen.facts.path, f"It forwards {what} to {target}, which does not exist.")
             elif not there.settings.status.may_send:
@@ -275,14 +275,14 @@ def _catch_alls(view: View) -> Iterator[Found]:
 
 def _destinations_gone(view: View) -> Iterator[Found]:
     view.primary.topics()
-    absent = {path.lower() for path in view.primary.seen.absent}
+    absent = Names(view.primary.seen.absent)
     gone: Counter[str] = Counter()
     for _, queue in view.own_backlog():
         for path in queue.peeked.destinations if queue.peeked is not None else ():
-            if path.lower() in absent and view.primary.queue(path) is None and view.primary.topic(path) is None:
+            if path in absent and view.primary.queue(path) is None and view.primary.topic(path) is None:
                 gone[path] += 1
     for path, queues in sorted(gone.items()):
-        if path.lower() not in {one.lower() for one in view.pair.entities}:  # those have a check of their own
+        if path not in Names(view.pair.entities):  # those have a check of their own
             yield Found(
                 path,
                 f"Messages for it wait in {counted(queues, 'backlog queue')}, and {view.primary.name} has no queue or "

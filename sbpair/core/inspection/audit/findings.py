@@ -1,16 +1,15 @@
 """What an audit says: findings with a severity, checks that could not run, and how a check is described."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fnmatch import fnmatchcase
 
 from sbpair.core.access import spoken_name
 from sbpair.core.entities import NamespaceFacts, TopicFacts
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import EntitySeen, NamespaceSnapshot, QueueSeen, Snapshot
-from sbpair.core.names import BacklogName, parse_backlog_queue_path
+from sbpair.core.names import BacklogName, ByName, by_path, name_matches, parse_backlog_queue_path, same_name
 from sbpair.core.outcome import Severity as Severity
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import AS_TIME, HIDDEN, column
@@ -155,13 +154,11 @@ class Side:
     seen: NamespaceSnapshot
     name: str
     """For people: see `spoken_name`."""
-    _by_path: Mapping[str, QueueSeen] = field(repr=False)
+    _by_path: ByName[QueueSeen] = field(repr=False)
 
     @classmethod
     def of(cls, role: str, seen: NamespaceSnapshot, label: str) -> "Side":
-        return cls(
-            role, seen, spoken_name(label, seen.host), {queue.path.lower(): queue for queue in seen.queues or ()}
-        )
+        return cls(role, seen, spoken_name(label, seen.host), by_path(seen.queues or ()))
 
     def unread(self, subject: str) -> CannotRun:
         """Why something was not read; in the same words for all of a namespace that does not answer."""
@@ -199,7 +196,7 @@ class Side:
 
     def queue(self, path: str) -> QueueSeen | None:
         self.queues()
-        return self._by_path.get(path.lower())
+        return self._by_path.get(path)
 
     def topic(self, path: str) -> TopicFacts | None:
         self.topics()
@@ -208,7 +205,7 @@ class Side:
     def backlog(self, label: str) -> list[tuple[BacklogName, QueueSeen]]:
         """Backlog-looking queues named for that primary."""
         self.queues()
-        return [(name, queue) for name, queue in self.seen.backlog() if name.primary_label == label.lower()]
+        return [(name, queue) for name, queue in self.seen.backlog() if same_name(name.primary_label, label)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,4 +306,4 @@ class Ignore:
         return cls(code, pattern.strip() or "*")
 
     def covers(self, finding: Finding) -> bool:
-        return finding.code == self.code and fnmatchcase(finding.subject.lower(), self.pattern.lower())
+        return finding.code == self.code and name_matches(finding.subject, self.pattern)

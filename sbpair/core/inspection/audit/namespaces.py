@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from sbpair.core.access import AuthMethod, ControlPlane
 from sbpair.core.durations import format_duration
 from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, OnlyArmTells, Scope, Severity, Side, View
-from sbpair.core.names import BACKLOG_INFIX
+from sbpair.core.names import BACKLOG_INFIX, same_name
 from sbpair.core.replication.settings import problems
 from sbpair.core.words import counted
 from sbpair.service import Tier
@@ -71,7 +71,7 @@ def _independent(view: View) -> Iterator[Found]:
     """An outage that takes one side should leave the other: not so in one region, or where both are one namespace."""
     primary, secondary = view.primary.facts(), view.secondary.facts()
     subject = view.secondary.name
-    if primary.name.lower() == secondary.name.lower():
+    if same_name(primary.name, secondary.name):
         message = f"{view.primary.name} and {subject} are one namespace, {primary.name}, under two names."
         yield Found(subject, message, Severity.ERROR)
         return

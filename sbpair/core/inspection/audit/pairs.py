@@ -9,7 +9,7 @@ from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, Sever
 from sbpair.core.inspection.drilled import Mark
 from sbpair.core.inspection.plan import Difference, differences, user_of
 from sbpair.core.inspection.snapshot import QueueSeen
-from sbpair.core.names import BACKLOG_INFIX
+from sbpair.core.names import BACKLOG_INFIX, Names
 from sbpair.core.words import counted, listed, span
 from sbpair.service import EntityStatus, Tier
 
@@ -25,7 +25,7 @@ _LOSES_MESSAGES = {"default_message_time_to_live_seconds", "auto_delete_on_idle_
 
 
 def _missing(view: View) -> Iterator[Found]:
-    confirmed = {path.lower() for path in view.secondary.seen.absent}
+    confirmed = Names(view.secondary.seen.absent)
     for path in view.pair.backlog_paths():
         if view.secondary.queue(path) is not None:
             continue
@@ -94,11 +94,7 @@ def _on_primary(view: View) -> Iterator[Found]:
 
 def _left_over(view: View) -> Iterator[Found]:
     known = {view.pair.primary.label}
-    known |= {
-        other.primary.label
-        for other in view.others
-        if other.secondary.host == view.pair.secondary.host
-    }
+    known |= {other.primary.label for other in view.others if other.secondary.host == view.pair.secondary.host}
     view.secondary.queues()
     by_label: dict[str, list[int]] = {}
     for name, queue in view.secondary.seen.backlog():
