@@ -41,6 +41,7 @@ from sbpair.core.errors import (
 )
 from sbpair.core.inspection.audit.findings import CannotRun
 from sbpair.core.message import Received
+from sbpair.core.names import ByName
 from sbpair.core.rewrite import Head, compose, for_backlog
 from sbpair.core.transfer.filters import Where
 from sbpair.core.transfer.resend import ALL_MESSAGES, Planned, Purger
@@ -166,11 +167,12 @@ def values(hint: Any, within: tuple[type, ...] = ()) -> list[tuple[str, Any]]:
         inner, kind = values(arguments[0], within), SEQUENCES[origin]
         some = [[], *([pair] for pair in inner[-4:]), *([[inner[0], inner[-1]]] if len(inner) > 1 else [])]
         return [(f"[{', '.join(name for name, _ in row)}]", kind(one for _, one in row)) for row in some]
-    if origin in (dict, Mapping):
-        keys, inner = values(arguments[0], within)[-2:], values(arguments[1], within)
+    if origin in (dict, Mapping, ByName):
+        keys, inner = values(str if origin is ByName else arguments[0], within)[-2:], values(arguments[-1], within)
         maps = [[], *([(keys[0], pair)] for pair in inner[-3:]), [*zip(keys, inner[-2:], strict=False)]]
         named = [(", ".join(f"{key[0]}: {one[0]}" for key, one in row), row) for row in maps]
-        return [(f"{{{name}}}", {key[1]: one[1] for key, one in row}) for name, row in named]
+        made = ByName if origin is ByName else dict
+        return [(f"{{{name}}}", made((key[1], one[1]) for key, one in row)) for name, row in named]
     if isinstance(hint, type) and is_dataclass(hint) and hint not in within:
         return examples(hint, within)
     raise NoExampleError(hint)
@@ -226,8 +228,9 @@ class Mixer:
             return tuple(map(self.value, arguments))
         if origin in SEQUENCES:
             return SEQUENCES[origin](self.value(arguments[0]) for _ in range(dice.randrange(4)))
-        if origin in (dict, Mapping):
-            return {self.value(arguments[0]): self.value(arguments[1]) for _ in range(dice.randrange(3))}
+        if origin in (dict, Mapping, ByName):
+            key, made = (str, ByName) if origin is ByName else (arguments[0], dict)
+            return made((self.value(key), self.value(arguments[-1])) for _ in range(dice.randrange(3)))
         if isinstance(hint, type) and is_dataclass(hint):
             return self.example(hint)
         if origin is Callable:
