@@ -21,14 +21,14 @@ from typing import Any
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "sbpair"
 
-LINES = 106_700
+LINES = 106_800
 ROOMS = {
     "": 1_700,
     "amqp": 2_220,
     "azure": 5_200,
-    "cli": 17_270,
+    "cli": 17_050,
     "clients": 2_290,
-    "core": 22_700,
+    "core": 22_800,
     "emulator": 13_780,
     "engine": 4_560,
     "gateway": 3_300,
