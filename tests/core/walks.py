@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any, get_type_hints
 
 from sbpair.core import errors
@@ -23,12 +24,12 @@ from sbpair.core.transfer.order import Gap, LockPatience, Numbers, QueueOrder
 from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.state import LockClock
 from sbpair.core.transfer.summary import Watch
-from tests.core.examples import UNSEEN, Answered, Mixer, said
+from tests.core.examples import UNSEEN, Answered, Mixer, NoExampleError, called, functions, modules, said
 from tests.core.inspection import worlds
 from tests.core.replication.histories import History as SessionHistory
 from tests.core.transfer.histories import History as PumpHistory
 
-WALKS, STEPS = 60, 60
+WALKS, STEPS = 45, 60
 MACHINES = (
     EntityFailover,
     SessionHolds,
@@ -43,6 +44,36 @@ MACHINES = (
     Watch,
 )
 HISTORIES, TOGETHER = 300, 50
+
+CALLS = 80
+ROUGH = (
+    "access",
+    "cost.model",
+    "cost.result",
+    "cost.usage",
+    "editing",
+    "encoded",
+    "errors",
+    "prices",
+    "redact",
+    "rules",
+    "summary",
+    "transfer.explained",
+    "transfer.filters",
+    "transfer.peeked",
+    "transfer.resend",
+    "transfer.triage",
+)
+"""Modules that take what people type, and messages of strangers."""
+BODIES = (
+    b"\0Sw\xa1\5hello",
+    b"\0Sv\xc0\4\1\xa1\1a",
+    b"\0Sv\xc0\4\1\xa1\1a\0Sv\xc0\4\1\xa1\1b",
+    b"\0Su\xa0\2{}",
+    b"\0Su\xa0\2\xff\xfe",
+    b"\0Su\xa0\1a\0Su\xa0\1b",
+)
+"""AMQP values, sequences, data that is text or is not, and several of them."""
 
 NUMBERS = (1, 2, 3, 5, 8, 13, 40)
 LANES = (("orders", "a"), ("orders", "b"))
@@ -143,6 +174,22 @@ def walks(kind: type) -> Iterator[Answered]:
         yield partial(str, f"walk {number}"), [*Walk(kind, number).lines()]
 
 
+class Rough(Mixer):
+    """Texts as people write them, and messages with every kind of body."""
+
+    def value(self, hint: Any) -> Any:
+        found, dice = super().value(hint), self.dice
+        if hint is str:
+            return dice.choice((found, found.upper(), found.title(), f" {found} ", f"{found}/", "LOCALHOST:5672"))
+        return dice.choice((found, *BODIES)) if hint is bytes else found
+
+
+def rough(module: ModuleType) -> Iterator[Answered]:
+    for function in functions(module):
+        with suppress(NoExampleError):
+            yield from called(function, Rough, CALLS)
+
+
 def lived(history: Callable[[int], Any], seeds: range) -> Iterator[Answered]:
     for seed in seeds:
         yield partial(str, f"history {seed}"), history(seed).live()
@@ -154,4 +201,7 @@ def subjects() -> Mapping[str, Iterator[Answered]]:
     for name, history in (("transfer.machine", PumpHistory), ("replication.ownership", SessionHistory)):
         for first in range(0, HISTORIES, TOGETHER):
             found[f"walk {name} {first}"] = lived(history, range(first, first + TOGETHER))
+    for module in modules():
+        if (place := module.__name__.removeprefix("sbpair.core.")) in ROUGH:
+            found[f"walk {place} rough"] = rough(module)
     return found | worlds.subjects()

@@ -4,7 +4,7 @@ spelled in several ways, as the service lets them be.
 What is drawn from any names (`tests.core.examples`) hardly ever finds in one namespace what another one mentions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any
 
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import Counts, EntityFacts, EntityKind, QueueFacts, RuleFacts, Tier, TopicFacts
+from sbpair.core.errors import SbpairError
 from sbpair.core.inspection.audit import run
 from sbpair.core.inspection.contents import (
     Contents,
@@ -22,9 +23,21 @@ from sbpair.core.inspection.contents import (
     changed_since,
     compare,
     plan_entities,
-    plan_moves,
 )
-from sbpair.core.inspection.snapshot import EntitySeen, NamespaceSnapshot, QueueSeen, Snapshot, Unread
+from sbpair.core.inspection.evacuated import BothNamespaces, EvacuateResult, EvacuationPlan, EvacuationScope, Lag
+from sbpair.core.inspection.plan import (
+    as_confirmed,
+    check_confirmed,
+    check_still_extra,
+    check_target,
+    check_unused,
+    plan_cleanup,
+    plan_provision,
+    user_of,
+    without_queues,
+)
+from sbpair.core.inspection.snapshot import EntitySeen, NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
+from sbpair.core.names import dead_letter_path
 from sbpair.core.pairing import Pair, SendAvailabilityOptions, backlog_settings
 from sbpair.service import QueueSettings
 from tests.core.examples import (
@@ -41,7 +54,7 @@ from tests.core.examples import (
 )
 from tests.core.snapshots import NOW, a_snapshot, host, path
 
-CALLS, WORLDS = 40, 120
+CALLS, WORLDS = 32, 80
 PLACES = ("backlog", "errors", "entities", "names", "pairing", "rules")
 """Besides the room."""
 QUEUES = ("orders", "bills", *map(path, range(3)), path(4), path(0, "tailspin"))
@@ -84,7 +97,7 @@ class World(Mixer):
         dice, (one, other) = self.dice, self.dice.sample(LABELS, 2) if self.dice.random() < 0.3 else LABELS[:2]
         return Pair(
             dice.choice(("orders", "other")),
-            NamespaceAccess(self.spelled(one), self.spelled(host(one))),
+            NamespaceAccess(self.spelled(one), self.spelled(host(one) if dice.random() < 0.8 else f"{one}.example")),
             NamespaceAccess(self.spelled(other), self.spelled(host(other))),
             SendAvailabilityOptions(backlog_queue_count=dice.choice((1, 2, 3, 5))),
             tuple(self.spelled(name) for name in ("orders", "news") if dice.random() < 0.5),
@@ -144,31 +157,58 @@ def audits() -> Iterator[Answered]:
         yield partial(str, f"world {number}"), answer(partial(run, snapshot, **given))
 
 
+def cleanups() -> Iterator[Answered]:
+    """What a plan creates and deletes, of which queues a person has named some."""
+    for number in range(WORLDS):
+        world = World(Snapshot, f"world of a cleanup {number}")
+        dice, snapshot, pair, others = world.dice, world.snapshot(), world.pair(), (world.pair(), world.pair())
+        named, again = ([world.spelled(name) for name in QUEUES[2:] if dice.random() < 0.4] for _ in range(2))
+        left = [world.spelled(name) for name in LABELS if dice.random() < 0.5]
+        lines = answer(partial(plan_provision, snapshot, pair, update=dice.random() < 0.7))
+        with suppress(SbpairError):
+            plan = plan_cleanup(snapshot, pair, confirmed=named, also_primaries=left, others=dice.choice(((), others)))
+            asked: list[Callable[[], Any]] = [
+                partial(iter, (*plan.steps, *plan.unchanged, plan.primary_label)),
+                partial(as_confirmed, plan, again),
+                partial(check_still_extra, pair, plan, others),
+                partial(check_confirmed, [plan], again),
+                partial(without_queues, plan, "fabrikam", [label.lower() for label in left]),
+                partial(check_target, plan, others[0]),
+                partial(check_unused, pair, [label.lower() for label in left], others),
+                *(partial(user_of, path, world.spelled(host("fabrikam")), others) for path in again),
+            ]
+            lines += [line for ask in asked for line in answer(ask)]
+        yield partial(str, f"world {number}"), lines
+
+
 def evacuations() -> Iterator[Answered]:
     """What is created on another namespace and moved there, and how the two differ."""
     for number in range(WORLDS):
         world = World(EntityFacts, f"world of an evacuation {number}")
         dice, source, target = world.dice, world.entities(), world.entities()
         tier, before = world.value(Tier | None), plan_entities(source[1:], target[1:], None)
-        steps = plan_entities(source, target, tier, **world.arguments(_flags))
-        known = {step.path.lower(): step for step in steps if dice.random() < 0.9}
+        browsed = {one.path.lower(): world.example(Peeked) for one in source if dice.random() < 0.5}
+        both = BothNamespaces(tuple(source), tuple(target), tier, browsed, world.value(dict[str, str]))
+        flags = {name: dice.random() < 0.5 for name in ("despite_duplicate_detection", "follows")}
+        left_out = tuple(dice.sample(("ORD*", "news*some", "*/X-*"), dice.choice((0, 1))))
+        scope = EvacuationScope("contoso", "Fabrikam", "it", "the other", left_out, world.value(DeadLettersTo), **flags)
+        plan = EvacuationPlan.of(scope, both)
+        numbers = {dead_letter_path(path) if dice.random() < 0.3 else path: dice.randrange(5) for path in browsed}
         one, other = (Contents.of(FoundNamespace.of("contoso", tier, NOW, some)) for some in (source, target))
-        letters, ignored = world.value(DeadLettersTo), dice.sample(("ORDERS", "*:Forward*", "news*:rule*"), 1)
-        asked = (
-            partial(iter, steps),
-            partial(changed_since, as_planned(before), steps),
-            partial(plan_moves, source, known, world.spelled("contoso"), letters),
-            partial(compare, one, other, ignored),
+        asked: tuple[Callable[[], Any], ...] = (
+            partial(iter, plan.steps),
+            partial(changed_since, as_planned(before), plan.steps),
+            partial(both.moves, scope, plan.steps),
+            partial(plan.to_file, "here", "there"),
+            partial(EvacuateResult.planned(plan, world.value(tuple[Lag, ...])).with_followed, numbers, numbers),
+            partial(compare, one, other, dice.sample(("ORDERS", "*:Forward*", "news*:rule*"), 1)),
         )
         yield partial(str, f"world {number}"), [line for ask in asked for line in answer(ask)]
 
 
-def _flags(despite_duplicate_detection: bool, follows: bool) -> None: ...
-
-
 def subjects() -> dict[str, Iterator[Answered]]:
     """Rooms and files by name."""
-    found = {"world of audits": audits(), "world of evacuations": evacuations()}
+    found = {"world of audits": audits(), "world of cleanups": cleanups(), "world of evacuations": evacuations()}
     for module in modules():
         place = module.__name__.removeprefix("sbpair.core.")
         if place.startswith("inspection.") or place in PLACES:
