@@ -179,6 +179,11 @@ SAME: dict[str, tuple[Callable[[str], Any], str, str]] = {
         "drain",
         " drain ",
     ),
+    "a part of a connection string": (
+        lambda name: key_name(string(f"Endpoint=sb://a.example/;{name}=drain;SharedAccessKey=a")),
+        "SharedAccessKeyName",
+        "sharedACCESSkeyname ",
+    ),
     "an address": (lambda stated: is_at(stated, "[::1]:5672"), "localhost", "[::1]"),
     "what a rule is ignored by": (
         lambda what: compare(of_rules(RuleFacts("EU", "a = 1")), of_rules(), [f"news*:{what}"]).ignored,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from sbpair.core import errors
 from sbpair.core.errors import SbpairError, ServiceError
@@ -24,12 +24,24 @@ from sbpair.core.transfer.order import Gap, LockPatience, Numbers, QueueOrder
 from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.state import LockClock
 from sbpair.core.transfer.summary import Watch
-from tests.core.examples import UNSEEN, Answered, Mixer, NoExampleError, called, functions, modules, said
+from tests.core.examples import (
+    SEQUENCES,
+    UNSEEN,
+    Answered,
+    Mixer,
+    NoExampleError,
+    answers,
+    called,
+    functions,
+    kinds,
+    modules,
+    said,
+)
 from tests.core.inspection import worlds
 from tests.core.replication.histories import History as SessionHistory
 from tests.core.transfer.histories import History as PumpHistory
 
-WALKS, STEPS = 45, 60
+WALKS, STEPS = 36, 60
 MACHINES = (
     EntityFailover,
     SessionHolds,
@@ -45,7 +57,7 @@ MACHINES = (
 )
 HISTORIES, TOGETHER = 300, 50
 
-CALLS = 80
+CALLS = 60
 ROUGH = (
     "access",
     "cost.model",
@@ -65,6 +77,21 @@ ROUGH = (
     "transfer.triage",
 )
 """Modules that take what people type, and messages of strangers."""
+QUIET = (
+    "backlog",
+    "failover.measured",
+    "inspection.status",
+    "prices",
+    "transfer.conclusion",
+    "transfer.filters",
+    "transfer.ledger",
+    "transfer.report",
+    "transfer.resend",
+    "transfer.restored",
+    "transfer.summary",
+    "transfer.verdict",
+)
+WORDS = ("orders", "reachable", "empty", "count", "stop", "filtered out", "locked elsewhere", "denied", "unreachable")
 BODIES = (
     b"\0Sw\xa1\5hello",
     b"\0Sv\xc0\4\1\xa1\1a",
@@ -184,6 +211,34 @@ class Rough(Mixer):
         return dice.choice((found, *BODIES)) if hint is bytes else found
 
 
+class Quiet(Mixer):
+    """Little happened: what all rules out, in which most branches begin, is rare among values of all kinds."""
+
+    def value(self, hint: Any) -> Any:
+        dice, arguments = self.dice, get_args(hint)
+        if hint is int:
+            return dice.choice((0, 0, 0, 1, 2, 300_000))
+        if hint is str:
+            return dice.choice((super().value(hint), *WORDS))
+        if type(None) in arguments and dice.random() < 0.5:
+            return None
+        kind = SEQUENCES.get(get_origin(hint))
+        return kind() if kind is not None and dice.random() < 0.6 else super().value(hint)
+
+
+def quiet(module: ModuleType) -> Iterator[Answered]:
+    """Functions, methods and what examples of classes say."""
+    for function in functions(module):
+        with suppress(NoExampleError):
+            yield from called(function, Quiet, CALLS)
+    for kind in kinds(module):
+        with suppress(NoExampleError):
+            mixer = Quiet(kind, f"quiet {kind.__module__} {kind.__name__}")
+            for example in (mixer.example(kind) for _ in range(CALLS)):
+                lines = [f"{name}: {part}" for name, parts in answers(example).items() for part in parts]
+                yield partial(said, example), lines
+
+
 def rough(module: ModuleType) -> Iterator[Answered]:
     for function in functions(module):
         with suppress(NoExampleError):
@@ -204,4 +259,6 @@ def subjects() -> Mapping[str, Iterator[Answered]]:
     for module in modules():
         if (place := module.__name__.removeprefix("sbpair.core.")) in ROUGH:
             found[f"walk {place} rough"] = rough(module)
+        if place in QUIET:
+            found[f"walk {place} quiet"] = quiet(module)
     return found | worlds.subjects()
