@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from sbpair.core.access import NamespaceAccess, Secret, cloud_of, entity_path_of, is_at, key_name
-from sbpair.core.backlog import FoundBy, Verdict
 from sbpair.core.cost.model import Flow, Workload, estimate
 from sbpair.core.durations import parse_duration
 from sbpair.core.editing import Repair
@@ -18,7 +17,6 @@ from sbpair.core.inspection.audit import CHECKS, run
 from sbpair.core.inspection.audit.findings import Ignore
 from sbpair.core.inspection.audit.result import AuditedPair, distinct_queues
 from sbpair.core.inspection.contents import Contents, DeadLettersTo, FoundNamespace, compare, held_for, plan_entities
-from sbpair.core.inspection.discovery import NamespaceSearched, TransferQueues, proposed_pairs
 from sbpair.core.inspection.evacuated import (
     BothNamespaces,
     EvacuateResult,
@@ -55,12 +53,6 @@ def of_rules(*rules: RuleFacts) -> Contents:
     return Contents.of(FoundNamespace.of("contoso", None, NOW, found))
 
 
-def proposed(name: str) -> dict[str, Any]:
-    transfer = TransferQueues("contoso", 1, "0", 1, 1, 0, 0, 0, False, None, Verdict.WAITING)
-    found = NamespaceSearched("fabrikam", name, FoundBy.LISTED, transfer=(transfer,))
-    return proposed_pairs([found], {host("fabrikam"): {"key": "env:KEY"}}, ())
-
-
 def refused(message: str) -> bool:
     rules = EntityRules()
     rules.refused([compose(body="x", message_id="m")], ArgumentRefusedError(message))
@@ -83,7 +75,7 @@ def shared_queues(named: Callable[[str], str]) -> int:
     queue = a_queue(path(0))
     one = replace(healthy(), secondary=replace(healthy().secondary, queues=(queue,)))
     spelled = replace(queue, facts=replace(queue.facts, path=named(queue.path)))
-    other = replace(one, secondary=replace(one.secondary, host=named(one.secondary.host), queues=(spelled,)))
+    other = replace(one, secondary=replace(one.secondary, queues=(spelled,)))
     return len(distinct_queues([AuditedPair(run(each, a_pair()), each) for each in (one, other)]))
 
 
@@ -162,7 +154,6 @@ SAME: dict[str, tuple[Callable[[str], Any], str, str]] = {
         path(0),
         path(0).upper(),
     ),
-    "a host that is reached in its own way": (proposed, host("fabrikam"), host("fabrikam").title()),
     "a cloud": (lambda name: cloud_of(NamespaceAccess("a", name)), host("a"), host("a").upper()),
     "a resource manager": (
         lambda url: cloud_of(NamespaceAccess("a", "a.example", management_url=url)),
