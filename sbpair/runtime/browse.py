@@ -311,20 +311,16 @@ class _Queue:
     receiver: MessageReceiver
     pages: AsyncGenerator[list[Received], None]
     buffer: deque[Received] = field(default_factory=deque)
-    at_end: bool = False
     error: ServiceError | None = None
 
     async def fill(self) -> None:
         """Fetch the next page, if the last one is used up; an error ends the queue and is kept."""
-        if self.buffer or self.at_end:
+        if self.buffer:
             return
         try:
-            page = await anext(self.pages, None)
+            self.buffer.extend(await anext(self.pages, None) or ())  # nothing once it has ended
         except ServiceError as error:
-            self.error, self.at_end = error, True
-            return
-        self.buffer.extend(page or ())
-        self.at_end = not page
+            self.error = error
 
     @property
     def age_key(self) -> float:

@@ -11,6 +11,7 @@ from sbpair.core.errors import ConnectionLostError, EntityNotFoundError, ServerB
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.pairing import Side
 from sbpair.core.rewrite import compose, for_backlog
+from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.state import key_of
 from sbpair.runtime import browse
 from sbpair.runtime.browse import Found, browse_target, head_of, pages, peeking, survey
@@ -266,3 +267,82 @@ async def test_what_was_only_browsed_still_lies_there_if_place_and_time_are_the_
     with pytest.raises(UnauthorizedError):
         await still_queued(messaging, wanted, clock=namespace.clock)
     assert "not known whether" in not_known(EntityNotFoundError("gone")).message
+
+
+class Paced:
+    """A pace that grants as it is told, and notes what it learns."""
+
+    def __init__(self, *grants: int) -> None:
+        self.grants, self.noted = list(grants), list[tuple[Any, ...]]()
+
+    def grant(self, most: int, now: float) -> int:
+        return min(most, self.grants.pop(0))
+
+    def seconds_until_some(self, now: float) -> float:
+        return 2.0
+
+    def refused(self, now: float) -> float:
+        self.noted.append(("refused", now))
+        return 3.0
+
+    def accepted(self, messages: int, now: float) -> None:
+        self.noted.append(("accepted", messages, now))
+
+    def take(self, messages: int) -> None:
+        self.noted.append(("take", messages))
+
+
+@virtual_time
+async def test_a_page_at_a_pace_asks_for_what_is_granted_and_gives_back_what_did_not_come() -> None:
+    messaging = Asked(a_namespace(messages=3))
+    pace: Any = Paced(0, 0, 9, 5)
+    messaging.namespace.fail("peek", ServerBusyError("busy"), times=1)
+    found = await browse.page_from(messaging.receiver(QUEUE), 1, clock=messaging.namespace.clock, pace=pace)
+    assert (len(found), messaging.asked) == (3, [(9, 1), (5, 1)])
+    assert pace.noted == [("refused", 4.0), ("take", -9), ("accepted", 3, 4.0), ("take", -2)]
+
+
+@pytest.mark.parametrize(
+    ("error", "patience", "noted"),
+    [
+        (ServerBusyError("busy"), 2.9, [("refused", 0.0), ("take", -9)]),
+        (ConnectionLostError("down"), 0.0, [("take", -9)]),
+    ],
+)
+def test_what_a_pace_does_not_cure_is_raised(error: Any, patience: float, noted: list[Any]) -> None:
+    @virtual_time
+    async def story() -> None:
+        namespace = a_namespace(messages=3)
+        pace: Any = Paced(9)
+        namespace.fail("peek", error)
+        receiver = namespace.messaging().receiver(QUEUE)
+        with pytest.raises(type(error)):
+            await browse._at_pace(
+                pace, lambda some: receiver.peek(some, from_sequence_number=1), 99, namespace.clock, patience
+            )
+        assert pace.noted == noted
+
+    story()
+
+
+@virtual_time
+async def test_what_is_not_wanted_is_counted_apart_and_what_cannot_be_judged_may_be() -> None:
+    class Filter:
+        def __init__(self, *ids: str) -> None:
+            self.ids = ids
+
+        def wants(self, received: Received, summary: Any) -> bool:
+            if not self.ids:
+                raise FilterError("odd")
+            return received.message_id in self.ids
+
+    namespace = a_namespace()
+    await lying(namespace)
+    for wanted, by_state, not_wanted in (
+        (Filter("deferred"), {"deferred": 1}, {"scheduled": 1}),
+        (Filter("other"), {}, {"deferred": 1, "scheduled": 1}),
+        (Filter(), {"deferred": 1, "scheduled": 1}, {}),
+    ):
+        receiver = namespace.messaging().receiver(QUEUE)
+        found = await survey(receiver, {}, clock=namespace.clock, patience_seconds=0.0, wanted=wanted)  # type: ignore[arg-type]
+        assert (dict(found.by_state), dict(found.not_wanted)) == (by_state, not_wanted)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sbpair.core.entities import QueueFacts, QueueSettings
+from sbpair.core.entities import Counts, QueueFacts, QueueSettings
 from sbpair.core.errors import (
     ArgumentRefusedError,
     ConflictError,
@@ -17,12 +17,12 @@ from sbpair.core.errors import (
     UnauthorizedError,
 )
 from sbpair.core.events import StepDone
-from sbpair.core.inspection.plan import Plan, StepKind, plan_cleanup, plan_provision
+from sbpair.core.inspection.plan import Expected, Plan, Step, StepKind, plan_cleanup, plan_provision
 from sbpair.core.outcome import Exit, Report, Result
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
 from sbpair.core.rewrite import compose
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.inspection.apply import Applying, apply, check_fresh
+from sbpair.runtime.inspection.apply import BUSY_PAUSE_SECONDS, Applying, _staleness, apply, check_fresh
 from sbpair.runtime.inspection.gather import gather
 from tests.core.snapshots import a_pair, path
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
@@ -373,3 +373,53 @@ async def test_every_step_is_logged_and_told() -> None:
         }
     ]
     assert [(one.item, one.result) for one in bench.observer.of(StepDone)] == [(path(2), "done")]
+
+
+SETTINGS = DOCUMENTED_SETTINGS
+THERE = QueueFacts("q", SETTINGS, Counts(active=3))
+CHANGED = replace(THERE, settings=replace(SETTINGS, max_delivery_count=3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "there", "why"),
+    [
+        (StepKind.CREATE, None, None, None),
+        (StepKind.CREATE, None, THERE, None),
+        (StepKind.CREATE, None, CHANGED, "exists by now"),
+        (StepKind.UPDATE, THERE, None, "is gone"),
+        (StepKind.DELETE, THERE, None, None),
+        (StepKind.UPDATE, None, CHANGED, None),
+        (StepKind.UPDATE, THERE, THERE, None),
+        (StepKind.DELETE, THERE, replace(THERE, counts=Counts(active=4)), "holds 4 messages now, not 3"),
+        (StepKind.DELETE, THERE, replace(THERE, counts=Counts(active=2)), None),
+        (StepKind.UPDATE, THERE, replace(THERE, counts=Counts(active=4)), None),
+    ],
+)
+def test_a_step_is_stale_if_what_it_was_planned_for_has_changed(
+    kind: StepKind, expected: QueueFacts | None, there: QueueFacts | None, why: str | None
+) -> None:
+    step = Step(kind, "q", "why", settings=SETTINGS, expected=None if expected is None else Expected.of(expected))
+    told = _staleness(step, there)
+    assert told is None if why is None else why in (told or "")
+
+
+@virtual_time
+async def test_tries_are_paced_counted_and_paused_as_their_error_says() -> None:
+    for error, tries, seconds in (
+        (UnauthorizedError("no"), 1, 0.0),
+        (ServerBusyError("busy"), 3, 2 * BUSY_PAUSE_SECONDS),
+        (ConnectionLostError("down"), 3, 2 * 1.5),
+    ):
+        bench = Bench(1, 2)
+        plan = await bench.plan()
+        bench.secondary.fail("admin", error, entity=path(0))
+        began = bench.clock.monotonic()
+        report = await bench.apply(plan, tries=3, pause_seconds=1.5, credits_per_second=None)
+        [failed] = [one for one in report.outcomes if one.result is Result.FAILED]
+        assert failed.detail == (error.message if tries == 1 else f"{error.message} (3 tries)")
+        assert bench.clock.monotonic() - began == seconds
+    paced = Bench(count=5)
+    plan = await paced.plan()
+    began = paced.clock.monotonic()
+    await paced.apply(plan, credits_per_second=1.0)
+    assert paced.clock.monotonic() - began >= 4.0, "each step is billed"

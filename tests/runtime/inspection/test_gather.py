@@ -22,7 +22,7 @@ from sbpair.core.inspection.snapshot import Calls, How, Snapshot
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, Pair
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.inspection.gather import CreditPacer, Scope, gather, gather_each
+from sbpair.runtime.inspection.gather import CreditPacer, Scope, _key_name, gather, gather_each
 from tests.core.snapshots import a_pair, path
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, run_virtual, virtual_time
 from tests.runtime.inspection.admin_fake import Lies, LyingAdmin
@@ -340,7 +340,15 @@ def test_names_are_the_same_in_every_spelling() -> None:
         here.lies.unlisted = {path(1), "unlisted", "topic/unlisted", "seen/unlisted", "waiting/unlisted"}
         here.lies.ghosts = [QueueFacts(spelled(path(9)), DOCUMENTED_SETTINGS)]
         here.primary.entities.clear()
-        for name in ("orders", "unlisted", "waiting/unlisted", "closed", path(3), path(3, "fabrikam")):
+        for name in (
+            "orders",
+            "unlisted",
+            "waiting/unlisted",
+            "closed",
+            path(3),
+            path(3, "fabrikam"),
+            path(3, "adatum"),
+        ):
             here.primary.add_queue(spelled(name))
         here.primary.entities["closed"].settings = QueueSettings(status=EntityStatus.DISABLED)
         for name in ("news", "topic/unlisted", "seen/unlisted"):
@@ -348,6 +356,13 @@ def test_names_are_the_same_in_every_spelling() -> None:
         for name in ("orders", "unlisted", "topic/unlisted", "gone", "seen/unlisted", "waiting/unlisted", "seen/gone"):
             here.secondary.put(path(0), for_backlog(MESSAGE, asked(name)))
         snapshot = await here.gather(peek=peeking(here.secondary.messaging(), most=9))
+        primary = {queue.path.lower(): queue.how for queue in snapshot.primary.queues or ()}
+        assert primary["waiting/unlisted"] is How.CONFIRMED, "a destination of what waits"
+        assert {"gone", "seen/gone"} == {*map(str.lower, snapshot.primary.absent)}
+        assert {"news", "topic/unlisted", "seen/unlisted"} == {
+            one.path.lower() for one in snapshot.primary.topics or ()
+        }
+        assert (primary["orders"], primary[path(3, "adatum")]) == (How.LISTED, How.LISTED), "nothing is odd about these"
         findings = sorted((one.code, one.subject) for one in run(snapshot, here.pair).findings)
         assert {"SBP001", "SBP002"} <= {code for code, _ in findings}
         return json.dumps(in_order(json.loads(json.dumps([snapshot.to_dict(), findings]).lower())))
@@ -356,3 +371,32 @@ def test_names_are_the_same_in_every_spelling() -> None:
     for spelled in (str.upper, str.title):
         assert run_virtual(read(spelled, str.lower)) == plain
         assert run_virtual(read(str.lower, spelled)) == plain
+
+
+@virtual_time
+async def test_nothing_is_looked_at_again_on_a_side_that_was_not_listed() -> None:
+    here = world()
+    here.secondary.put(path(0), for_backlog(MESSAGE, "gone"))
+    here.secondary.go_dark()
+    snapshot = await here.gather(peek=peeking(here.secondary.messaging(), most=5))
+    assert (snapshot.secondary.queues, snapshot.secondary.calls.gets, len(snapshot.primary.queues or ())) == (
+        None,
+        0,
+        1,
+    )
+    here.secondary.heal()
+    here.primary.fail("admin", UnauthorizedError("no list"), entity="")
+    snapshot = await here.gather(peek=peeking(here.secondary.messaging(), most=5))
+    assert (snapshot.primary.queues, snapshot.primary.topics, snapshot.primary.absent) == (None, (), ())
+    assert snapshot.primary.calls.gets == 0
+
+
+def test_a_key_has_a_name_where_there_is_a_connection_string() -> None:
+    access = a_pair().primary
+    text = Secret("Endpoint=sb://h/;SharedAccessKeyName=watch;SharedAccessKey=c2VjcmV0")
+    for auth, known, name in (
+        (AuthMethod.CONNECTION_STRING, text, "watch"),
+        (AuthMethod.CONNECTION_STRING, None, None),
+        (AuthMethod.DEFAULT, text, None),
+    ):
+        assert _key_name(replace(access, auth=auth, connection_string=known)) == name
