@@ -19,16 +19,18 @@ from sbpair.core.errors import (
     ServiceError,
     UnauthorizedError,
 )
-from sbpair.core.message import Disposition, Received
+from sbpair.core.message import Disposition, Received, State
 from sbpair.core.rewrite import compose
+from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.core.transfer.resend import IN_DOUBT, NOT_REACHED, NOT_SCHEDULED
 from sbpair.core.transfer.state import Forward, Leave, key_of
 from sbpair.core.transfer.verdict import DestinationSeen
+from sbpair.runtime.browse import PAGE_MESSAGES
 from sbpair.runtime.transfer import move
 from sbpair.runtime.transfer.drain import TransferRequest
 from sbpair.runtime.transfer.move import _Browsed, _MovesBrowsed
-from sbpair.runtime.transfer.moving import Ends, MoveJob
+from sbpair.runtime.transfer.moving import Ends, MoveJob, _DeferredOnly
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
 
 
@@ -518,3 +520,69 @@ async def test_a_move_that_is_stopped_counts_what_it_had_in_hand_as_not_reached(
     assert (report.ended_by, report.forwarded, report.confirmed_empty) == ("stop", 5 - len(lying), False)
     assert report.left == (Left(NOT_REACHED, len(lying)),)
     assert 0 < len(lying) < 5
+
+
+@virtual_time
+async def test_nothing_scheduled_is_sent_where_it_could_not_be_cancelled() -> None:
+    world = World(scheduled=True)
+    world.put("later", later=True)
+    world.source.fail("limit", UnauthorizedError("no right to send"))
+    moves = Moves(world)
+    report = await move.move(moves.job)
+    assert [one.error.message for one in report.failures] == ["no right to send"]
+    assert (world.ids(world.target, "to"), world.ids(world.source, "q")) == ([], ["later"])
+
+
+@virtual_time
+async def test_all_pages_of_what_is_scheduled_go_up_to_the_limit() -> None:
+    for most, forwarded in ((PAGE_MESSAGES + 50, PAGE_MESSAGES + 10), (5, 5)):
+        world = World(scheduled=True, max_messages=most)
+        world.put(*(str(number) for number in range(PAGE_MESSAGES + 10)), later=True)
+        report = await move.move(Moves(world).job)
+        assert (report.forwarded, len(world.ids(world.target, "to"))) == (forwarded, forwarded)
+
+
+@virtual_time
+async def test_a_judge_that_fails_at_what_is_scheduled_ends_the_move() -> None:
+    class Odd(World):
+        def judge(self, received: Received) -> Any:
+            raise FilterError("odd")
+
+    world = Odd(scheduled=True)
+    world.put("later", later=True)
+    with pytest.raises(FilterError):
+        await move.move(Moves(world).job)
+
+
+def test_what_is_still_asked_for_is_less_by_what_has_moved_and_nothing_once_a_part_broke_off() -> None:
+    world = World(max_messages=5)
+    job = world.job()
+    for parts, left in (
+        ([], 5),
+        ([DrainReport(forwarded=2, purged=1), DrainReport(forwarded=1)], 1),
+        ([DrainReport(forwarded=5)], None),
+        ([DrainReport(broken_off="odd")], None),
+    ):
+        rest = job.less(job.request, parts)
+        assert (None if rest is None else rest.max_messages) == left
+    endless = replace(job.request, max_messages=None)
+    assert job.less(endless, [DrainReport(forwarded=9)]) is endless
+    world.stop.set()
+    assert job.less(endless, []) is None
+
+
+@virtual_time
+async def test_what_is_deferred_is_browsed_past_the_rest_page_by_page() -> None:
+    asked: list[int] = []
+
+    class Mixed:
+        async def peek(self, max_messages: int, *, from_sequence_number: int = 0) -> list[Received]:
+            asked.append(from_sequence_number)
+            states = {1: State.ACTIVE, 2: State.SCHEDULED, 3: State.ACTIVE, 4: State.ACTIVE, 5: State.DEFERRED}
+            found = [Received(b"", number, "q", state=state) for number, state in states.items()]
+            return [one for one in found if one.sequence_number >= from_sequence_number][:2]
+
+    receiver = _DeferredOnly(Mixed())  # type: ignore[arg-type]
+    assert [one.sequence_number for one in await receiver.peek(9, from_sequence_number=1)] == [5]
+    assert asked == [1, 3, 5]
+    assert (await receiver.peek(9, from_sequence_number=6), await receiver.receive(9, wait_seconds=1.0)) == ([], [])

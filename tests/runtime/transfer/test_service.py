@@ -70,6 +70,16 @@ async def test_a_stop_during_the_pause_ends_it() -> None:
     assert clock.monotonic() == pytest.approx(100.0)
 
 
+@virtual_time
+async def test_what_breaks_a_run_that_is_stopping_is_raised() -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.5, stop.set)
+    with pytest.raises(OSError, match="disk"):
+        await serve(
+            Runs(stop, OSError("disk"), seconds=1.0), stop=stop, clock=FakeClock(), observer=RecordingObserver()
+        )
+
+
 @pytest.mark.parametrize("error", [ConfigurationError("wrong"), IncompatibleSdkError("moved")])
 def test_what_no_restart_mends_is_raised(error: SbpairError) -> None:
     @virtual_time
