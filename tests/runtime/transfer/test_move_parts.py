@@ -300,6 +300,7 @@ async def test_scheduled_messages_go_first_and_are_cancelled_where_they_lay() ->
     assert (world.ids(world.target, "to"), world.ids(world.source, "q")) == (["later", "now"], ["left"])
     assert (report.forwarded, report.left, report.ended_by) == (2, (Left("because", 1),), "empty")
     assert world.source.calls["cancel", "q"] == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing goes on afterwards"
 
 
 @virtual_time
