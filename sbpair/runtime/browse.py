@@ -318,7 +318,8 @@ class _Queue:
         if self.buffer:
             return
         try:
-            self.buffer.extend(await anext(self.pages, None) or ())  # nothing once it has ended
+            page = await anext(self.pages, None)  # None once it has ended, be it by an error
+            self.buffer.extend(page or ())
         except ServiceError as error:
             self.error = error
 
