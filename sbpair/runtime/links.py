@@ -3,7 +3,7 @@ is done with every link: close it within a bound, keep the session it has locked
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol, TypeVar
 
 from sbpair.concurrency import abandon_after
@@ -43,13 +43,10 @@ class _Closable(Protocol):
 _Link = TypeVar("_Link", bound=_Closable)
 
 
-async def close_quietly(closable: _Closable) -> bool:
-    """Close within a bound. False if the other side did not take part: what is gone cannot be closed, and need not."""
-    try:
+async def close_quietly(closable: _Closable) -> None:
+    """Close within a bound, whether or not the other side takes part: what is gone cannot be closed, and need not."""
+    with suppress(ServiceError):
         await abandon_after(CLOSE_SECONDS, closable.close(), what="Closing")
-    except ServiceError:
-        return False
-    return True
 
 
 @asynccontextmanager

@@ -388,3 +388,26 @@ async def test_all_targets_have_to_answer_and_each_is_closed() -> None:
         report = await measure([target("a", failing), target("b", None)], clock=clock)
         assert (report.ok, sorted(closed), [row.sent for row in report.rows]) == (ok, ["a", "b"], [1, 1])
     assert PingReport((PingRow(Side.PRIMARY, "a", 0, 0, None, None, None),)).ok is False, "none was accepted yet"
+
+
+@virtual_time
+async def test_pings_leave_no_link_open_once_they_are_over() -> None:
+    class Keeping(FakeMessaging):
+        def __init__(self, namespace: FakeNamespace) -> None:
+            super().__init__(namespace)
+            self.senders: list[FakeSender] = []
+
+        def sender(self, entity: str) -> FakeSender:
+            self.senders.append(super().sender(entity))
+            return self.senders[-1]
+
+    world = a_world()
+    world.primary_messaging = messaging = Keeping(world.primary)
+    async with await open_pairing(world, a_pair(interval=0, ping=1)) as pairing:
+        fault = world.primary.go_dark()
+        assert (await pairing.sender("orders").send(message("1"))).where is Where.BACKLOG
+        world.primary.heal(fault)
+        await asyncio.sleep(30.0)
+        assert pairing.state().entities[0].state is State.HEALTHY
+        assert len(messaging.senders) > 1
+        assert [one.closed for one in messaging.senders].count(False) == 1, "the one that messages are sent on"

@@ -5,11 +5,12 @@ import base64
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sbpair.core.errors import ArgumentRefusedError, ServiceError
+from sbpair.core.errors import ArgumentRefusedError, SbpairError, ServiceError
 from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose
 from sbpair.core.transfer.state import Item, key_of
@@ -187,3 +188,22 @@ async def test_what_is_lent_stays_open() -> None:
     left = LeftOpen(lent)  # type: ignore[arg-type]
     await left.close()
     assert (left.source, lent.closed) == ("q", False)
+
+
+async def test_an_archive_that_could_not_be_written_leaves_no_empty_file(tmp_path: Path) -> None:
+    empty = ArchiveSink(tmp_path, "stamp")
+    await empty.close()
+    assert empty.path.exists(), "nothing went wrong: it says that there was nothing"
+    failing, written = ArchiveSink(tmp_path, "stamp"), ArchiveSink(tmp_path, "stamp")
+    await written.send("to", [item(1, None)])
+    for sink, is_there in ((failing, False), (written, True)):
+        sink._file.close()
+        sink._file.append = _full  # type: ignore[method-assign]
+        with pytest.raises(SbpairError, match="Cannot write the archive"):
+            await sink.send("to", [item(2, None)])
+        await sink.close()
+        assert sink.path.exists() is is_there
+
+
+def _full(lines: bytes) -> None:
+    raise OSError(28, "No space left on device")
