@@ -691,6 +691,7 @@ async def test_only_a_pump_of_stored_messages_asks_each_whether_it_is_stored() -
         assert pump._wake.is_set() is (stored is not None), "what was settled at once is something new to decide"
         await asyncio.gather(*pump._tasks)
         assert [one[1] for one in world.log if one[0] == "settle all"] == [together][: len(together)]
+        await asyncio.sleep(0.0)  # so that what is cancelled has begun
         for task in pump._receiving:
             task.cancel()
         assert source.stored is stored
