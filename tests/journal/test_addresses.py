@@ -67,6 +67,13 @@ async def test_a_journal_that_is_closed_leaves_no_thread_and_can_be_opened_again
     assert threads() == before
 
 
+async def test_a_link_to_elsewhere_is_not_followed_and_said_to_be_why(tmp_path: Path) -> None:
+    (tmp_path / "journal").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(JournalUnavailableError, match="ymbolic link"):
+        await SqliteJournal(tmp_path / "journal").check()
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_file_that_cannot_be_read_in_stretches_says_why(tmp_path: Path) -> None:
     with pytest.raises(JournalUnavailableError, match="does not answer"):
         key_ranges(tmp_path / "missing", "message", 1)
