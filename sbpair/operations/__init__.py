@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sbpair.core.errors import EntityExistsError as EntityExistsError
     from sbpair.core.errors import EntityNotFoundError as EntityNotFoundError
     from sbpair.core.errors import InterruptedWorkError as InterruptedWorkError
+    from sbpair.core.errors import JournalError as JournalError
     from sbpair.core.errors import OperationTimeoutError as OperationTimeoutError
     from sbpair.core.errors import SbpairError as SbpairError
     from sbpair.core.errors import ServiceError as ServiceError
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from sbpair.core.inspection.entity import ScrapedNamespace as ScrapedNamespace
     from sbpair.core.inspection.plan import Plan as Plan
     from sbpair.core.message import TtlMode as TtlMode
+    from sbpair.core.replication.ownership import SessionState as SessionState
+    from sbpair.core.replication.ownership import Terms as Terms
     from sbpair.core.transfer.filters import FilterError as FilterError
     from sbpair.core.transfer.filters import MessageFilter as MessageFilter
     from sbpair.core.transfer.filters import Where as Where
@@ -83,6 +86,7 @@ _MODULES = {
         "EntityExistsError",
         "EntityNotFoundError",
         "InterruptedWorkError",
+        "JournalError",
         "OperationTimeoutError",
         "SbpairError",
         "ServiceError",
@@ -94,6 +98,7 @@ _MODULES = {
     ".core.inspection.entity": ("ScrapedNamespace",),
     ".core.inspection.plan": ("Plan",),
     ".core.message": ("TtlMode",),
+    ".core.replication.ownership": ("SessionState", "Terms"),
     ".core.transfer.filters": ("FilterError", "MessageFilter", "Where"),
     ".core.transfer.peeked": ("GroupKey",),
     ".core.transfer.resend": ("Planned",),

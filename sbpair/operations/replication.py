@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 
-from sbpair.core.replication.ownership import State, is_stuck
+from sbpair.core.replication.ownership import SessionState, is_stuck
 from sbpair.core.replication.status import JournalStatus, JournalStatusRequest, SessionShown
 from sbpair.ports import Journal
 from sbpair.runtime.replication.store import entries_in
@@ -31,7 +31,7 @@ async def journal_status(journal: Journal, request: JournalStatusRequest) -> Jou
     ]
     return JournalStatus(
         journal.name,
-        {one: by_state[one] for one in State},
+        {one: by_state[one] for one in SessionState},
         sum(one.completed_count for one in entries),
         sum(one.failed_count for one in entries),
         len(stuck),

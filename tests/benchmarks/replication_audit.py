@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from sbpair.core.replication.ownership import Finished, MessageRecord, State
+from sbpair.core.replication.ownership import Finished, MessageRecord, SessionState
 from sbpair.core.serialization import to_plain
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.pipeline.analysis.partials import database
@@ -110,7 +110,7 @@ def _record(number: int, message: str) -> tuple[str, str]:
     # One that was too early began before the one ahead of it.
     fence = number % EACH_SESSION * 2 + 2 - (3 if number % EARLY == 7 and number % EACH_SESSION else 0)
     finished = Finished(
-        message, State.COMPLETED, AS_OF - 60, attempts=2 if number % TWICE == 1 else 1, fence=max(1, fence)
+        message, SessionState.COMPLETED, AS_OF - 60, attempts=2 if number % TWICE == 1 else 1, fence=max(1, fence)
     )
     record = to_plain(MessageRecord(QUEUE, session, finished, settled))
     return key_of(QUEUE, session, message), json.dumps(record, separators=(",", ":"))

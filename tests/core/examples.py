@@ -6,6 +6,7 @@ they are there, it prints them.
 """
 
 import contextlib
+import copy
 import enum
 import hashlib
 import importlib
@@ -125,6 +126,8 @@ GIVEN: dict[Any, tuple[Any, ...]] = {
     Judge: (Purger(ALL_MESSAGES),),
     Planned: (planned(0), planned(2)),
 }
+CHANGED = (SbpairError, ServiceError, Judge, Planned)
+"""Of these each example gets its own: what is told to one would be seen in all that come later."""
 SEQUENCES = {list: list, set: set, frozenset: frozenset, AbstractSet: frozenset} | dict.fromkeys(
     (tuple, Sequence, Iterable, Collection), tuple
 )
@@ -147,11 +150,15 @@ def hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind, localns=UNSEEN)
 
 
+def own(hint: Any, value: Any) -> Any:
+    return copy.deepcopy(value) if hint in CHANGED else value
+
+
 def values(hint: Any, within: tuple[type, ...] = ()) -> list[tuple[str, Any]]:
     """Examples of a type with their names: first the least, last the most of it."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint in GIVEN:
-        return [(said(one), one) for one in GIVEN[hint]]
+        return [(said(one), own(hint, one)) for one in GIVEN[hint]]
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return [(one.name, one) for one in hint]
     if origin is typing.Literal:
@@ -217,7 +224,7 @@ class Mixer:
         if hint is EncodedMessage:
             return EncodedMessage(dice.choice(MESSAGES))
         if hint in GIVEN:
-            return dice.choice(GIVEN[hint])
+            return own(hint, dice.choice(GIVEN[hint]))
         if isinstance(hint, type) and issubclass(hint, enum.Enum):
             return dice.choice([*hint])
         if origin is typing.Literal:

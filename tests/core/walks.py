@@ -35,6 +35,7 @@ from tests.core.examples import (
     functions,
     kinds,
     modules,
+    own,
     said,
 )
 from tests.core.inspection import worlds
@@ -150,7 +151,7 @@ class Walk(Mixer):
                 return kind(**self.told(kind.__init__, 0.0 if is_dataclass(kind) else 0.5))
 
     def value(self, hint: Any) -> Any:
-        return self.dice.choice(GIVEN_TO[hint]) if hint in GIVEN_TO else super().value(hint)
+        return own(hint, self.dice.choice(GIVEN_TO[hint])) if hint in GIVEN_TO else super().value(hint)
 
     def told(self, function: Callable[..., Any], optional: float = 0.5) -> dict[str, Any]:
         """Arguments by name; `optional`: how many of those that need not be given."""

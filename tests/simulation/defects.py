@@ -560,7 +560,7 @@ def _finished_by_others_dropped() -> None:
 def _failure_recorded_as_completed() -> None:
     def make(record: Any) -> Any:
         async def completed(self: Any, session_id: str, finished: Any, *arguments: Any, **options: Any) -> None:
-            finished = dataclasses.replace(finished, state=ownership.State.COMPLETED)
+            finished = dataclasses.replace(finished, state=ownership.SessionState.COMPLETED)
             await record(self, session_id, finished, *arguments, **options)
 
         return completed

@@ -35,7 +35,7 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.errors import ServiceError
 from sbpair.core.pairing import Side
-from sbpair.core.replication.ownership import State
+from sbpair.core.replication.ownership import SessionState
 from sbpair.core.rewrite import compose
 from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription
@@ -441,7 +441,7 @@ class Soak:
             for entity in [session.partition("/")[0]]
             for message in messages
         }
-        completed = {name for name, state in (recent | recorded).items() if state == State.COMPLETED}
+        completed = {name for name, state in (recent | recorded).items() if state == SessionState.COMPLETED}
         if completed != sent:
             self.outcome.wrong.append(
                 f"the journal does not know {sorted(sent - completed)[:5]}, knows {sorted(completed - sent)[:5]}"

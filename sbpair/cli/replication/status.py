@@ -20,7 +20,7 @@ from sbpair.core.errors import EntityExistsError, UsageError, unchanged
 from sbpair.core.names import subscription_of, subscription_path
 from sbpair.core.outcome import Exit, Result
 from sbpair.core.pairing import Side
-from sbpair.core.replication.ownership import State
+from sbpair.core.replication.ownership import SessionState
 from sbpair.core.replication.settings import Problem, problems, replicated_settings
 from sbpair.core.replication.status import JournalStatus, SessionShown
 from sbpair.core.serialization import column, to_plain
@@ -58,7 +58,7 @@ def status(
     options: Options,
     *,
     journal: JournalOptions,
-    state: Annotated[State | None, typer.Option(help="Only sessions in this state.")] = None,
+    state: Annotated[SessionState | None, typer.Option(help="Only sessions in this state.")] = None,
     stuck: Annotated[bool, typer.Option(help="Only stuck sessions.")] = False,
     destination: Annotated[
         str | None, typer.Option(help="Only sessions of this queue or TOPIC/Subscriptions/NAME.")

@@ -78,7 +78,7 @@ _FORGOTTEN_BECAUSE = "It came later than the journal remembers: it was processed
 DAY_SECONDS = 86_400.0
 
 
-class State(StrEnum):
+class SessionState(StrEnum):
     PENDING = "pending"
     WORKING = "working"
     COMPLETED = "completed"
@@ -148,7 +148,7 @@ class Finished:
     """What became of a message, by its MessageId."""
 
     message_id: str
-    state: State
+    state: SessionState
     """COMPLETED or FAILED."""
     at: float
     code: str = ""
@@ -214,7 +214,7 @@ class SessionEntry(Document):
     destination: str
     """What is consumed: a queue, or `topic/subscriptions/name`, in lower case."""
     session_id: str
-    state: State = State.PENDING
+    state: SessionState = SessionState.PENDING
     owner: str = ""
     fence: int = 0
     lease_until: float = 0.0
@@ -410,7 +410,7 @@ def judge(entry: SessionEntry, copy: Copy, outcomes: Outcomes, *, owner: str, no
 def _of_finished(
     entry: SessionEntry, copy: Copy, finished: Finished, outcomes: Outcomes, owner: str, now: float, terms: Terms
 ) -> Decision:
-    then = Done() if finished.state is State.COMPLETED else DeadLetter(finished.code, finished.reason)
+    then = Done() if finished.state is SessionState.COMPLETED else DeadLetter(finished.code, finished.reason)
     if copy.place is None or entry.has_finished(copy.place):
         return then
     # Sent again, it has a number of its own, which others may wait for; and that stands for all numbers before it.
@@ -488,7 +488,7 @@ def _earlier(missing: _Missing, known: Gap) -> bool:
 def _without(entry: SessionEntry, missing: _Missing, now: float) -> SessionEntry:
     """The entry once the missing message, and everything of its stream before it, is given up."""
     if missing.place is None:
-        lost = Finished(missing.message_id, State.FAILED, now, OVERTAKEN, _OVERTAKEN_BECAUSE)
+        lost = Finished(missing.message_id, SessionState.FAILED, now, OVERTAKEN, _OVERTAKEN_BECAUSE)
         return replace(entry, current=None, recent=(*entry.recent, lost), gap=None)
     left_out = Passed(missing.place.stream, entry.head(missing.place.stream) + 1, missing.place.number, now)
     heads = _raised(entry, missing.place, now)
@@ -500,10 +500,10 @@ def _start(entry: SessionEntry, copy: Copy, owner: str, now: float, terms: Terms
     if before is not None and now < before.not_before:
         return Wait(Because.PAUSE, before.not_before)
     # An owner that asks runs nothing: its own start was written, but it never learned of it.
-    begun = entry.state is State.WORKING and entry.owner == owner
+    begun = entry.state is SessionState.WORKING and entry.owner == owner
     if before is not None and before.attempts >= terms.max_attempts and not begun:
         reason = before.reason or f"Its consumers died on it {before.attempts} times."
-        failed = _failed(replace(entry, state=State.PENDING), copy.message_id, copy.place, reason, now, terms)
+        failed = _failed(replace(entry, state=SessionState.PENDING), copy.message_id, copy.place, reason, now, terms)
         return GiveUp(failed, failed.recent[-1])
     attempt = (0 if before is None else before.attempts) + (0 if begun and before is not None else 1)
     current = Current(
@@ -514,7 +514,7 @@ def _start(entry: SessionEntry, copy: Copy, owner: str, now: float, terms: Terms
     )
     started = replace(
         entry,
-        state=State.WORKING,
+        state=SessionState.WORKING,
         owner=owner,
         fence=entry.fence + 1 if entry.fence else max(1, int(now * 1000)),
         lease_until=now + terms.lease_seconds,
@@ -531,7 +531,7 @@ def _start(entry: SessionEntry, copy: Copy, owner: str, now: float, terms: Terms
 def holds(entry: SessionEntry, claim: Claim) -> bool:
     """The entry is still the one that the claim began. The lease may be over: nobody has used that."""
     begun = entry.current is not None and entry.current.message_id == claim.message_id
-    return begun and entry.fence == claim.fence and entry.state is State.WORKING
+    return begun and entry.fence == claim.fence and entry.state is SessionState.WORKING
 
 
 def ended(entry: SessionEntry, claim: Claim) -> bool:
@@ -551,8 +551,8 @@ def complete(entry: SessionEntry, claim: Claim, *, now: float, terms: Terms) -> 
     if not holds(entry, claim):
         return None
     attempts = 0 if entry.current is None else entry.current.attempts
-    finished = Finished(claim.message_id, State.COMPLETED, now, attempts=attempts, fence=claim.fence)
-    done = replace(_finish(entry, finished, claim.place, now, terms), state=State.COMPLETED)
+    finished = Finished(claim.message_id, SessionState.COMPLETED, now, attempts=attempts, fence=claim.fence)
+    done = replace(_finish(entry, finished, claim.place, now, terms), state=SessionState.COMPLETED)
     return replace(done, completed_count=entry.completed_count + 1)
 
 
@@ -576,7 +576,7 @@ def retry_later(entry: SessionEntry, claim: Claim, *, now: float, pause_seconds:
 
 def release(entry: SessionEntry, owner: str, *, now: float) -> SessionEntry | None:
     """Give the session up; None if there is nothing to give up. For SESSION granularity, between messages."""
-    if entry.owner != owner or entry.state is State.WORKING:
+    if entry.owner != owner or entry.state is SessionState.WORKING:
         return None
     return replace(entry, owner="", lease_until=0.0, updated_at=now)
 
@@ -608,7 +608,7 @@ def _pending(
     entry: SessionEntry, current: Current, now: float, pause_seconds: float, attempts: int, reason: str
 ) -> SessionEntry:
     waiting = replace(current, attempts=attempts, not_before=now + pause_seconds, reason=reason[:MAX_REASON_CHARACTERS])
-    return replace(entry, state=State.PENDING, owner="", lease_until=0.0, current=waiting, updated_at=now)
+    return replace(entry, state=SessionState.PENDING, owner="", lease_until=0.0, current=waiting, updated_at=now)
 
 
 def _failed(
@@ -616,14 +616,14 @@ def _failed(
 ) -> SessionEntry:
     attempts = 0 if entry.current is None else entry.current.attempts
     because = reason[:MAX_REASON_CHARACTERS]
-    finished = Finished(message_id, State.FAILED, now, FAILED, because, attempts=attempts, fence=entry.fence)
-    done = replace(_finish(entry, finished, place, now, terms), state=State.FAILED)
+    finished = Finished(message_id, SessionState.FAILED, now, FAILED, because, attempts=attempts, fence=entry.fence)
+    done = replace(_finish(entry, finished, place, now, terms), state=SessionState.FAILED)
     return replace(done, failed_count=entry.failed_count + 1)
 
 
 def _finish(entry: SessionEntry, finished: Finished, place: Place | None, now: float, terms: Terms) -> SessionEntry:
     """The message is finished, and the numbers before it that nobody named are passed."""
-    keeps = terms.granularity is Granularity.SESSION and entry.state is State.WORKING
+    keeps = terms.granularity is Granularity.SESSION and entry.state is SessionState.WORKING
     if place is not None:
         entry = _number_finished(entry, place, now)
     since = now - terms.retention_seconds

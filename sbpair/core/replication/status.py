@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sbpair.core.durations import format_duration
-from sbpair.core.replication.ownership import SessionEntry, State, Terms
+from sbpair.core.replication.ownership import SessionEntry, SessionState, Terms
 from sbpair.core.serialization import HIDDEN, column
 
 
@@ -14,7 +14,7 @@ class JournalStatusRequest:
 
     destination: str | None = None
     """Only those of this queue or TOPIC/Subscriptions/NAME, also in what is counted. None: of all."""
-    state: State | None = None
+    state: SessionState | None = None
     only_stuck: bool = False
     limit: int = 100
     terms: Terms = field(default_factory=Terms)
@@ -27,7 +27,7 @@ class SessionShown:
 
     destination: str = field(metadata=column("Queue"))
     session: str = field(metadata=column("Session"))
-    state: State = field(metadata=column("State"))
+    state: SessionState = field(metadata=column("State"))
     message: str | None = field(metadata=column("Message"))
     """Id of the one being processed."""
     attempts: int | None = field(metadata=column("Attempts", right=True))
@@ -62,7 +62,7 @@ class SessionShown:
 @dataclass(frozen=True, slots=True)
 class JournalStatus:
     journal: str
-    by_state: Mapping[State, int]
+    by_state: Mapping[SessionState, int]
     completed_messages: int
     failed_messages: int
     stuck: int

@@ -77,7 +77,7 @@ class Pace:
         self.pauses = 0
         """How often it was refused."""
         self.waited = Waited()
-        """By whoever had something to send, for a pause as for the pace."""
+        """With something to send, for a pause as for the pace."""
         self._most = most_per_second
         self._accepted: deque[tuple[float, int]] = deque()
         self._refusals = 0
@@ -198,7 +198,7 @@ class Pace:
         return granted
 
     def seconds_until_some(self, now: float) -> float:
-        """How long until more may be sent. Whoever asks has something to send."""
+        """How long until more may be sent; asked with something to send."""
         return self._waits(now)
 
     def _waits(self, now: float) -> float:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.core.errors import JournalError, UsageError
-from sbpair.core.replication.ownership import DAY_SECONDS, FAILED, FORGOTTEN, OVERTAKEN, State
+from sbpair.core.replication.ownership import DAY_SECONDS, FAILED, FORGOTTEN, OVERTAKEN, SessionState
 from sbpair.journal.sqlite import SqliteJournal, documents, key_ranges
 from sbpair.pipeline.analysis.partials import SESSION, Key, database
 from sbpair.pipeline.analysis.units import Engine, LocalEngine, SparkEngine
@@ -87,8 +87,8 @@ class Judged:
 
 
 _KEY: Final = "destination, session_id, message_id"
-_COMPLETED: Final = f"state = '{State.COMPLETED.value}'"
-_FAILED: Final = f"state = '{State.FAILED.value}'"
+_COMPLETED: Final = f"state = '{SessionState.COMPLETED.value}'"
+_FAILED: Final = f"state = '{SessionState.FAILED.value}'"
 _IN_LINE: Final = "not dead_letter and state not in ('scheduled', 'deferred')"
 """What has a place in the queue's order."""
 

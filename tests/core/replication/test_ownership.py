@@ -29,9 +29,9 @@ from sbpair.core.replication.ownership import (
     MessageRecord,
     Passed,
     SessionEntry,
+    SessionState,
     Skip,
     Start,
-    State,
     Terms,
     Wait,
     decide,
@@ -152,11 +152,11 @@ def test_the_frontier_forgets_what_somebody_follows() -> None:
 
 def test_a_session_is_claimed_worked_on_and_finished() -> None:
     begun = start(NEW, stamp(1))
-    assert (begun.entry.state, begun.entry.owner, begun.entry.lease_until) == (State.WORKING, "a", NOW + 10)
+    assert (begun.entry.state, begun.entry.owner, begun.entry.lease_until) == (SessionState.WORKING, "a", NOW + 10)
     assert (begun.claim.fence, begun.claim.attempt) == (NOW * 1000, 1)
     done = ownership.complete(begun.entry, begun.claim, now=NOW + 1, terms=TERMS)
     assert done is not None
-    assert (done.state, done.head("s"), done.completed_count) == (State.COMPLETED, 1, 1)
+    assert (done.state, done.head("s"), done.completed_count) == (SessionState.COMPLETED, 1, 1)
     assert judge(done, stamp(1), "m1", owner="b", now=NOW + 1, terms=TERMS) == Done()
     assert SessionEntry.from_dict(done.to_dict()) == done
 
@@ -199,12 +199,12 @@ def test_a_message_that_keeps_failing_is_failed_and_its_other_copy_dead_lettered
     first = start(NEW, stamp(1))
     pending = ownership.fail(first.entry, first.claim, "exit 1", now=NOW, pause_seconds=5, terms=TERMS)
     assert pending is not None
-    assert (pending.state, pending.owner) == (State.PENDING, "")
+    assert (pending.state, pending.owner) == (SessionState.PENDING, "")
     assert judge(pending, stamp(1), "m1", owner="b", now=NOW, terms=TERMS) == Wait(Because.PAUSE, NOW + 5)
     second = start(pending, stamp(1), owner="b", now=NOW + 5)
     failed = ownership.fail(second.entry, second.claim, "exit 2", now=NOW + 5, pause_seconds=5, terms=TERMS)
     assert failed is not None
-    assert (failed.state, failed.failed_count) == (State.FAILED, 1)
+    assert (failed.state, failed.failed_count) == (SessionState.FAILED, 1)
     assert judge(failed, stamp(1), "m1", owner="a", now=NOW + 6, terms=TERMS) == DeadLetter("HandlerFailed", "exit 2")
     start(failed, stamp(2), now=NOW + 30)
 
@@ -215,7 +215,7 @@ def test_a_message_that_kills_its_consumers_is_given_up() -> None:
     decision = judge(second, stamp(1), "m1", owner="c", now=NOW + 24, terms=TERMS)
     assert isinstance(decision, GiveUp)
     assert "died on it 2 times" in decision.finished.reason
-    assert (decision.entry.state, decision.entry.owner) == (State.FAILED, "")
+    assert (decision.entry.state, decision.entry.owner) == (SessionState.FAILED, "")
 
 
 def test_coming_again_later_counts_no_attempt() -> None:
@@ -323,7 +323,7 @@ def test_a_message_without_a_stamp_is_looked_up_started_and_finished_by_its_id()
     assert judge(done, None, "m1", owner="b", now=NOW, terms=TERMS, records={}) == Done(), "the entry says so itself"
     forgotten = ownership.recorded(done, {"m1"})
     assert judge(forgotten, None, "m1", owner="b", now=NOW, terms=TERMS, records={}) == LookUp(("m1",))
-    said = {"m1": Finished("m1", State.COMPLETED, NOW)}
+    said = {"m1": Finished("m1", SessionState.COMPLETED, NOW)}
     assert judge(forgotten, None, "m1", owner="b", now=NOW, terms=TERMS, records={**said}) == Done()
 
 
@@ -373,7 +373,7 @@ def test_a_gap_made_by_a_dropped_duplicate_closes_because_the_message_is_finishe
     assert asked == LookUp(("m1",))
     unfinished = judge(one, follows, "m2", owner="a", now=NOW, terms=TERMS, records={"m1": None})
     assert isinstance(unfinished, Wait)
-    records: dict[str, Finished | None] = {"m1": Finished("m1", State.COMPLETED, NOW), "m2": None}
+    records: dict[str, Finished | None] = {"m1": Finished("m1", SessionState.COMPLETED, NOW), "m2": None}
     begun = judge(one, follows, "m2", owner="a", now=NOW, terms=TERMS, records=records)
     assert isinstance(begun, Start)
     done = ownership.complete(begun.entry, begun.claim, now=NOW, terms=TERMS)
@@ -384,14 +384,14 @@ def test_a_gap_made_by_a_dropped_duplicate_closes_because_the_message_is_finishe
 def test_what_follows_a_dropped_duplicate_still_waits_for_what_lies_before_it_in_the_queue() -> None:
     """Number 2 waits for what is not here; 4 follows 3, which the brokers dropped: it does not overtake 2."""
     follows = Stamp(Place("s", 4), (Place("s", 3, "old"),))
-    records = Nothing({"old": Finished("old", State.COMPLETED, NOW)})
+    records = Nothing({"old": Finished("old", SessionState.COMPLETED, NOW)})
     waits = decide(NEW, (Copy("m2", 1, stamp(2)), Copy("m4", 2, follows)), records, owner="a", now=NOW, terms=TERMS)
     assert isinstance(waits, list)
     assert [wait.because for wait in waits] == [Because.GAP, Because.TURN]
 
 
 def test_a_message_that_failed_is_dead_lettered_when_it_is_sent_again() -> None:
-    records: dict[str, Finished | None] = {"m1": Finished("m1", State.FAILED, NOW, "HandlerFailed", "exit 1")}
+    records: dict[str, Finished | None] = {"m1": Finished("m1", SessionState.FAILED, NOW, "HandlerFailed", "exit 1")}
     assert judge(NEW, None, "m1", owner="a", now=NOW, terms=TERMS, records=records) == DeadLetter(
         "HandlerFailed", "exit 1"
     )
@@ -417,7 +417,7 @@ def test_a_begun_message_without_a_stamp_is_given_up_after_the_gap_time_and_neve
 
 
 def test_a_record_is_kept_for_less_once_both_copies_are_settled() -> None:
-    record = MessageRecord("orders", "parcel-1", Finished("m1", State.COMPLETED, NOW))
+    record = MessageRecord("orders", "parcel-1", Finished("m1", SessionState.COMPLETED, NOW))
     assert record.forget_after_seconds(TERMS) == TERMS.retention_seconds
     assert record.also_settled(["primary"]).forget_after_seconds(TERMS) == TERMS.retention_seconds
     both = record.also_settled(["primary"]).also_settled(["secondary"])
@@ -444,7 +444,7 @@ def test_the_fence_of_a_session_that_was_forgotten_is_higher_than_before() -> No
     for _ in range(1_000):
         begun = judge(entry, None, "m", owner="a", now=now, terms=TERMS)
         assert isinstance(begun, Start)
-        entry, now = replace(begun.entry, current=None, state=State.PENDING, owner=""), now + 0.01
+        entry, now = replace(begun.entry, current=None, state=SessionState.PENDING, owner=""), now + 0.01
     fresh = judge(NEW, None, "m", owner="a", now=now + TERMS.remember_seconds, terms=TERMS)
     assert isinstance(fresh, Start)
     assert fresh.claim.fence > entry.fence

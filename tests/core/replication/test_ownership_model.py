@@ -32,9 +32,9 @@ from sbpair.core.replication.ownership import (
     GiveUp,
     Granularity,
     SessionEntry,
+    SessionState,
     Skip,
     Start,
-    State,
     Terms,
     Wait,
     decide,
@@ -212,7 +212,7 @@ def _consumer_steps(world: World, rules: Rules, consumer: Consumer) -> Iterator[
 
 
 def _recorded(world: World, rules: Rules, consumer: Consumer) -> tuple[Consumer, World]:
-    finished = Finished(rules.messages[consumer.message].id, State.COMPLETED, 0.0)
+    finished = Finished(rules.messages[consumer.message].id, SessionState.COMPLETED, 0.0)
     return replace(consumer, phase="idle", claim=None), replace(world, records=world.records | {finished})
 
 
@@ -287,7 +287,7 @@ def _check_begin(world: World, rules: Rules, consumer: Consumer) -> None:
     others = [one for one in world.consumers if one.region != consumer.region]
     assert all(one.phase != "running" for one in others), "two consumers run one session at once"
     done = {rules.messages[number].id for number in world.effects}
-    done |= {one.message_id for one in (*world.records, *world.entry.recent) if one.state is State.FAILED}
+    done |= {one.message_id for one in (*world.records, *world.entry.recent) if one.state is SessionState.FAILED}
     message = rules.messages[consumer.message]
     if message.stamp is None:
         mine = rules.sequence(consumer.region, consumer.message)
@@ -671,7 +671,7 @@ def _end(world: World, rules: Rules, stored: set[int]) -> World:
 def _check_order(session: Session, world: World) -> None:
     """Every accepted message had its effect, or failed as often as allowed, and their first effects are in order."""
     outcomes = (*world.records, *world.entry.recent)
-    failed_for_good = {one.message_id for one in outcomes if one.state is State.FAILED}
+    failed_for_good = {one.message_id for one in outcomes if one.state is SessionState.FAILED}
     firsts = {number: world.effects.index(number) for number in set(world.effects)}
     done = [number for number in session.accepted if number in firsts]
     for number in session.accepted:

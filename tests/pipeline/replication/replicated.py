@@ -21,7 +21,7 @@ from sbpair.core.replication.ownership import (
     MessageRecord,
     Passed,
     SessionEntry,
-    State,
+    SessionState,
 )
 from sbpair.core.rewrite import compose
 from sbpair.journal.sqlite import SqliteJournal
@@ -134,7 +134,7 @@ def _cell(row: dict[str, Any], name: str) -> Any:
 
 def done(
     session: str, message: str, fence: int, *, attempts: int = 1, settled: Sequence[str] = ("primary", "secondary"),
-    state: State = State.COMPLETED, code: str = "", reason: str = "", at: float = NOW - HOUR / 2,
+    state: SessionState = SessionState.COMPLETED, code: str = "", reason: str = "", at: float = NOW - HOUR / 2,
 ) -> MessageRecord:  # fmt: skip
     finished = Finished(message, state, at, code, reason, attempts, fence)
     return MessageRecord(DESTINATION, session, finished, tuple(settled))
@@ -188,14 +188,16 @@ def story() -> tuple[Archives, list[MessageRecord], list[SessionEntry], dict[tup
     expected["never", "v1"] = {"unprocessed"}
     put("never", "v2", (62, None), ago=5 * DAY)  # its record may be forgotten
     put("begun", "g1", (63, 64), ago=5 * DAY)
-    entries.append(SessionEntry(DESTINATION, "begun", State.WORKING, "me", 3, NOW, Current("g1", 2, NOW)))
+    entries.append(SessionEntry(DESTINATION, "begun", SessionState.WORKING, "me", 3, NOW, Current("g1", 2, NOW)))
     expected["begun", "g1"] = {"unprocessed"}
     put("dead", "d1", (65, 66), dead_letter=True, dead_letter_reason="OrderUnknown")
     expected["dead", "d1"] = {"unprocessed"}
 
     put("failed", "e1", (70, 71))
     put("failed", "e2", (72, 73), dead_letter=True, dead_letter_reason="HandlerFailed", ago=9 * DAY)
-    records.append(done("failed", "e1", 1, attempts=5, state=State.FAILED, code="HandlerFailed", reason="exit 1"))
+    records.append(
+        done("failed", "e1", 1, attempts=5, state=SessionState.FAILED, code="HandlerFailed", reason="exit 1")
+    )
     expected["failed", "e1"] = {"failed"}
     expected["failed", "e2"] = {"failed"}
     put("passed", "p1", (74, 75), stamp=Stamp(place(1, stream="late")))

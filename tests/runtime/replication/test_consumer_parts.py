@@ -22,7 +22,7 @@ from sbpair.core.events import NotIdleYet, Paused, ReceiveFailed
 from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received, State
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import Finished, Terms
-from sbpair.core.replication.ownership import State as Became
+from sbpair.core.replication.ownership import SessionState as Became
 from sbpair.core.rewrite import compose
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.runtime.replication import consumer

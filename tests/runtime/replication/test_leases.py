@@ -391,7 +391,7 @@ def test_what_an_earlier_build_kept_under_a_spelling_is_found_until_the_journal_
         assert (known.entry.fence, known.raw) == (7, None)
         known = await one.store.swap(known, replace(old, fence=8))
         assert (await one.store.read("sOME")).entry.fence == 8, "the next version is made under the key"
-        finished = ownership.Finished("m", ownership.State.COMPLETED, 1.0)
+        finished = ownership.Finished("m", ownership.SessionState.COMPLETED, 1.0)
         record = ownership.MessageRecord("q", "Some", finished)
         await one.journal.create(MESSAGE, key_of("q", "Some", "m"), record.to_dict(), ttl_seconds=1e6)
         assert await one.store.finished("Some", "m") == finished

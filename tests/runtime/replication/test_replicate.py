@@ -15,7 +15,7 @@ import pytest
 from sbpair.core.errors import JournalError, JournalUnavailableError
 from sbpair.core.events import MessageHandled, NotIdleYet, Paused
 from sbpair.core.pairing import Side
-from sbpair.core.replication.ownership import DAY_SECONDS, Finished, Granularity, MessageRecord, State
+from sbpair.core.replication.ownership import DAY_SECONDS, Finished, Granularity, MessageRecord, SessionState
 from sbpair.core.rewrite import compose
 from sbpair.core.summary import describe
 from sbpair.emulator.entities import SubscriptionDescription, TopicDescription
@@ -56,10 +56,10 @@ async def test_every_message_is_processed_once_and_in_order(both: Stage, granula
     assert (report.total("completed"), report.total("duplicate"), report.ended_by) == (30, 30, "idle")
     assert both.left(PRIMARY) == both.left(SECONDARY) == (0, 0)
     entry = await both.entry("s0")
-    assert (entry.state, entry.owner, entry.completed_count) == (State.COMPLETED, "", 5)
+    assert (entry.state, entry.owner, entry.completed_count) == (SessionState.COMPLETED, "", 5)
     records = [MessageRecord.from_dict(one.document) async for one in both.journal.scan(MESSAGE)]
     assert len(records) == 30
-    assert {(one.finished.state, one.settled) for one in records} == {(State.COMPLETED, SIDES)}
+    assert {(one.finished.state, one.settled) for one in records} == {(SessionState.COMPLETED, SIDES)}
     assert entry.recent == (), "what is recorded leaves the entry"
     assert report.second_copies_out == 0
 
@@ -442,7 +442,7 @@ async def test_a_consumer_that_is_stopped_lets_its_handlers_end(both: Stage) -> 
         stop.set()
     assert [message for _, message, _ in both.done] == ["m1"]
     entry = await both.entry("s")
-    assert (entry.state, entry.owner) == (State.COMPLETED, ""), "the session is given up at once"
+    assert (entry.state, entry.owner) == (SessionState.COMPLETED, ""), "the session is given up at once"
 
 
 async def test_a_handler_that_does_not_end_in_time_gives_its_message_back_uncounted(both: Stage) -> None:
@@ -458,7 +458,7 @@ async def test_a_handler_that_does_not_end_in_time_gives_its_message_back_uncoun
         stop.set()
     entry = await both.entry("s")
     assert entry.current is not None
-    assert (entry.state, entry.current.attempts) == (State.PENDING, 0)
+    assert (entry.state, entry.current.attempts) == (SessionState.PENDING, 0)
 
 
 async def test_a_lost_session_lock_does_not_disturb_the_work(both: Stage) -> None:
@@ -553,7 +553,7 @@ async def test_second_copies_in_a_topic_that_shows_nothing_are_waited_for_a_whil
     running = asyncio.create_task(both.consume(source=source, second_copies_seconds=600.0))
     await eventually(lambda: len(both.done) == 2)
     store = SessionStore(both.journal, source, BRISK)
-    await store.record("u", Finished("m2", State.COMPLETED, time.time()), (SECONDARY.value,))
+    await store.record("u", Finished("m2", SessionState.COMPLETED, time.time()), (SECONDARY.value,))
     assert (await running).second_copies_out == 0, "as if another consumer had met it"
 
 

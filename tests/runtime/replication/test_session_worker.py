@@ -9,7 +9,7 @@ import pytest
 
 from sbpair.core.errors import OperationTimeoutError
 from sbpair.core.message import Disposition, Received
-from sbpair.core.replication.ownership import DAY_SECONDS, State, Terms
+from sbpair.core.replication.ownership import DAY_SECONDS, SessionState, Terms
 from sbpair.core.rewrite import compose
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Entry
@@ -197,7 +197,7 @@ def test_what_could_not_be_written_since_somebody_else_was_faster_is_judged_agai
         entry = (await SessionStore(journal, "orders", TERMS).read("s")).entry
         outcome = entry.outcome("m1")
         assert outcome is not None
-        assert outcome.state is State.FAILED
+        assert outcome.state is SessionState.FAILED
         await journal.close()
 
     scenario()

@@ -7,12 +7,12 @@ import pytest
 
 from sbpair.core.errors import JournalError
 from sbpair.core.replication.ordering import Place
-from sbpair.core.replication.ownership import Finished, Head, SessionEntry, State, Terms
+from sbpair.core.replication.ownership import Finished, Head, SessionEntry, SessionState, Terms
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.runtime.replication.store import DESTINATION, MESSAGE, SESSION, SessionStore, entries_in, key_of
 
 HOSTS = ("a.example.com", "b.example.com")
-DONE = Finished("m-1", State.COMPLETED, 1_000.0)
+DONE = Finished("m-1", SessionState.COMPLETED, 1_000.0)
 
 
 async def opened(journal: SqliteJournal) -> SessionStore:

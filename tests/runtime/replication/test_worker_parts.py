@@ -18,7 +18,7 @@ from sbpair.core.errors import (
 from sbpair.core.events import MessageHandled, Paused
 from sbpair.core.message import Disposition, Received
 from sbpair.core.replication.ordering import Place, Stamp, stamped
-from sbpair.core.replication.ownership import Current, SessionEntry, State, Terms
+from sbpair.core.replication.ownership import Current, SessionEntry, SessionState, Terms
 from sbpair.core.rewrite import compose
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Entry
@@ -294,7 +294,7 @@ def test_a_message_whose_consumers_have_died_too_often_is_given_up(tmp_path: Pat
         entry = SessionEntry(
             "q",
             "s",
-            State.WORKING,
+            SessionState.WORKING,
             owner="consumer/primary/dead",
             fence=2,
             lease_until=EPOCH - 1.0,
@@ -307,7 +307,7 @@ def test_a_message_whose_consumers_have_died_too_often_is_given_up(tmp_path: Pat
         assert [one for one, _ in world.ran] == ["m2"]
         finished = await store.finished("s", "m1")
         assert finished is not None
-        assert (finished.state, await store.settled("s", "m1")) == (State.FAILED, ("primary",))
+        assert (finished.state, await store.settled("s", "m1")) == (SessionState.FAILED, ("primary",))
 
     story(tmp_path, scenario)
 
