@@ -42,6 +42,7 @@ from sbpair.core.events import (
 from sbpair.core.failover.machine import ROUTES, Route, State
 from sbpair.core.failover.sending import Budget, QueueStanding
 from sbpair.core.inspection.diagnosis import Verification
+from sbpair.core.names import ByName
 from sbpair.core.pairing import Condition, Pair, Verify
 from sbpair.core.words import with_hint
 from sbpair.ports import Messaging, NamespaceAdmin, Observer
@@ -191,7 +192,7 @@ class Failover:
         self.credentials = credentials
         self._pairing: PairedNamespaces | None = None
         self._opening_on: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._lines: dict[str, Line] = {}
+        self._lines: ByName[Line] = ByName()
         self._lock = threading.RLock()
         self.entities = PROCESS.entities(pair, credential)
         _failovers.add(self)

@@ -170,7 +170,7 @@ async def send_stored(
 # What of an archive cannot be sent is kept beside it.
 
 UNSENT = "unsent"
-"""Folder beside an archive with the lines that could not be sent; not read with the archive's own files."""
+"""Folder in that of an archive or a ledger with what could not be sent; not read with an archive's own files."""
 
 
 def keep_lines(lines: Sequence[Unsendable]) -> tuple[Path, ...]:

@@ -275,14 +275,14 @@ def _catch_alls(view: View) -> Iterator[Found]:
 
 def _destinations_gone(view: View) -> Iterator[Found]:
     view.primary.topics()
-    absent = Names(view.primary.seen.absent)
+    absent, configured = Names(view.primary.seen.absent), Names(view.pair.entities)
     gone: Counter[str] = Counter()
     for _, queue in view.own_backlog():
         for path in queue.peeked.destinations if queue.peeked is not None else ():
             if path in absent and view.primary.queue(path) is None and view.primary.topic(path) is None:
                 gone[path] += 1
     for path, queues in sorted(gone.items()):
-        if path not in Names(view.pair.entities):  # those have a check of their own
+        if path not in configured:  # those have a check of their own
             yield Found(
                 path,
                 f"Messages for it wait in {counted(queues, 'backlog queue')}, and {view.primary.name} has no queue or "
