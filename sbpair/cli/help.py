@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -154,67 +154,6 @@ PERMISSIONS = (
     ("cost, config, completion, schema", "none", "nothing is contacted", ""),
 )
 
-FILTERS = """\
-peek, drain, syphon, restore, pipeline archive and pipeline replay take the same filters. All that are given have to
-match; what they leave aside does not count as left.
-
-    --destination 'invoices/*'    shell pattern of the path a message was to go to; case does not matter
-    --session-id ID               the session it was sent with
-    --since, --until TIME         when it came into its queue: 2026-11-21T08:00Z, or 2h for two hours ago
-    --where CONDITION             Service Bus SQL, as in the filters of subscription rules
-
-    --where "sys.Subject = 'invoice' AND sys.Size > 1000"
-    --where "country IN ('DE', 'FR') OR sys.ContentType LIKE 'application/%'"
-    --where "user.amount >= 100 AND NOT EXISTS(user.test)"
-
-A name without a prefix, or with user., is an application property. A condition that asks for a property that a message
-does not have is neither true nor false, so the message is left aside. Times are text of one form
-(2026-11-21T08:00:00.000Z), sizes are bytes, TimeToLive is in seconds. Properties are those the message was sent with:
-
-"""
-
-CONFIG = """\
-sbpair.yaml is looked for with --config, SBPAIR_CONFIG, upwards from the working directory to the repository root, then
-in the XDG configuration folder (~/.config/sbpair). Flags win over the environment, that over the project's file, that
-over the user's.
-
-    version: 1
-    pairs:
-      orders:
-        primary:   {namespace: contoso-weu.servicebus.windows.net}
-        secondary: {namespace: contoso-neu.servicebus.windows.net}
-        backlog_queues: 10            # 1 to 10,000
-        failover_interval: 1m         # 0 to 60m
-        ping_interval: 1m             # 1s to 30m
-        policy: documented            # which errors start a failover: documented or sdk
-        hold_sessions: false          # keep order within a session across failover and failback
-        enable_syphon: false          # applications that open the pair bring its backlog back
-        verify: warn                  # try beforehand what an outage will need: warn, require or off
-        verify_interval: 1h           # and again so often; 0: once
-        create_missing: false         # applications create missing backlog queues, with the Manage right
-        entities: [orders, invoices/incoming]
-        protected: ["*/x-servicebus-transfer/0"]
-        environment: production
-    auth: azure-cli                   # or managed-identity, workload-identity, environment, browser, default
-
-With a key instead of an identity (a secret is never written into the file):
-
-        secondary: {namespace: contoso-neu, connection_string: {env: CONTOSO_NEU}}
-
-The connection string must lead to the namespace that is named, or nothing is sent. Where its host has another name - a
-Geo-DR alias, a custom endpoint, an embedded namespace on this machine - write the host beside the name:
-
-        primary: {namespace: contoso-weu, host: localhost, connection_string: {env: CONTOSO_WEU}}
-
-A file found in a folder may say so of this machine only; your own file, or one named with --config, of any host.
-
-A connection string with EntityPath is for that one entity, as it is for the Azure SDKs: enough to send to a queue of
-the primary, not for the backlog queues.
-
-Without any file: SBPAIR_PRIMARY_CONNECTION_STRING and SBPAIR_SECONDARY_CONNECTION_STRING make a pair. The pair `local`
-means the namespaces of a running `sbpair emulator`. See also: sbpair config show, sbpair config schema.
-"""
-
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     from sbpair.cli.app import COMMANDS
@@ -262,9 +201,6 @@ def help_on(
         case [Topic.PERMISSIONS]:
             rights = tuple(Right(*row) for row in PERMISSIONS)
             return CommandResult(rights, (table_of(Right, rights),), text=_explained(Topic.PERMISSIONS), prose=True)
-        case [(Topic.FILTERS | Topic.CONFIG) as name]:
-            text = _explained(Topic(name))
-            return CommandResult(Text(text), text=text, prose=True)
         case [topic] if topic in list(map(str, Topic)):
             page = _NOTE.sub("", _page(topic))
             return CommandResult(Text(page), text=page, prose=True, paged=True)
@@ -286,12 +222,6 @@ def _explained(topic: Topic) -> str:
                 f"{command}\n    {side}: {right}{f' ({role})' if role else ''}\n"
                 for command, side, right, role in PERMISSIONS
             )
-        case Topic.FILTERS:
-            from sbpair.core.transfer.filters import SYSTEM_PROPERTIES
-
-            return FILTERS + "".join(f"    sys.{name}\n" for name in SYSTEM_PROPERTIES)
-        case Topic.CONFIG:
-            return CONFIG
         case _:
             return "".join(f"{name}\n    {meaning}\n" for name, meaning in _meanings(topic).items())
 
@@ -326,7 +256,7 @@ def _contents() -> str:
 
 def _site(ctx: typer.Context, folder: Path) -> CommandResult:
     """Raises UsageError where the folder cannot be written."""
-    from sbpair.cli.app import COMMANDS, GROUPS
+    from sbpair.cli.app import GROUPS
     from sbpair.render.html import SitePage, write_site
 
     listed = "".join(
@@ -343,7 +273,7 @@ def _site(ctx: typer.Context, folder: Path) -> CommandResult:
         pages += [
             SitePage(topic, kind, _NOTE.sub("", _titled(topic)[1]), f"sbpair help {topic}", topic) for topic in of_kind
         ]
-    for words in _all_commands(ctx, [[name] for name in COMMANDS]):
+    for words in [*_commands()][1:]:
         name, stem = " ".join(words), "-".join(words)
         text = f"# sbpair {name}\n\n```text\n{_help_of(ctx, words)}```\n"
         if name in set(map(str, Topic)):  # `sbpair help` shows the topic of this name
@@ -371,20 +301,6 @@ def _titled(topic: Topic) -> tuple[str, str]:
         return page.partition("\n")[0].removeprefix("# "), page
     title = topic.replace("-", " ").capitalize()
     return title, f"# {title}\n\n```text\n{_explained(topic)}```\n"
-
-
-def _all_commands(ctx: typer.Context, paths: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Each command, and before it the group that it is in."""
-    for words in paths:
-        yield words
-        yield from _all_commands(ctx, ([*words, name] for name in _commands_below(ctx, words)))
-
-
-def _commands_below(ctx: typer.Context, words: Sequence[str]) -> Iterable[str]:
-    context = ctx.find_root()
-    for word in words:
-        context = context.command.commands[word].make_context(word, [], parent=context, resilient_parsing=True)  # type: ignore[attr-defined]
-    return getattr(context.command, "commands", {})
 
 
 def _tasks() -> dict[str, str]:
@@ -451,7 +367,8 @@ def _unknown(words: Sequence[str], known: Sequence[str]) -> UsageError:
 
 def outputs() -> Mapping[str, Output]:
     """What each command declares of its output, in the order of the help. Imports every command."""
-    return dict(_below(_root(), ()))
+    declared = {" ".join(words): _declared(found) for words, found in _commands().items()}
+    return {name: output for name, output in declared.items() if output is not None}
 
 
 def output_of(words: Sequence[str]) -> Output | None:
@@ -476,19 +393,18 @@ def _declared(found: Any) -> Output | None:
     return output
 
 
-def _below(found: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Output]]:
-    output = _declared(found)
-    if output is not None:
-        yield " ".join(words), output
-    for name in getattr(found, "commands", ()):
-        yield from _below(found.commands[name], (*words, name))
+def _commands(found: Any = None, words: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Each command by its words, and before those of a group the group: first of all `sbpair` itself."""
+    found = found or _root()
+    below = (_commands(found.commands[name], (*words, name)) for name in getattr(found, "commands", ()))
+    return {words: found} | {path: one for commands in below for path, one in commands.items()}
 
 
 def envelope_schema(name: str, output: Output) -> dict[str, Any]:
     """The schema of all that the command prints with `-o json`, also when it fails."""
     schema = output_schema(Envelope)
     schema["properties"]["command"]["enum"] = [name, ""]
-    schema["properties"]["data"] = data_schema(output)
+    schema["properties"]["data"] = output_schema(output.load())
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"sbpair {name} -o json",
@@ -496,11 +412,6 @@ def envelope_schema(name: str, output: Output) -> dict[str, Any]:
         **schema,
         "oneOf": [{"required": ["data"]}, {"required": ["error"]}],
     }
-
-
-def data_schema(output: Output) -> dict[str, Any]:
-    """The schema of the envelope's `data`."""
-    return output_schema(output.load())
 
 
 def _complete_command(ctx: typer.Context, incomplete: str) -> list[str]:

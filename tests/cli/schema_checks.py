@@ -6,8 +6,8 @@ from typing import Any
 
 import jsonschema
 
-from sbpair.cli.help import data_schema, envelope_schema, outputs
-from sbpair.core.serialization import to_plain
+from sbpair.cli.help import envelope_schema, outputs
+from sbpair.core.serialization import output_schema, to_plain
 from sbpair.render.formats import dump_json
 
 
@@ -40,6 +40,6 @@ def _validator(command: str) -> jsonschema.Draft202012Validator:
 
 def check_data(command: str, data: Any) -> None:
     """Check the data of a result as it would be printed."""
-    jsonschema.Draft202012Validator(closed(data_schema(outputs()[command]))).validate(
+    jsonschema.Draft202012Validator(closed(output_schema(outputs()[command].load()))).validate(
         json.loads(dump_json(to_plain(data)))
     )

@@ -11,8 +11,9 @@ import pytest
 from typer.main import get_command
 
 from sbpair.cli.app import COMMANDS, app
-from sbpair.cli.help import _PAGES, CONFIG, KINDS, Topic
+from sbpair.cli.help import _PAGES, KINDS, Topic
 from sbpair.core.errors import SbpairError
+from sbpair.core.transfer.filters import SYSTEM_PROPERTIES
 from sbpair.settings import HOW_TO_CONFIGURE
 from tests.cli.process import Sbpair
 from tests.waiting import LIMIT_SECONDS
@@ -113,6 +114,11 @@ def test_every_page_stands_under_one_heading() -> None:
     assert {page.stem for page in _PAGES.glob("*.md")} <= set(map(str, Topic))
 
 
+def test_the_page_of_filters_lists_the_properties_that_a_condition_may_ask_for() -> None:
+    page = (_PAGES / "filters.md").read_text(encoding="utf-8")
+    assert re.findall(r"^    sys\.(\w+)$", page, re.MULTILINE) == list(SYSTEM_PROPERTIES)
+
+
 def subclasses(kind: type) -> Iterator[type]:
     for one in kind.__subclasses__():
         yield one
@@ -120,7 +126,8 @@ def subclasses(kind: type) -> Iterator[type]:
 
 
 def test_what_hints_and_topics_name_can_be_typed() -> None:
-    texts = [CONFIG, HOW_TO_CONFIGURE, *(getattr(one, "hint", "") for one in subclasses(SbpairError))]
+    page = (_PAGES / "config.md").read_text(encoding="utf-8")
+    texts = [page, HOW_TO_CONFIGURE, *(getattr(one, "hint", "") for one in subclasses(SbpairError))]
     named = [words for text in texts for words in re.findall(r"sbpair ([a-z-]+(?: [a-z-]+)?)", text)]
     assert len(named) > 10
     for words in named:
