@@ -19,20 +19,23 @@ from sbpair.connect import open_pairing
 from sbpair.core.errors import UnknownServiceError
 from sbpair.core.failover.machine import State
 from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS
+from sbpair.core.inspection.audit import Finding, Severity
 from sbpair.core.inspection.drilled import Proof, compare, fingerprint, sample
 from sbpair.core.names import subscription_path
 from sbpair.core.outcome import exit_for
 from sbpair.core.pairing import Pair, Verify
+from sbpair.core.transfer.report import DrainReport
 from sbpair.core.words import counted
+from sbpair.operations import DrainRequest, drain
+from sbpair.operations.audit import AuditRequest, audit
 from sbpair.operations.drill import receive_all
+from sbpair.ports import Messaging
+from sbpair.runtime.browse import browse
+from sbpair.runtime.failover.pairing import PairedNamespaces
 from sbpair.runtime.failover.sender import session_of
 
 if TYPE_CHECKING:
-    from sbpair.core.inspection.audit import Finding
-    from sbpair.core.transfer.report import DrainReport
     from sbpair.emulator import EmulatorThread
-    from sbpair.ports import Messaging
-    from sbpair.runtime.failover.pairing import PairedNamespaces
 
 
 ENTITIES = QUEUE, SESSION_QUEUE, TOPIC = "orders", "invoices/incoming", "events"
@@ -86,7 +89,7 @@ def expected_places(messages: Iterable[DemoMessage]) -> dict[str, dict[str, str]
     return dict(places)
 
 
-async def prove(primary: "Messaging", messages: list[DemoMessage], *, patience_seconds: float) -> list[Proof]:
+async def prove(primary: Messaging, messages: list[DemoMessage], *, patience_seconds: float) -> list[Proof]:
     """Receive everything at every place and compare. An empty place is believed after `patience_seconds`, which has
     to cover the time until the last scheduled message is due."""
     expected = expected_places(messages)
@@ -133,9 +136,9 @@ class Story:
     sent: Counter[str] = field(default_factory=Counter)
     """Messages by where they were accepted: primary, backlog."""
     backlog: dict[str, int] = field(default_factory=dict)
-    drained: "DrainReport | None" = None
+    drained: DrainReport | None = None
     proofs: list[Proof] = field(default_factory=list)
-    findings: "tuple[Finding, ...]" = ()
+    findings: tuple[Finding, ...] = ()
     """Of the audit at the end, at warning or above."""
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -261,7 +264,7 @@ async def _send_by_gateway(story: Story, stage: Stage, what: str) -> None:
         await clients.close()
 
 
-async def _send_everything(story: Story, stage: Stage, pairing: "PairedNamespaces", send: _Sending) -> None:
+async def _send_everything(story: Story, stage: Stage, pairing: PairedNamespaces, send: _Sending) -> None:
     outage = _Outage(stage, pairing, story.sent)
     going = (outage.happen(), *(send(entity, story, outage) for entity in ENTITIES))
     await side_by_side(lambda each: each, going)
@@ -270,7 +273,7 @@ async def _send_everything(story: Story, stage: Stage, pairing: "PairedNamespace
 class _Outage:
     """Makes the primary go dark mid-way and come back; messages are held for both, so that each has its share."""
 
-    def __init__(self, stage: Stage, pairing: "PairedNamespaces", sent: Counter[str]) -> None:
+    def __init__(self, stage: Stage, pairing: PairedNamespaces, sent: Counter[str]) -> None:
         self._stage, self._pairing, self._sent = stage, pairing, sent
         self.dark, self.back = asyncio.Event(), asyncio.Event()
 
@@ -307,7 +310,7 @@ async def _feed(entity: str, story: Story, outage: _Outage) -> AsyncIterator[byt
         yield payload
 
 
-async def _send(pairing: "PairedNamespaces", entity: str, story: Story, outage: _Outage) -> None:
+async def _send(pairing: PairedNamespaces, entity: str, story: Story, outage: _Outage) -> None:
     results = pairing.sender(entity).send_all(
         _feed(entity, story, outage),
         overlap=OVERLAP,
@@ -321,8 +324,6 @@ async def _send(pairing: "PairedNamespaces", entity: str, story: Story, outage: 
 
 
 async def _look_at_the_backlog(story: Story, stage: Stage) -> None:
-    from sbpair.runtime.browse import browse
-
     async with open_sides(stage.pair) as sides:
         report = await browse(sides.secondary, stage.pair.backlog_paths(), max_messages=stage.count)
     for queue in report.failed:
@@ -333,8 +334,6 @@ async def _look_at_the_backlog(story: Story, stage: Stage) -> None:
 
 
 async def _bring_home(story: Story, stage: Stage) -> None:
-    from sbpair.operations import DrainRequest, drain
-
     began = stage.say.seconds()
     async with open_sides(stage.pair) as sides:
         story.drained = (await drain(sides, DrainRequest(), observer=EventLog())).report
@@ -354,9 +353,6 @@ async def _prove(story: Story, stage: Stage) -> None:
 
 
 async def _audit(story: Story, stage: Stage) -> None:
-    from sbpair.core.inspection.audit import Severity
-    from sbpair.operations.audit import AuditRequest, audit
-
     async with open_sides(stage.pair) as sides:
         audited = await audit(sides, AuditRequest())
     story.findings = audited.report.at_least(Severity.WARNING)

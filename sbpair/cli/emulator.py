@@ -39,13 +39,20 @@ from sbpair.core.words import counted
 from sbpair.files import make_private_folder
 from sbpair.render.console import say, write_atomically
 from sbpair.render.result import Column, CommandResult, Table, columns_of, table_of
-from sbpair.settings import LOCAL_NAMESPACES, data_directory, emulator_state, state_directory
-from sbpair.settings.state import EMULATOR_STATE_FILE
+from sbpair.settings import (
+    LOCAL_NAMESPACES,
+    DocumentError,
+    data_directory,
+    emulator_state,
+    parse_yaml_with_lines,
+    read_text,
+    state_directory,
+)
+from sbpair.settings.state import EMULATOR_STATE_FILE, EmulatorState
 
 if TYPE_CHECKING:
     from sbpair.emulator import AliasConfig, Emulator, EmulatorThread, NamespaceConfig
     from sbpair.emulator.control import FaultControl
-    from sbpair.settings.state import EmulatorState
 
 DEFAULT_PORT = 5680
 
@@ -330,7 +337,6 @@ def read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, Any
     if path is None:
         return {}, usual
     from sbpair.emulator.seed import SeedError, is_microsoft_config, seed_of
-    from sbpair.settings import DocumentError, parse_yaml_with_lines, read_text
 
     try:
         seed = parse_yaml_with_lines(read_text(path))
@@ -449,7 +455,7 @@ def announced(running: "Emulator | EmulatorThread", names: list[str], *, tls: bo
                 file.unlink(missing_ok=True)
 
 
-def _somebody_elses() -> "EmulatorState | None":
+def _somebody_elses() -> EmulatorState | None:
     """The state that another process, which still runs, has written down."""
     try:
         state = emulator_state(os.environ)
@@ -725,7 +731,7 @@ def _control(name: str) -> "FaultControl":
         raise _unusable(state, name, "a key is missing" if isinstance(error, KeyError) else str(error)) from error
 
 
-def _running() -> "EmulatorState":
+def _running() -> EmulatorState:
     state = emulator_state(os.environ)
     if state is None:
         raise ConfigurationError(
@@ -734,9 +740,7 @@ def _running() -> "EmulatorState":
     return state
 
 
-def _connection_string_of(state: "EmulatorState", name: str) -> Secret:
-    from sbpair.settings import DocumentError, read_text
-
+def _connection_string_of(state: EmulatorState, name: str) -> Secret:
     files = state.connection_string_files
     if name not in files:
         raise UsageError(f"There is no embedded namespace {quoted(name)}; running: {', '.join(files)}.")
@@ -746,7 +750,7 @@ def _connection_string_of(state: "EmulatorState", name: str) -> Secret:
         raise _unusable(state, name, str(error)) from error
 
 
-def _unusable(state: "EmulatorState", name: str, why: str) -> ConfigurationError:
+def _unusable(state: EmulatorState, name: str, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"Cannot use {state.connection_string_files[name]}, named by {state.path}: {why}.",
         hint="Delete that file and start sbpair emulator again.",

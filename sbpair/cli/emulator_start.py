@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.core.errors import ConfigurationError, UsageError
+from sbpair.core.pairing import DEFAULT_BACKLOG_QUEUE_COUNT, DOCUMENTED_SETTINGS, expected_backlog_paths
 from sbpair.core.redact import quoted
 from sbpair.core.serialization import column, to_plain
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, Table, columns_of, table_of
+from sbpair.service import Tier
 from sbpair.settings import EMULATOR_KEY
 
 if TYPE_CHECKING:
-    from sbpair.emulator import Namespace, NamespaceConfig, Tier
+    from sbpair.emulator import Namespace, NamespaceConfig
     from sbpair.emulator.laws import Form, Law
 
 
@@ -149,9 +151,7 @@ def _hosts(count: int, doors: Doors) -> list[str | None]:
     return [str(start + index) for index in range(count)]
 
 
-def _tier(name: str, seed: Mapping[str, Any]) -> "Tier":
-    from sbpair.emulator import Tier
-
+def _tier(name: str, seed: Mapping[str, Any]) -> Tier:
     tier = seed.get(name, {}).get("tier", Tier.STANDARD.value)
     if tier not in [known.value for known in Tier]:
         raise SeedFileError(f"{name}: the tier is Basic, Standard or Premium, not {quoted(tier)}.")
@@ -343,7 +343,6 @@ def _described(number: int) -> dict[str, Any]:
 
 
 def _plant_outage(primary: "Namespace", secondary: "Namespace") -> str:
-    from sbpair.core.pairing import DEFAULT_BACKLOG_QUEUE_COUNT, DOCUMENTED_SETTINGS, expected_backlog_paths
     from sbpair.emulator import seed
 
     paths = expected_backlog_paths(primary.name, DEFAULT_BACKLOG_QUEUE_COUNT)
@@ -494,8 +493,6 @@ def _shown(law: "Law[object]") -> ServiceLaw:
 
 
 def _text(law: "Law[object]", form: "Form") -> str:
-    from sbpair.service import Tier
-
     by_tier = {tier.value: _plain(law.value(form, tier)) for tier in Tier}
     different = len(set(by_tier.values())) > 1
     return ", ".join(f"{value} ({tier})" for tier, value in by_tier.items()) if different else by_tier[Tier.STANDARD]

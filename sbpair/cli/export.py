@@ -15,7 +15,9 @@ from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import UsageError, unwritable
+from sbpair.core.names import check_namespace_label, namespace_label
 from sbpair.core.outcome import Exit
+from sbpair.core.pairing import DEFAULT_BACKLOG_QUEUE_COUNT
 from sbpair.core.serialization import column
 from sbpair.core.words import counted
 from sbpair.render.console import check_writable, write_file
@@ -204,8 +206,6 @@ def _by_names(settings: "Settings", name: str | None) -> ExportedPair:
         UsageError: it is the pair of the embedded namespaces.
         ConfigurationError: there is no such pair, or nothing names one of its namespaces.
     """
-    from sbpair.core.names import check_namespace_label, namespace_label
-    from sbpair.core.pairing import DEFAULT_BACKLOG_QUEUE_COUNT
     from sbpair.settings import BETWEEN, LOCAL_PAIR, to_environment
 
     chosen = settings.choose(name)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
 from sbpair.cli.options import COMPLETION_VARIABLE, Options, Output, command
 from sbpair.core.errors import UsageError
@@ -501,7 +502,5 @@ def completion(options: Options, shell: Annotated[Shell, typer.Argument(help="Yo
       sbpair completion bash > ~/.local/share/bash-completion/completions/sbpair
       sbpair completion zsh > ~/.zfunc/_sbpair
     """
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
-
     script = get_completion_script(prog_name="sbpair", complete_var=COMPLETION_VARIABLE, shell=shell.value)
     return CommandResult(Script(shell, script), text=script + "\n")

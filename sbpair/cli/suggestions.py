@@ -4,6 +4,8 @@ Somebody waits at a prompt: nobody is contacted, no secret is read, nothing slow
 be read nothing is offered.
 """
 
+import difflib
+import json
 import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -34,8 +36,6 @@ def configured_namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def misspelt_namespace(ctx: typer.Context) -> str | None:
     """A configured namespace that looks like one on the command line that is none of them."""
-    import difflib
-
     known = configured_namespaces(ctx, "")
     given = [value.partition(":")[0] for value in ctx.params.values() if isinstance(value, str)]
     near = (difflib.get_close_matches(one, known, n=1, cutoff=_ALIKE) for one in given if one not in known)
@@ -76,8 +76,6 @@ def check_codes(incomplete: str) -> list[tuple[str, str]]:
 
 def emulated_namespaces(incomplete: str) -> list[str]:
     """Names of the embedded namespaces that run for this user."""
-    import json
-
     from sbpair.settings.state import EMULATOR_STATE_FILE, state_directory
 
     try:

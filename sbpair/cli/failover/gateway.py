@@ -1,5 +1,6 @@
 """`sbpair gateway`: an AMQP endpoint for applications of any language, as a service with metrics and health."""
 
+import json
 import logging
 import os
 import signal
@@ -21,12 +22,12 @@ from sbpair.core.access import shown_name
 from sbpair.core.errors import ConnectionLostError, SbpairError, UsageError
 from sbpair.core.failover.measured import GatewayEntity, GatewayPair
 from sbpair.core.outcome import Exit
+from sbpair.core.pairing import Pair
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted, listed
 from sbpair.render.result import CommandResult, Metric, Table, columns
 
 if TYPE_CHECKING:
-    from sbpair.core.pairing import Pair
     from sbpair.engine.port import ServerTls
     from sbpair.gateway.keys import Key
     from sbpair.gateway.server import Gateway, House
@@ -171,7 +172,6 @@ def _status(options: Options, host: str, port: int) -> CommandResult:
         ConnectionLostError: none listens there.
     """
     import http.client
-    import json
     import ssl
 
     from sbpair.engine.auth import is_loopback
@@ -220,7 +220,7 @@ def _entities(pair: dict[str, Any]) -> tuple[GatewayEntity, ...]:
     return tuple(GatewayEntity(**one) for one in pair["entities"])
 
 
-def _pairs(options: Options, names: list[str] | None) -> "list[Pair]":
+def _pairs(options: Options, names: list[str] | None) -> list[Pair]:
     return choose_pairs(load_settings(options, to_act=False), names)
 
 
@@ -248,8 +248,6 @@ def _with_file(own: "tuple[Key, ...]", file: Path | None) -> "tuple[Key, ...]":
 
 def _tls(cert: Path | None, key: Path | None, *hosts: str) -> "ServerTls":
     """The certificate: the one that was given, or that of an authority of this user's own."""
-    import os
-
     from sbpair.engine.tls import CertificateFiles, TlsFiles
     from sbpair.settings.state import state_directory
 
@@ -283,7 +281,7 @@ class _Reloading:
         own: "tuple[Key, ...]",
         keys: Path | None,
         config: Path | None,
-        pairs: "Callable[[], list[Pair]]",
+        pairs: Callable[[], list[Pair]],
     ) -> None:
         self._running = running
         self._own, self._keys, self._config, self._pairs = own, keys, config, pairs

@@ -21,20 +21,20 @@ import typer
 from sbpair.cli.asking import go_ahead, tell_that_it_reads
 from sbpair.cli.context import Stop, run_async
 from sbpair.cli.options import PAIR, Options, duration_option
-from sbpair.core.access import shown_name
+from sbpair.core import summary, system_properties
+from sbpair.core.access import NamespaceAccess, shown_name
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError, for_pair
 from sbpair.core.outcome import Exit, exit_of_failures
 from sbpair.core.pairing import Side
 from sbpair.core.redact import quoted
-from sbpair.core.rewrite import TEXT_FIELDS
+from sbpair.core.rewrite import TEXT_FIELDS, compose, describe, for_primary, strip_broker_annotations
 from sbpair.core.serialization import column
 from sbpair.core.words import counted
 from sbpair.render.console import write_record
 from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.access import NamespaceAccess
     from sbpair.core.transfer.verdict import DestinationSeen, Wanted
 
 # Input lines for a command that must keep answering to signals while it waits for them.
@@ -286,8 +286,6 @@ def to_payload(line: bytes, form: InputFormat, *, now: float, values: Mapping[st
     Raises:
         UsageError: not JSON, an unknown field, a value of the wrong type, `values` for a line with exact bytes.
     """
-    from sbpair.core.rewrite import compose
-
     values = values or {}
     if form is InputFormat.LINES:
         if values:
@@ -321,17 +319,12 @@ def record_of(line: bytes) -> dict[str, Any]:
 
 def _exact(payload: bytes, now: float) -> bytes:
     """A browsed message as its application sent it: without broker annotations, and out of its backlog form."""
-    from sbpair.core import system_properties
-    from sbpair.core.rewrite import describe, for_primary, strip_broker_annotations
-
     if system_properties.PATH in describe(payload).application_properties:
         return for_primary(payload, now=now, enqueued_at=None, from_dead_letter=True).payload
     return strip_broker_annotations(payload)
 
 
 def _composed(record: Mapping[str, Any]) -> bytes:
-    from sbpair.core.rewrite import compose
-
     for name in record:
         if name not in FIELDS:
             raise UsageError(f"unknown field {quoted(name)}; known: {', '.join(FIELDS)}, payload_base64")
@@ -430,7 +423,7 @@ class SendDryRun:
 
 def dry_run(
     options: Options,
-    destinations: "Sequence[tuple[Side | None, NamespaceAccess]]",
+    destinations: Sequence[tuple[Side | None, NamespaceAccess]],
     entity: str,
     lines: "Lines[Any]",
     source: BinaryIO,
@@ -441,14 +434,13 @@ def dry_run(
 
     async def work(stop: Stop) -> SendDryRun:
         from sbpair.connect import open_namespace
-        from sbpair.core.summary import describe
         from sbpair.core.transfer.verdict import Wanted
         from sbpair.runtime.transfer.dry_run import ask_destinations
         from sbpair.runtime.transfer.sinks import NamespaceSink
 
         wanted = Wanted()
         async for payload in lines.payloads(source, form, stop, to_payload):
-            wanted.add(len(payload), describe(payload).session_id)
+            wanted.add(len(payload), summary.describe(payload).session_id)
         places = []
         for side, access in destinations:
             async with open_namespace(access) as (messaging, admin):

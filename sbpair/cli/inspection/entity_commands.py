@@ -35,10 +35,10 @@ from sbpair.core.redact import quoted
 from sbpair.core.words import counted
 from sbpair.render.result import Check, CommandResult, Severity, metrics_of, table_of
 from sbpair.service import CORRELATION_FIELDS, EntityStatus
+from sbpair.settings import Settings
 
 if TYPE_CHECKING:
     from sbpair.connect import Verb
-    from sbpair.settings import Settings
 
 # The settings of an entity and the parts of a rule, as options of `sbpair entity create`.
 
@@ -445,7 +445,7 @@ def delete(
 # What the commands share.
 
 
-def find_entity(settings: "Settings", on: NamespaceOptions, text: str) -> tuple[EntityRef, str | None]:
+def find_entity(settings: Settings, on: NamespaceOptions, text: str) -> tuple[EntityRef, str | None]:
     """The entity that was named, and the rule of it, if it is one.
 
     Raises:

@@ -32,10 +32,11 @@ from sbpair.core.prices import Forecast
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND
 from sbpair.core.serialization import metric
 from sbpair.core.words import counted
+from sbpair.ports import Ends, Sides
 from sbpair.render.result import CommandResult, Metric, metrics_of
+from sbpair.runtime.inspection.usage import CountedMessaging, Usage, counted_admin
 
 if TYPE_CHECKING:
-    from sbpair.ports import Ends, Sides
     from sbpair.settings import Settings
 
 
@@ -135,7 +136,7 @@ class Watched:
     """Open namespaces and pairs with what is read of them."""
 
     sources: Sources = field(default_factory=list)
-    ends: "dict[str, Ends]" = field(default_factory=dict)
+    ends: dict[str, Ends] = field(default_factory=dict)
     """By the host of a namespace."""
     used: dict[str, Forecast] = field(default_factory=lambda: defaultdict(Forecast))
     """What this process has asked of each namespace."""
@@ -190,7 +191,7 @@ class ToWatch:
                     watched.sources.append(Source(AuditedPair, pair, audit, self.audit_seconds))
             yield watched
 
-    def _scrape(self, watched: Watched, ends: "Ends") -> _Read[ScrapedNamespace]:
+    def _scrape(self, watched: Watched, ends: Ends) -> _Read[ScrapedNamespace]:
         async def read(before: ScrapedNamespace | None) -> ScrapedNamespace:
             request = replace(self.scrape, before=before)
             found: ScrapedNamespace = await operations.scrape_namespace(ends, request)
@@ -199,7 +200,7 @@ class ToWatch:
 
         return read
 
-    def _status(self, watched: Watched, sides: "Sides") -> _Read[StatusReport]:
+    def _status(self, watched: Watched, sides: Sides) -> _Read[StatusReport]:
         request = operations.StatusRequest(0, self.timeout_seconds)
 
         async def read(before: StatusReport | None) -> StatusReport:
@@ -209,7 +210,7 @@ class ToWatch:
 
         return read
 
-    def _audit(self, watched: Watched, sides: "Sides") -> _Read[AuditedPair]:
+    def _audit(self, watched: Watched, sides: Sides) -> _Read[AuditedPair]:
         async def read(before: AuditedPair | None) -> AuditedPair:
             async with _counted(watched, sides) as counted:
                 return await operations.audit(counted, operations.AuditRequest(others=tuple(self.pairs)))
@@ -218,10 +219,8 @@ class ToWatch:
 
 
 @asynccontextmanager
-async def _counted(watched: Watched, sides: "Sides") -> "AsyncIterator[Sides]":
+async def _counted(watched: Watched, sides: Sides) -> AsyncIterator[Sides]:
     """The same sides, of which is counted what is asked of them."""
-    from sbpair.runtime.inspection.usage import CountedMessaging, Usage, counted_admin
-
     primary, secondary = Usage(), Usage()
     try:
         yield replace(

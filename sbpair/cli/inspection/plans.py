@@ -30,7 +30,7 @@ from sbpair.core.inspection.plan import (
     holds_messages,
     without_queues,
 )
-from sbpair.core.inspection.result import Applied, Planned, PlanRow, StepOutcome, plan_rows, plan_summary
+from sbpair.core.inspection.result import Applied, AppliedPlan, Planned, PlanRow, StepOutcome, plan_rows, plan_summary
 from sbpair.core.names import Names, namespace_label, same_name
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
@@ -42,7 +42,6 @@ from sbpair.settings import state_directory
 
 if TYPE_CHECKING:
     from sbpair.connect import Verb
-    from sbpair.core.inspection.result import AppliedPlan
 
 PlanOutOption = Annotated[Path | None, typer.Option(help="Save the plan to this file; change nothing."), ONCE]
 PlanOption = Annotated[
@@ -129,7 +128,7 @@ def carry_out(
     """Call `verb` with each plan until a signal, and show what became of them. Those of a file are refused if the
     queues have changed since."""
 
-    async def work(stop: Stop) -> "list[AppliedPlan]":
+    async def work(stop: Stop) -> list[AppliedPlan]:
         from sbpair.operations.provision import refuse_stale
 
         if from_file:
@@ -163,7 +162,7 @@ def planned(plans: Iterable[Plan], *, notes: Sequence[str] = ()) -> CommandResul
     )
 
 
-def _shown(plans: PairPlans, applied: "Sequence[AppliedPlan]", notes: Sequence[str]) -> CommandResult:
+def _shown(plans: PairPlans, applied: Sequence[AppliedPlan], notes: Sequence[str]) -> CommandResult:
     """Result of a run that applied its plans."""
     result = Applied.of((plan for _, plan in plans), applied)
     rows, used = result.outcomes, result.used

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -33,9 +33,6 @@ from sbpair.render.formats import dump_json
 from sbpair.render.output import Format
 from sbpair.render.result import Check, CommandResult, Table, metrics_of, table_of
 from sbpair.render.result import Severity as Shown
-
-if TYPE_CHECKING:
-    from sbpair.core.inspection.status import StatusReport
 
 _WATCHABLE = (Format.TABLE, Format.TSV, Format.JSONL)
 

@@ -19,7 +19,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
 from sbpair.core.words import counted
 from sbpair.files import make_private_folder, try_folder
-from sbpair.render.console import say
+from sbpair.render.console import say, write_file
 from sbpair.render.progress import Shown
 from sbpair.render.result import CommandResult
 from sbpair.settings import state_directory
@@ -297,7 +297,6 @@ def write_report(result: CommandResult, html: Path | None) -> None:
     Raises:
         SbpairError: it cannot be written.
     """
-    from sbpair.render.console import write_file
     from sbpair.render.html import to_html
 
     if html is not None and result.page is not None:

@@ -30,13 +30,13 @@ from sbpair.core.replication.ownership import Granularity, Terms
 from sbpair.core.rewrite import compose
 from sbpair.core.serialization import AS_TIME, INLINED, column, iso_time, rounded
 from sbpair.core.words import counted, with_hint
-from sbpair.journal import COSMOS_KEY
+from sbpair.journal import COSMOS_KEY, FORMS, open_with_key
+from sbpair.ports import Journal
 from sbpair.render.output import Format
 from sbpair.render.result import CommandResult, Table, columns, table_of
 from sbpair.runtime.clock import Quiet
 
 if TYPE_CHECKING:
-    from sbpair.ports import Journal
     from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest
     from sbpair.runtime.replication.sender import DualSent
 
@@ -69,19 +69,17 @@ class JournalOptions(OptionSet):
         typer.Option(help="Environment variable with the Cosmos DB key; without it Entra ID is used.", metavar="NAME"),
     ] = COSMOS_KEY
 
-    def open(self) -> "Journal":
+    def open(self) -> Journal:
         """The journal.
 
         Raises:
             UsageError: none was named. JournalError: the package it needs is not installed.
         """
-        from sbpair.journal import FORMS, open_with_key
-
         if self.journal is None:
             raise UsageError("Name the journal with --journal or SBPAIR_JOURNAL.", hint=f"Write {FORMS}.")
         return open_with_key(self.journal, key_variable=self.journal_key)
 
-    def open_if_named(self) -> "Journal | None":
+    def open_if_named(self) -> Journal | None:
         return None if self.journal is None else self.open()
 
 
@@ -459,7 +457,7 @@ async def _consume(
     options: Options,
     pair: Pair,
     request: "ConsumeRequest",
-    store: "Journal",
+    store: Journal,
     words: list[str],
     handler_seconds: float,
     environ: Mapping[str, str],

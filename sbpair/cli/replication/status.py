@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from sbpair.cli.replication.replicate import (
     SecondArgument,
     pair_and_source,
 )
+from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import EntityExistsError, UsageError, unchanged
 from sbpair.core.names import subscription_of, subscription_path
 from sbpair.core.outcome import Exit, Result
@@ -25,13 +26,10 @@ from sbpair.core.replication.settings import Problem, problems, replicated_setti
 from sbpair.core.replication.status import JournalStatus, SessionShown
 from sbpair.core.serialization import column, to_plain
 from sbpair.core.words import counted
+from sbpair.operations import JournalStatusRequest, journal_status
+from sbpair.ports import Journal, NamespaceAdmin
 from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns_of, table_of
-
-if TYPE_CHECKING:
-    from sbpair.core.entities import QueueFacts
-    from sbpair.ports import Journal, NamespaceAdmin
-    from sbpair.service import QueueSettings
-
+from sbpair.service import QueueSettings
 
 # What `sbpair replicate provision -o json` prints.
 
@@ -76,8 +74,6 @@ def status(
       sbpair replicate status --journal sqlite:journal.db
       sbpair replicate status --journal sqlite:journal.db --stuck -o nagios
     """
-    from sbpair.operations import JournalStatusRequest, journal_status
-
     request = JournalStatusRequest(destination, state, stuck, limit, leasing.terms())
     store = journal.open()
 
@@ -150,7 +146,7 @@ def provision(
 
 
 async def _provision(
-    pair: str, admins: "dict[str, NamespaceAdmin]", queue: str, store: "Journal | None", *, dry_run: bool
+    pair: str, admins: dict[str, NamespaceAdmin], queue: str, store: Journal | None, *, dry_run: bool
 ) -> ReplicateProvisioned:
     outcomes: list[QueueOutcome] = []
     found: dict[str, QueueSettings | None] = {}
@@ -182,7 +178,7 @@ async def _provision(
     return ReplicateProvisioned(pair, queue, dry_run, tuple(outcomes), faults, said)
 
 
-async def _check_kind(admin: "NamespaceAdmin", side: str, path: str) -> None:
+async def _check_kind(admin: NamespaceAdmin, side: str, path: str) -> None:
     if subscription_of(path) is None and await admin.get_topic(path) is not None:
         raise UsageError(
             f"{path} is a topic on the {side}; its subscriptions are consumed. Nothing was changed there.",
@@ -190,12 +186,12 @@ async def _check_kind(admin: "NamespaceAdmin", side: str, path: str) -> None:
         )
 
 
-async def _get(admin: "NamespaceAdmin", path: str) -> "QueueFacts | None":
+async def _get(admin: NamespaceAdmin, path: str) -> QueueFacts | None:
     subscription = subscription_of(path)
     return await admin.get_queue(path) if subscription is None else await admin.get_subscription(*subscription)
 
 
-async def _create(admin: "NamespaceAdmin", queue: str) -> "QueueSettings | None":
+async def _create(admin: NamespaceAdmin, queue: str) -> QueueSettings | None:
     settings = replicated_settings((await admin.namespace()).tier)
     if settings is None:
         raise UsageError("Tier Basic has no sessions; a replicated queue needs Standard or Premium on both sides.")

@@ -28,7 +28,7 @@ from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.words import counted
-from sbpair.render.result import Column, CommandResult, Table, table_of
+from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table, table_of
 
 if TYPE_CHECKING:
     from sbpair.core.transfer.peeked import Group, GroupKey, PeekedMessage, PeekResult, SessionState
@@ -168,7 +168,6 @@ def _triage(
 
 def _shown(found: "operations.Triage", notes: tuple[str, ...]) -> CommandResult:
     from sbpair.render.page import Bar, Bars, Card, Cards, Page, Tone
-    from sbpair.render.result import Check, Metric, Severity
 
     columns = {"entity": "", "reason": "", "messages": "", "trend": "", "text": "", "newest": ""}
     table = table_of(operations.Cause, found.shown, "Causes")

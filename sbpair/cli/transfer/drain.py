@@ -42,6 +42,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import in_words
 from sbpair.core.transfer.conclusion import operations_of
+from sbpair.core.transfer.report import OutcomeRow
 from sbpair.core.words import counted
 from sbpair.render.console import check_writable, say, write_file
 from sbpair.render.output import Format
@@ -142,8 +143,6 @@ def _request(options: Options, pair: Pair, moves: DrainOptions) -> "operations.D
 
 def report_result(pair: Pair, result: "operations.DrainResult", *, verbose: bool = False) -> CommandResult:
     """A run of the pump as tables, data and exit code."""
-    from sbpair.core.transfer.report import OutcomeRow
-
     operations = result.used or result.forecast
     takes = "It took" if result.used else "Moving them would take"
     severity = Severity.OK if result.exit is Exit.OK else Severity.WARNING
@@ -401,7 +400,6 @@ class _Saying:
 
     def _say_what_begins(self, queues: int) -> None:
         from sbpair.core.cost.model import of_syphon_hour, polling_syphon
-        from sbpair.core.prices import in_words
 
         pair, poll_seconds = self._pair, self._request.poll_seconds
         ledger = f", ledger {self._request.ledger}" if self._request.ledger is not None else ""

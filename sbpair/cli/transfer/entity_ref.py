@@ -14,7 +14,7 @@ from sbpair.cli.context import Stop, load_settings, run_async
 from sbpair.cli.options import Options, OptionSet
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.entities import EntityKind
-from sbpair.core.errors import InvalidNameError, UsageError
+from sbpair.core.errors import EntityDisabledError, EntityNotFoundError, InvalidNameError, ServiceError, UsageError
 from sbpair.core.names import SUBSCRIPTIONS, Names, check_entity_path, same_name, split_source, subscription_of
 from sbpair.core.pairing import Side
 
@@ -135,7 +135,6 @@ async def open_places(source: EntityRef, target: EntityRef | None = None) -> "As
     import asyncio
 
     from sbpair.connect import open_ends
-    from sbpair.core.errors import EntityDisabledError, EntityNotFoundError, ServiceError
 
     async with open_ends(source.access, None if target is None else target.access) as ends:
         try:

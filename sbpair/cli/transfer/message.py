@@ -5,7 +5,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,13 +28,15 @@ from sbpair.cli.transfer.options import (
     check_new_ledger,
 )
 from sbpair.cli.transfer.planned import PlanFiles, carry_out
+from sbpair.core.durations import parse_moment
+from sbpair.core.editing import Edit, Editable, Editables
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.retry import PATIENCE_SECONDS
+from sbpair.core.summary import describe
 from sbpair.files import write_private_temporary
 from sbpair.render.result import CommandResult, Table, columns, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.editing import Edit, Editable, Editables
     from sbpair.core.transfer.peeked import PeekedMessage
 
 NumberArgument = Annotated[
@@ -69,8 +71,6 @@ def show(options: Options, on: EntityOptions, number: NumberArgument, *, dlq: Dl
 
 def _shown(message: "PeekedMessage") -> "list[tuple[str, Any]]":
     """What a person reads of it, one value a row."""
-    from dataclasses import fields
-
     facts = [(one.name, getattr(message, one.name)) for one in fields(message) if one.name != "payload_base64"]
     properties = [(f"property {name}", value) for name, value in message.application_properties.items()]
     return [
@@ -86,7 +86,6 @@ def browse_number(options: Options, place: EntityRef, number: int, *, dlq: bool)
     Raises:
         UsageError: there is none.
     """
-    from sbpair.core.summary import describe
     from sbpair.core.transfer.peeked import peeked
     from sbpair.operations.in_place import find_received
 
@@ -233,8 +232,6 @@ def reschedule(
 
 
 def _future(text: str) -> float:
-    from sbpair.core.durations import parse_moment
-
     now = datetime.now(UTC).timestamp()
     moment = parse_moment(text, now)
     return moment if text[:1].isdigit() and "-" in text else 2 * now - moment  # a duration is that long from now
@@ -449,7 +446,7 @@ def edit(
     return result
 
 
-def _changed(found: "Editables", text: str, kept: Path | None) -> "tuple[tuple[Editable, Edit], ...]":
+def _changed(found: Editables, text: str, kept: Path | None) -> tuple[tuple[Editable, Edit], ...]:
     """The messages that the text says something new of. `kept`: where an editor left the text."""
     try:
         return found.changed(text)

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -43,10 +43,7 @@ from sbpair.core.pairing import Pair, Side
 from sbpair.core.transfer.report import OutcomeRow
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, table_of
-
-if TYPE_CHECKING:
-    from sbpair.settings import Settings
-
+from sbpair.settings import Settings
 
 FromArgument = Annotated[
     str,
@@ -403,7 +400,7 @@ def restore(
 
 def _target(
     options: Options,
-    settings: "Settings",
+    settings: Settings,
     pair: str | None,
     namespace: str | None,
     auth: AuthMethod | None,

@@ -21,7 +21,9 @@ from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.prices import in_words
 from sbpair.core.transfer.conclusion import operations_of
-from sbpair.core.transfer.report import OutcomeRow
+from sbpair.core.transfer.report import DrainReport, OutcomeRow
+from sbpair.core.transfer.resend import NOT_PLANNED, Planned
+from sbpair.core.transfer.state import Key
 from sbpair.core.words import counted
 from sbpair.render.console import check_writable
 from sbpair.render.result import CommandResult, table_of
@@ -29,9 +31,6 @@ from sbpair.render.result import CommandResult, table_of
 if TYPE_CHECKING:
     from sbpair.connect import Where
     from sbpair.core.transfer.message_plan import MessagePlan
-    from sbpair.core.transfer.report import DrainReport
-    from sbpair.core.transfer.resend import Planned
-    from sbpair.core.transfer.state import Key
     from sbpair.core.transfer.summary import EditResult, MovePlan, MoveResult
 
 
@@ -81,7 +80,7 @@ class PlanFile:
     hosts: Sequence[str]
     written: "MessagePlan | None"
 
-    def held(self, planned: "Planned") -> "Planned":
+    def held(self, planned: Planned) -> Planned:
         """What a dry run has found now, held to the plan's messages.
 
         Raises:
@@ -89,11 +88,9 @@ class PlanFile:
         """
         if self.written is None:
             return planned
-        from sbpair.core.transfer.resend import NOT_PLANNED
-
         return planned.some(self.written.chosen(str(self.path), planned.keys), others=NOT_PLANNED)
 
-    def write(self, keys: "Sequence[Key]", report: "DrainReport", undo: str, result: CommandResult) -> CommandResult:
+    def write(self, keys: Sequence[Key], report: DrainReport, undo: str, result: CommandResult) -> CommandResult:
         """Save the plan for these messages, and say so in the result."""
         from sbpair.core.transfer.message_plan import MessagePlan
 
