@@ -108,7 +108,7 @@ def replay(
         although_in_the_queues,
         although_gone,
         filters.wanted(),
-        shared.only_entities(chosen.resolve()) if only_entities else None,
+        shared.only_entities_of(chosen.resolve()) if only_entities else None,
         rate,
         reserve,
         ttl,

@@ -159,9 +159,8 @@ def dead_letter(
         description=description,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
-
-    doing = f"Dead-letter message {number} of {source}"
-    return carry_out(options, operations.dead_letter_message, request, (source, None), lambda _: doing, state=_STATE)
+    between, doing, what = (source, None), ("Dead-letter", f"of {source}"), f"message {number}"
+    return carry_out(options, operations.dead_letter_message, request, between, doing, what=what, state=_STATE)
 
 
 @command(output="core.transfer.summary:MoveResult", asks=True, dry_run=_DRY_RUN)
@@ -195,10 +194,9 @@ def complete(
         number=number,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
-
     kept = "permanently" if archive is None else f"after writing it to {archive}"
-    doing, between = f"Delete message {number} of {source} {kept}", (source, None)
-    return carry_out(options, operations.purge, request, between, lambda _: doing, state=_STATE, deletes=True)
+    between, doing, what = (source, None), ("Delete", f"of {source} {kept}"), f"message {number}"
+    return carry_out(options, operations.purge, request, between, doing, what=what, state=_STATE, deletes=True)
 
 
 @command(output="core.transfer.summary:EditResult", asks=True, dry_run=_DRY_RUN)
@@ -225,10 +223,9 @@ def reschedule(
     request = operations.RescheduleRequest(
         source.path, number, when, patience_seconds=options.timeout_seconds(PATIENCE_SECONDS)
     )
-
-    doing = f"Schedule message {number} of {source} for {datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    between = (source, source)
-    return carry_out(options, operations.reschedule_message, request, between, lambda _: doing, state=_STATE)
+    doing = "Schedule", f"of {source} for {datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    between, what = (source, source), f"message {number}"
+    return carry_out(options, operations.reschedule_message, request, between, doing, what=what, state=_STATE)
 
 
 def _future(text: str) -> float:
@@ -253,10 +250,7 @@ def undefer(options: Options, on: EntityOptions, *, to: AgainToOption = None, ch
     source, target = on.and_target(options, to)
     asked = chosen.request(options, one_namespace=source.on_same_namespace(target))
     request = operations.UndeferRequest(source.path, target.path, **asked)
-
-    def doing(messages: str) -> str:
-        return f"Send {messages} of {source} to {target}"
-
+    doing = "Send", f"of {source} to {target}"
     return carry_out(options, operations.undefer, request, (source, target), doing, state="Nothing was sent.")
 
 
@@ -345,12 +339,8 @@ def _purge(
         max_messages=chosen.limit,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
-
-    def doing(messages: str) -> str:
-        kept = "permanently" if archive is None else f"after writing them to {archive}"
-        return f"Delete {messages} of {source} {kept}"
-
-    between, state = (source, None), "Nothing was deleted."
+    kept = "permanently" if archive is None else f"after writing them to {archive}"
+    between, doing, state = (source, None), ("Delete", f"of {source} {kept}"), "Nothing was deleted."
     return carry_out(options, operations.purge, request, between, doing, state=state, deletes=True, files=chosen.files)
 
 
@@ -429,10 +419,7 @@ def edit(
     if not options.quiet:
         for line in (line for _, edit in changed for line in edit.diff):
             _log.info(line)
-
-    def doing(messages: str) -> str:
-        return f"Send {messages} to {target} and complete {what} of {source}"
-
+    doing = "Send", f"to {target} and complete {what} of {source}"
     request = replace(request, text=text, found=found)
     sent = False
     try:

@@ -16,7 +16,6 @@ from sbpair.cli.asking import go_ahead, named_in, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.options import Options, OptionSet, command, duration_option
-from sbpair.cli.transfer import options as shared
 from sbpair.cli.transfer.entity_ref import (
     EntityOptions,
     EntityRef,
@@ -29,10 +28,15 @@ from sbpair.cli.transfer.entity_ref import (
 from sbpair.cli.transfer.options import (
     RESEND_DRY_RUN,
     AgainToOption,
+    AlthoughInTheQueuesOption,
+    Filters,
+    OnlyEntitiesOption,
     ReasonOption,
     ResendOptions,
+    SendingOptions,
     StatedReasonOption,
     UntilIdleOption,
+    only_entities_of,
 )
 from sbpair.cli.transfer.planned import PlanFiles, PlannedRun, carry_out
 from sbpair.core.access import AuthMethod, NamespaceAccess
@@ -118,16 +122,12 @@ def move(
         log=operations_log(),
         idle_seconds=idle_seconds,
     )
-
-    def doing(messages: str) -> str:
-        question = f"Move {messages} of {start} to {target}"
-        if delete_empty:
-            question += ", and delete that once it is empty"
-        if idle_seconds:
-            question += f", and what comes until nothing has come for {format_duration(idle_seconds)}"
-        return question
-
-    between, state = (start, target), "Nothing was moved."
+    question = f"of {start} to {target}"
+    if delete_empty:
+        question += ", and delete that once it is empty"
+    if idle_seconds:
+        question += f", and what comes until nothing has come for {format_duration(idle_seconds)}"
+    between, doing, state = (start, target), ("Move", question), "Nothing was moved."
     return carry_out(options, operations.move, request, between, doing, state=state, files=files)
 
 
@@ -165,10 +165,7 @@ def copy(
         dead_letter=dlq,
         with_dead_letter=with_dlq,
     )
-
-    def doing(messages: str) -> str:
-        return f"Copy {messages} of {start} to {target}"
-
+    doing = "Copy", f"of {start} to {target}"
     return carry_out(options, operations.copy, request, (start, target), doing, state="Nothing was copied.")
 
 
@@ -309,11 +306,7 @@ def resubmit(
         grow=None if grow is None else operations.Steps.parse(grow),
         watch_seconds=duration_option(watch) or DEFAULT_WATCH_SECONDS,
     )
-
-    def doing(messages: str) -> str:
-        return f"Send {messages} of {source} to {target}"
-
-    between, state = (source, target), "Nothing was sent."
+    between, doing, state = (source, target), ("Send", f"of {source} to {target}"), "Nothing was sent."
     return carry_out(options, operations.resubmit, request, between, doing, state=state, files=files)
 
 
@@ -341,14 +334,14 @@ def restore(
     ] = None,
     auth: NamespaceAuthOption = None,
     *,
-    filters: shared.Filters,
+    filters: Filters,
     to: Annotated[
         str | None, typer.Option(help="Send all of them to this queue or topic. Default: where each was to go.")
     ] = None,
-    only_entities: shared.OnlyEntitiesOption = False,
-    sending: shared.SendingOptions,
-    stated_reason: shared.StatedReasonOption = None,
-    although_in_the_queues: shared.AlthoughInTheQueuesOption = False,
+    only_entities: OnlyEntitiesOption = False,
+    sending: SendingOptions,
+    stated_reason: StatedReasonOption = None,
+    although_in_the_queues: AlthoughInTheQueuesOption = False,
     although_gone: Annotated[
         bool, typer.Option(help="Also send messages that were only browsed and have left their queues.")
     ] = False,
@@ -380,7 +373,7 @@ def restore(
         tuple(files),
         wanted=filters.wanted(),
         to=None if to is None else check_entity_path(to),
-        only=shared.only_entities(place) if only_entities and isinstance(place, Pair) else None,
+        only=only_entities_of(place) if only_entities and isinstance(place, Pair) else None,
         although_in_the_queues=although_in_the_queues,
         although_gone=although_gone,
         dry_run=options.dry_run,

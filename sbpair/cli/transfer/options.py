@@ -379,10 +379,10 @@ def make_request(kind: type[R], pair: Pair, options: MoveOptions) -> R:
 def _allowed(pair: Pair, options: MoveOptions) -> tuple[str, ...]:
     if options.to != "primary" or options.archive is not None:
         raise UsageError("--only-entities limits each message's own destination; --to and --archive name another one.")
-    return only_entities(pair)
+    return only_entities_of(pair)
 
 
-def only_entities(pair: Pair) -> tuple[str, ...]:
+def only_entities_of(pair: Pair) -> tuple[str, ...]:
     """The queues and topics of the primary that --only-entities sends to.
 
     Raises:

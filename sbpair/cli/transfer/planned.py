@@ -172,9 +172,10 @@ def carry_out(
     verb: Callable[..., Any],
     request: Any,
     between: tuple[EntityRef, EntityRef | None],
-    doing: Callable[[str], str],
+    doing: tuple[str, str],
     *,
     state: str,
+    what: str = "",
     deletes: bool = False,
     files: PlanFiles = PlanFiles(),
 ) -> CommandResult:
@@ -182,7 +183,8 @@ def carry_out(
 
     Args:
         between: the entity, and where its messages go, if anywhere.
-        doing: the question, given what it is about, such as "3 dead letters".
+        doing: the question, before and after the number of messages: "Send" and "of orders to parked".
+        what: in the place of that number, such as "message 12".
         state: how things stand if the answer is no.
         deletes: the answer is the name of the entity.
     """
@@ -204,7 +206,8 @@ def carry_out(
             logging.getLogger("sbpair").info(line)
         number = moved.planned_messages if file is None else hold(moved.plan).judge.meant
         messages, before = counted(number, moved.act.noun), moved.report.already_forwarded
-        question = doing(f"{messages} (and complete {before:,} that had been sent before)" if before else messages)
+        completed = f" (and complete {before:,} that had been sent before)" if before else ""
+        question = f"{doing[0]} {what or messages}{completed} {doing[1]}"
         if deletes:
             go_ahead_by_name(options, question, source.path, state=state)
         else:
@@ -232,12 +235,10 @@ def carry_out(
         return file.write(keys, moved.report, _undo(moved, getattr(request, "archive", None)), result)
 
     connect = partial(open_places, source, target)
-    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, state, hold, _count_planned)
-    return run.carry_out()
-
-
-def _count_planned(plan: "MovePlan") -> int:
-    return plan.judge.meant
+    planned = PlannedRun(
+        options, verb, connect, request, agree, shown, source.path, state, hold, lambda plan: plan.judge.meant
+    )
+    return planned.carry_out()
 
 
 def _closing(options: Options, request: Any, moved: "MoveResult") -> tuple[str, ...]:
