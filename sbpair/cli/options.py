@@ -327,10 +327,9 @@ def _wrapped(function: Command, output: "Output", writing: Sequence[inspect.Para
         )
         if "ctx" in parameters:
             values["ctx"] = ctx
-        for name, kind in sets.items():
-            values[name] = kind.taken_from(values)
         try:
             _refuse_secrets(values, called)
+            values |= {name: kind.taken_from(values) for name, kind in sets.items()}
             check_format(called, options.output, checks=output.checks, page=output.page)
             if options.outfile is not None:
                 check_writable(options.outfile)

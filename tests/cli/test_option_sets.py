@@ -107,7 +107,9 @@ def test_what_limits_a_run_is_not_repeated() -> None:
 
 
 def test_sets_in_a_set_are_repeated_too() -> None:
-    moves = of_transfer.MoveOptions(queues=["3"], filters=of_transfer.Filters(destination="a*"), reserve=40)
+    moves = of_transfer.MoveOptions(
+        backlog=of_transfer.BacklogOptions(queue=["3"]), filters=of_transfer.Filters(destination="a*"), reserve=40
+    )
     assert moves.words() == ["--queue", "3", "--destination", "a*", "--reserve", "40"]
 
 

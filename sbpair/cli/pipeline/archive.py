@@ -82,7 +82,7 @@ def archive(
       sbpair pipeline archive orders --archive abfss://backlog@lake.dfs.core.windows.net/orders --master spark://head:7077
     """
     archiving.check()
-    entities = _entities(entity, archiving.queue, side, take=archiving.take)
+    entities = _entities(entity, archiving.backlog.queue, side, take=archiving.take)
     from sbpair.pipeline.spark.session import check_installed
 
     check_installed()

@@ -13,7 +13,7 @@ import typer
 from sbpair.cli.asking import go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, OptionSet
-from sbpair.cli.transfer.options import QueuesOption, ReserveOption, budget_of
+from sbpair.cli.transfer.options import BacklogOptions, ReserveOption, budget_of
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
@@ -143,9 +143,7 @@ class EngineOptions(SparkOptions):
 class ArchivingOptions(OptionSet):
     """What `archive` and `follow` share: which queues, in which form, and whether the messages leave them."""
 
-    queue: QueuesOption = None
-    dlq: Annotated[bool, typer.Option(help="Archive the dead-letter queues instead.")] = False
-    with_dlq: Annotated[bool, typer.Option(help="Archive the dead-letter queues as well.")] = False
+    backlog: BacklogOptions
     format_: Annotated[
         str,
         typer.Option(
@@ -168,8 +166,6 @@ class ArchivingOptions(OptionSet):
         Raises:
             UsageError: they do.
         """
-        if self.dlq and self.with_dlq:
-            raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
         if self.ledger is not None and not self.take:
             raise UsageError("--ledger records what --take removes. Give both, or neither.")
 
@@ -188,8 +184,8 @@ class ArchivingOptions(OptionSet):
             pair,
             options.config,
             into,
-            tuple(self.queue or ()),
-            dead_letters=(False, True) if self.with_dlq else (True,) if self.dlq else (False,),
+            tuple(self.backlog.queue or ()),
+            dead_letters=(False, True) if self.backlog.with_dlq else (self.backlog.dlq,),
             take=self.take,
             ledger=None if self.ledger is None else self.ledger.expanduser().absolute(),
             delta=delta,

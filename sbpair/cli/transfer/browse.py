@@ -22,7 +22,7 @@ from sbpair.cli.transfer.entity_ref import (
     find_entity_ref,
     find_namespace,
 )
-from sbpair.cli.transfer.options import Filters, QueuesOption, ReasonOption, backlog_path
+from sbpair.cli.transfer.options import BacklogOptions, Filters, ReasonOption, backlog_path
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit
@@ -286,9 +286,8 @@ def _request(
 def peek(
     options: Options,
     pair: PairArgument = None,
-    queue: QueuesOption = None,
-    dlq: Annotated[bool, typer.Option(help="Browse the dead-letter queues instead.")] = False,
-    with_dlq: Annotated[bool, typer.Option(help="Browse the dead-letter queues as well.")] = False,
+    *,
+    backlog: BacklogOptions,
     entity: Annotated[
         str | None,
         typer.Option(
@@ -299,7 +298,6 @@ def peek(
     side: Annotated[Side, typer.Option(help="With --entity: the namespace it is on.")] = Side.SECONDARY,
     limit: LimitOption = None,
     from_sequence: FromOption = 0,
-    *,
     filters: Filters,
     body: BodyOption = False,
     group_by: GroupByOption = None,
@@ -315,13 +313,11 @@ def peek(
       sbpair peek orders -n 100000 -o jsonl > backlog.jsonl
     """
     chosen = load_settings(options).pair(pair)
-    if dlq and with_dlq:
-        raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
     request = operations.PeekRequest(
-        queues=_named(chosen, queue, entity, side is Side.PRIMARY),
+        queues=_named(chosen, backlog.queue, entity, side is Side.PRIMARY),
         side=side,
-        dead_letter=dlq,
-        with_dead_letter=with_dlq,
+        dead_letter=backlog.dlq,
+        with_dead_letter=backlog.with_dlq,
         wanted=filters.wanted(),
         max_messages=limit,
         from_sequence_number=from_sequence,

@@ -25,15 +25,6 @@ if TYPE_CHECKING:
     from sbpair.core.transfer.filters import MessageFilter
     from sbpair.operations.drain import BacklogRequest
 
-QueuesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--queue",
-        metavar="INDEX|PATH",
-        help="Only this backlog queue; repeatable. Default: every one that exists.",
-        autocompletion=suggestions.backlog_indexes,
-    ),
-]
 LimitOption = Annotated[int | None, typer.Option("-n", "--limit", min=1, help="At most this many messages."), ONCE]
 RateOption = Annotated[float | None, typer.Option(min=0.01, help="Maximum messages per second.")]
 ReserveOption = Annotated[
@@ -184,12 +175,35 @@ class Filters(OptionSet):
 
 
 @dataclass(frozen=True, slots=True)
+class BacklogOptions(OptionSet):
+    """Which backlog queues, and whether they, their dead-letter queues or both.
+
+    Raises:
+        UsageError: both ways to say something of dead letters.
+    """
+
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue",
+            metavar="INDEX|PATH",
+            help="Only this backlog queue; repeatable. Default: every one that exists.",
+            autocompletion=suggestions.backlog_indexes,
+        ),
+    ] = None
+    dlq: Annotated[bool, typer.Option(help="The dead-letter queues instead.")] = False
+    with_dlq: Annotated[bool, typer.Option(help="The dead-letter queues as well.")] = False
+
+    def __post_init__(self) -> None:
+        if self.dlq and self.with_dlq:
+            raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
+
+
+@dataclass(frozen=True, slots=True)
 class MoveOptions(OptionSet):
     """Options that drain and syphon share."""
 
-    queues: QueuesOption = None
-    dlq: Annotated[bool, typer.Option(help="Take the dead-letter queues instead.")] = False
-    with_dlq: Annotated[bool, typer.Option(help="Take the dead-letter queues as well.")] = False
+    backlog: BacklogOptions = BacklogOptions()
     filters: Filters = Filters()
     to: Annotated[
         str,
@@ -352,15 +366,13 @@ def make_request(kind: type[R], pair: Pair, options: MoveOptions) -> R:
 
     Raises:
         UsageError: no index or path of a backlog queue, an unknown target, a filter that cannot be read, a new ledger
-            without a name, --dlq with --with-dlq.
+            without a name.
     """
-    if options.dlq and options.with_dlq:
-        raise UsageError("--dlq means the dead-letter queues only, --with-dlq as well. Give one of them.")
     check_new_ledger(options.ledger, new=options.new_ledger)
     return kind(
-        queues=named_paths(pair, options.queues),
-        dead_letter=options.dlq,
-        with_dead_letter=options.with_dlq,
+        queues=named_paths(pair, options.backlog.queue),
+        dead_letter=options.backlog.dlq,
+        with_dead_letter=options.backlog.with_dlq,
         for_seconds=duration_option(options.for_),
         idle_seconds=duration_option(options.until_idle) or 0.0,
         to=_target(options.to, options.archive),
@@ -398,8 +410,9 @@ def only_entities_of(pair: Pair) -> tuple[str, ...]:
 
 def doing(command: str, pair: Pair, options: MoveOptions) -> str:
     """What a run is about to do, with the namespaces by their configured names."""
-    what = "dead letters" if options.dlq else "messages and dead letters" if options.with_dlq else "messages"
-    queues = "the backlog queues" if not options.queues else counted(len(options.queues), "backlog queue")
+    of = options.backlog
+    what = "dead letters" if of.dlq else "messages and dead letters" if of.with_dlq else "messages"
+    queues = "the backlog queues" if not of.queue else counted(len(of.queue), "backlog queue")
     if options.archive is not None:
         where = f"into files in {options.archive}"
     elif options.to != "primary":

@@ -137,6 +137,13 @@ def test_no_journal_lets_its_key_out(planted: Sbpair, line: str, how: tuple[str,
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("option", ["--namespace", "--destination"])
+def test_a_connection_string_is_refused_as_any_option(planted: Sbpair, option: str) -> None:
+    ran = planted("dlq", "list", "orders", option, PASTED)
+    assert "A connection string was given as an argument" in ran.stderr
+    assert_silent(planted, ran)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
