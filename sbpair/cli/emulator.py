@@ -14,20 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sbpair.cli import emulator_start, suggestions
+from sbpair.cli import emulator_start as start
+from sbpair.cli import suggestions
 from sbpair.cli.context import Stop, run_async
-from sbpair.cli.emulator_start import (
-    MICROSOFT_NAMESPACE,
-    Doors,
-    NotEmulated,
-    SampleWorld,
-    SeedFileError,
-    ServiceLaw,
-    announcement,
-    how_to_open,
-    identity_folder,
-)
-from sbpair.cli.emulator_start import plant as plant_sample
 from sbpair.cli.hooks import Alone
 from sbpair.cli.options import Options, before_the_command, command
 from sbpair.core.access import Secret, parse_connection_string
@@ -77,7 +66,7 @@ class TriedClient:
     """ISO 8601; empty for the clients that a test of the project runs again."""
 
 
-Listed = tuple[NotEmulated, ...] | tuple[TriedClient, ...] | tuple[ServiceLaw, ...]
+Listed = tuple[start.NotEmulated, ...] | tuple[TriedClient, ...] | tuple[start.ServiceLaw, ...]
 
 
 @app.callback(invoke_without_command=True)
@@ -135,9 +124,9 @@ def emulator(
         typer.Option(help="Entities to start with: YAML, JSON, or the Config.json of Microsoft's emulator."),
     ] = None,
     sample: Annotated[
-        SampleWorld | None,
+        start.SampleWorld | None,
         typer.Option(
-            metavar=f"[{'|'.join(SampleWorld)}]",
+            metavar=f"[{'|'.join(start.SampleWorld)}]",
             help="Start with messages to try commands on: outage (the default) has 500 of them in ten backlog queues, "
             "dead-letters a queue and a subscription whose consumers failed, entities the queues and topics of an "
             "application without backlog queues.",
@@ -199,17 +188,17 @@ def emulator(
     if ctx.invoked_subcommand is not None:
         return CommandResult(None)
     if not_emulated:
-        return emulator_start.not_emulated()
+        return start.not_emulated()
     if laws or law:
-        return emulator_start.listed(law or ())
+        return start.listed(law or ())
     if compatibility:
         return _compatibility()
     from sbpair.engine.errors import EmulatorError, StoreError
 
-    doors = Doors(host, port, microsoft_ports, standard_ports, emulator_start.http_port(os.environ))
+    doors = start.Doors(host, port, microsoft_ports, standard_ports, start.http_port(os.environ))
     if seed is None and not sample:
-        seed = emulator_start.microsoft_config(doors)
-    contents, suggested = read_seed(seed, (MICROSOFT_NAMESPACE,) if microsoft_ports else LOCAL_NAMESPACES)
+        seed = start.microsoft_config(doors)
+    contents, suggested = read_seed(seed, (start.MICROSOFT_NAMESPACE,) if microsoft_ports else LOCAL_NAMESPACES)
     names = [check_namespace_label(name) for name in namespace or suggested]
     if sample and (seed is not None or len(names) < 2):
         raise UsageError(
@@ -217,13 +206,13 @@ def emulator(
             hint="sbpair emulator --sample",
         )
     _check_named(contents, names, seed)
-    bent = emulator_start.bent(lax or (), strict=strict)
-    configs = emulator_start.configs(names, doors, contents, os.environ, throttled=throttling, laws=bent)
+    bent = start.bent(lax or (), strict=strict)
+    configs = start.configs(names, doors, contents, os.environ, throttled=throttling, laws=bent)
     aliases = _aliases(alias, names)
     if aliases:
         configs = [*_as_premium(configs[:2], contents), *configs[2:]]
     faults = [_split_fault(text, names) for text in fault or ()]
-    identity = None if new_keys else identity_folder(data_directory(os.environ) / "emulator")
+    identity = None if new_keys else start.identity_folder(data_directory(os.environ) / "emulator")
 
     async def serve(stop: Stop) -> CommandResult:
         from sbpair.emulator import Emulator
@@ -248,13 +237,13 @@ def emulator(
                 told = ""
                 if sample:
                     primary, secondary = map(running.namespace, names[:2])
-                    told = plant_sample(sample, primary, secondary, "local" if is_announced else "PAIR")
+                    told = start.plant(sample, primary, secondary, "local" if is_announced else "PAIR")
                 _print_connection_strings(running, names, tls, is_announced)
                 _print_seeded_keys(running, contents, tls)
                 for one in aliases:
                     typer.echo(f"{one.name}\t{_for(running.alias_connection_string(one.name), tls=tls)}")
                 sys.stdout.flush()
-                for line in announcement(doors, names):
+                for line in start.announcement(doors, names):
                     say(line)
                 if told:
                     say(told)
@@ -279,7 +268,7 @@ def emulator(
     except (EmulatorError, OSError) as error:
         raise UsageError(
             f"The embedded namespaces cannot start: {getattr(error, 'strerror', None) or error}.",
-            hint=how_to_open(doors, error) if isinstance(error, OSError) else None,
+            hint=start.how_to_open(doors, error) if isinstance(error, OSError) else None,
         ) from error
 
 
@@ -344,16 +333,16 @@ def read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, Any
             contents = seed_of(seed)
             return contents, tuple(contents)
     except (DocumentError, SeedError) as error:
-        raise SeedFileError(f"Cannot read the seed {path}: {error}") from error
+        raise start.SeedFileError(f"Cannot read the seed {path}: {error}") from error
     if not isinstance(seed, dict) or not all(isinstance(body, dict) for body in seed.values()):
-        raise SeedFileError(f"{path} is no seed, which maps namespace names to their contents.")
+        raise start.SeedFileError(f"{path} is no seed, which maps namespace names to their contents.")
     return seed, usual
 
 
 def _check_named(seed: Mapping[str, Any], names: list[str], path: Path | None) -> None:
     unknown = set(seed) - set(names)
     if unknown:
-        raise SeedFileError(
+        raise start.SeedFileError(
             f"Seed file {path} refers to unknown namespaces: {shortened(', '.join(sorted(map(str, unknown))))}; "
             f"known: {', '.join(names)}."
         )
@@ -367,7 +356,7 @@ def plant_all(running: "Emulator", seed: Mapping[str, Any]) -> None:
         try:
             plant(running.namespace(name), body, os.environ)
         except (SeedError, EntityError) as error:
-            raise SeedFileError(f"The seed of {name}: {error}") from error
+            raise start.SeedFileError(f"The seed of {name}: {error}") from error
 
 
 def _split_fault(text: str, names: list[str]) -> tuple[str, str]:
@@ -384,7 +373,7 @@ def _split_fault(text: str, names: list[str]) -> tuple[str, str]:
 
 def _print_connection_strings(running: "Emulator", names: list[str], tls: bool, is_announced: bool) -> None:
     for name in names:
-        typer.echo(f"{name}\t{connection_string(running, name, tls=tls)}")
+        typer.echo(f"{name}\t{_for(running.connection_string(name), tls=tls)}")
     sys.stdout.flush()
     say(f"Certificate authority of the administration ports: {running.ca_path}")
     if not is_announced:
@@ -411,12 +400,8 @@ _PLAIN_AMQP = ";UseDevelopmentEmulator=true"
 """The part of a connection string that turns TLS off for AMQP."""
 
 
-def connection_string(running: "Emulator | EmulatorThread", name: str, *, tls: bool = False) -> str:
-    """Root connection string of a namespace; for AMQP over TLS the switch that turns TLS off is left out."""
-    return _for(running.connection_string(name), tls=tls)
-
-
 def _for(text: str, *, tls: bool) -> str:
+    """A connection string; for AMQP over TLS the switch that turns TLS off is left out."""
     return text.replace(_PLAIN_AMQP, "") if tls else text
 
 
@@ -437,7 +422,7 @@ def announced(running: "Emulator | EmulatorThread", names: list[str], *, tls: bo
     namespaces = []
     secrets = [folder / f"emulator-{name}.connection" for name in names]
     for name, file in zip(names, secrets, strict=True):
-        write_atomically(file, connection_string(running, name, tls=tls) + "\n", private=True)
+        write_atomically(file, _for(running.connection_string(name), tls=tls) + "\n", private=True)
         namespaces.append({"name": name, "connection_string_file": str(file)})
     state = {
         "pid": os.getpid(),
@@ -552,13 +537,9 @@ def emulator_failover(
       sbpair emulator failover contoso
       sbpair emulator failover contoso -o json
     """
-    from sbpair.emulator.control import ControlError
-
     name, *_ = _running().connection_string_files
-    try:
-        now = _control(name).fail_over(check_namespace_label(alias))
-    except ControlError as error:
-        raise SbpairError(f"Failover of {alias}: {error}") from error
+    with _controlled(name, f"Failover of {alias}") as control:
+        now = control.fail_over(check_namespace_label(alias))
     return CommandResult(
         FailedOver(alias, now),
         summary=f"{alias} leads to {now}. What {name} holds is left there. See: sbpair evacuate {name} {now} --dry-run",
@@ -624,13 +605,12 @@ def fault_list(
       sbpair emulator fault list
       sbpair emulator fault list local-secondary -o json
     """
-    found = tuple(
-        _fault(name, told)
-        for name in (_running().connection_string_files if namespace is None else (namespace,))
-        for told in _faults_of(name)
-    )
+    found: list[Fault] = []
+    for name in _running().connection_string_files if namespace is None else (namespace,):
+        with _controlled(name, f"Faults of {name}") as control:
+            found += (_fault(name, told) for told in control.list())
     summary = f"{counted(len(found), 'fault')}."
-    return CommandResult(found, (table_of(Fault, found),), summary=summary)
+    return CommandResult(tuple(found), (table_of(Fault, found),), summary=summary)
 
 
 @fault_app.command("add")
@@ -659,12 +639,8 @@ def fault_add(
       sbpair emulator fault add local-primary dark
       sbpair emulator fault add local-primary throttle:entity=orders,for=30s,after=3
     """
-    from sbpair.emulator.control import ControlError
-
-    try:
-        added = _fault(namespace, _control(namespace).add(spec))
-    except ControlError as error:
-        raise UsageError(f"{shortened(spec)}: {error}") from error
+    with _controlled(namespace, shortened(spec), UsageError) as control:
+        added = _fault(namespace, control.add(spec))
     return CommandResult(
         added,
         summary=f"Fault {added.id} is in force on {namespace}. End it: sbpair emulator fault clear {namespace}",
@@ -686,30 +662,22 @@ def fault_clear(
       sbpair emulator fault clear local-primary
       sbpair emulator fault clear local-primary --id 3
     """
-    from sbpair.emulator.control import ControlError
-
-    control = _control(namespace)
-    try:
+    with _controlled(namespace, f"Faults of {namespace}") as control:
         if fault_id is None:
             control.clear()
         else:
             control.remove(fault_id)
-    except ControlError as error:
-        raise SbpairError(f"Faults of {namespace}: {error}") from error
     removed = f"fault {fault_id}" if fault_id else "all faults"
     return CommandResult(Cleared(namespace, fault_id), summary=f"{namespace}: removed {removed}.", closing=True)
 
 
-def _faults_of(name: str) -> list[Any]:
-    from sbpair.emulator.control import ControlError
+@contextlib.contextmanager
+def _controlled(name: str, what: str, refusal: type[SbpairError] = SbpairError) -> "Iterator[FaultControl]":
+    """The fault control of a running namespace.
 
-    try:
-        return list(_control(name).list())
-    except ControlError as error:
-        raise SbpairError(f"Faults of {name}: {error}") from error
-
-
-def _control(name: str) -> "FaultControl":
+    Raises:
+        ConfigurationError: none runs, or it cannot be used. `refusal`: it was asked, and refused; said of `what`.
+    """
     from sbpair.emulator.control import ControlError, FaultControl
 
     state = _running()
@@ -720,7 +688,7 @@ def _control(name: str) -> "FaultControl":
     text = _connection_string_of(state, name)
     try:
         parts = parse_connection_string(text.reveal())
-        return FaultControl(
+        control = FaultControl(
             state.control,
             name,
             ca_file=state.ca_file,
@@ -729,6 +697,10 @@ def _control(name: str) -> "FaultControl":
         )
     except (ControlError, KeyError) as error:
         raise _unusable(state, name, "a key is missing" if isinstance(error, KeyError) else str(error)) from error
+    try:
+        yield control
+    except ControlError as error:
+        raise refusal(f"{what}: {error}") from error
 
 
 def _running() -> EmulatorState:
