@@ -10,11 +10,11 @@ line each only.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from itertools import zip_longest
 from types import NoneType, UnionType
@@ -269,7 +269,7 @@ class LazyGroup(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._entries = {name: entry for entries in self.GROUPS.values() for name, entry in entries.items()}
-        self.commands = _Loaded(self._entries)
+        self.commands = cast(Any, _Loaded(self._entries))
         make_ours(self)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -291,23 +291,15 @@ class LazyGroup(TyperGroup):
         return [*names, *super(TyperGroup, self).shell_complete(ctx, incomplete)]
 
 
-class _Loaded(MutableMapping[str, Any]):
+class _Loaded(Mapping[str, Any]):
     """Name -> command, imported at its first use."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         self._entries = entries
-        self._commands: dict[str, Any] = {}
+        self._load = cache(lambda name: _load(name, entries[name]))
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._commands:
-            self._commands[name] = _load(name, self._entries[name])
-        return self._commands[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._commands[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._commands[name]
+        return self._load(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
