@@ -86,9 +86,6 @@ def analyze(
       sbpair pipeline analyze monday/ tuesday/ --snapshot today.json --assume-rate 500 -o json
     """
     by.check()
-    from sbpair.pipeline.spark.session import check_columnar
-
-    check_columnar()
     from sbpair.pipeline.analysis.partials import Question
 
     if not rate < math.inf:  # typer takes `nan` for a number above any other
@@ -103,7 +100,7 @@ def analyze(
     table = price_table(prices or (), region=region, currency=None, egress_per_gigabyte=None)
     wanted = _Wanted(question, top, read_snapshots(snapshot) if snapshot is not None else (), parquet)
     for folder in [parquet] if parquet is not None else [html.parent] if html is not None else []:
-        check_folder(folder, create=False)
+        check_folder(folder)
     found = _by_spark(options, archives, wanted, by) if not by.local else _here(archives, wanted)
     from sbpair.pipeline.analysis.analyze import to_analysis
 
@@ -139,9 +136,6 @@ def _here(archives: list[str], wanted: _Wanted) -> "Found":
 
 def _by_spark(options: Options, archives: list[str], wanted: _Wanted, by: EngineOptions) -> "Found":
     """Archives in folders are opened by the tasks; what lies elsewhere Spark reads for them."""
-    from sbpair.pipeline.spark.session import check_installed
-
-    check_installed()
     from sbpair.pipeline.analysis.units import LocalEngine, SparkEngine, together, units_in
     from sbpair.pipeline.archive import open_store, read_archives
     from sbpair.pipeline.manifest import check_archive

@@ -17,9 +17,6 @@ from sbpair.cli.pipeline.session import (
     JobLog,
     SparkOptions,
     busy_notes,
-    check_folder,
-    pair_by_name,
-    wants_delta,
 )
 from sbpair.cli.transfer.options import Filters, ForOption, UntilIdleOption
 from sbpair.core.errors import UsageError
@@ -81,23 +78,14 @@ def archive(
       sbpair pipeline archive orders --archive /data/parcels-weu --entity parcels --side primary
       sbpair pipeline archive orders --archive abfss://backlog@lake.dfs.core.windows.net/orders --master spark://head:7077
     """
-    archiving.check()
     entities = _entities(entity, archiving.backlog.queue, side, take=archiving.take)
-    from sbpair.pipeline.spark.session import check_installed
-
-    check_installed()
-    from sbpair.pipeline.manifest import is_folder
-
-    delta = wants_delta(archiving.format_, into)
-    chosen = pair_by_name(options, pair)
-    if is_folder(into):
-        check_folder(Path(into), create=False)
+    request = archiving.request(options, pair, into)
     if import_ is not None:
-        return _import(chosen.name, into, import_, delta=delta)
+        return _import(request, import_)
     if archiving.take and not options.dry_run:
         archiving.ask_to_take(options, pair, into)
     request = replace(
-        archiving.request(options, chosen, into, delta=delta),
+        request,
         entities=entities,
         side=side,
         first=from_sequence,
@@ -146,16 +134,17 @@ def _run(options: Options, request: "ArchiveRequest", spark: SparkOptions) -> Co
     return _result(request, report)
 
 
-def _import(pair: str, into: str, file: Path, *, delta: bool) -> CommandResult:
+def _import(request: "ArchiveRequest", file: Path) -> CommandResult:
     from sbpair.pipeline.delta import publish
     from sbpair.pipeline.follow import import_drained
     from sbpair.pipeline.manifest import LocalStore, is_folder
 
+    pair, into = request.pair.name, request.into
     if not is_folder(into):
         raise UsageError("--import writes into a folder, not a URI.")
     store = LocalStore(Path(into))
     added, unreadable, kept_in = import_drained(store, pair, file)
-    publish(store, wanted=delta)
+    publish(store, wanted=request.delta)
     rows = sum(one.rows for one in added)
     data = Imported(into, file, rows, len(added), len(unreadable))
     summary = (
@@ -248,29 +237,17 @@ def follow(
       sbpair pipeline follow orders --archive /data/outage-2026-11 --format delta
       sbpair pipeline follow orders --archive /data/outage-2026-11 --every 5s --until-idle 10m --take --with-dlq
     """
-    archiving.check()
     pause = duration_option(every) or 0.0
     if pause < 1:
         raise UsageError(f"--every is one second or more, not {every}.")
-    from sbpair.pipeline.spark.session import check_installed
-
-    check_installed()
+    archived = archiving.request(options, pair, into)
     from sbpair.pipeline.follow import FollowRequest
     from sbpair.pipeline.follow import follow as keep_up_to_date
     from sbpair.pipeline.manifest import is_folder
 
-    delta = wants_delta(archiving.format_, into)
-    chosen = pair_by_name(options, pair)
-    if is_folder(into):
-        check_folder(Path(into), create=False)
     if archiving.take:
         archiving.ask_to_take(options, pair, into, besides=", and those that come later")
-    request = FollowRequest(
-        archiving.request(options, chosen, into, delta=delta),
-        pause,
-        duration_option(for_),
-        duration_option(until_idle),
-    )
+    request = FollowRequest(archived, pause, duration_option(for_), duration_option(until_idle))
     configure_logging(options)
     with ExitStack() as stack:
         opened: list[Session] = []
@@ -285,10 +262,10 @@ def follow(
             return opened[0]
 
         def begun() -> None:
-            _log.info(f"Following {chosen.name} into {into}, every {every}.")
+            _log.info(f"Following {archived.pair.name} into {into}, every {every}.")
 
         report = keep_up_to_date(session, request, tell=progress, begun=begun, added=_say_added)
-    return _followed(chosen.name, report, take=archiving.take)
+    return _followed(archived.pair.name, report, take=archiving.take)
 
 
 def _say_added(added: ArchiveReport) -> None:

@@ -9,8 +9,8 @@ import typer
 from sbpair.cli.asking import go_ahead, pair_to_write, side_named
 from sbpair.cli.context import load_settings
 from sbpair.cli.options import Options, PairArgument, command
-from sbpair.cli.pipeline import session
 from sbpair.cli.pipeline.session import (
+    ArchivesArgument,
     EngineOptions,
     ExplainOption,
     JobLog,
@@ -81,7 +81,7 @@ def replay(
       sbpair pipeline replay orders --archive /data/outage-2026-11 --ledger /data/replayed --ledger drain.jsonl
       sbpair pipeline replay --archive A --archive B --ledger L --destination 'orders/*' --since 1d
     """
-    by.check(installed=True)
+    by.check(tables=True)
     from sbpair.pipeline.replay import Dedupe, ReplayRequest, in_order, prepare, tasks_of
     from sbpair.pipeline.replay import replay as replay_archives
     from sbpair.pipeline.spark.session import explained
@@ -117,7 +117,7 @@ def replay(
         options.dry_run,
     )
     rows = rows_in(from_, of_backlog=True)
-    check_folder(own, create=False)
+    check_folder(own)
     opened = by.tables(options, rows=rows, name="replay")
     with opened as (tables, session), JobLog(options) as log:
         if explain and session is not None:
@@ -204,7 +204,7 @@ _COLUMNS = columns(
 @command(output="pipeline.reports:ReconcileReport", checks=True)
 def reconcile(
     options: Options,
-    archives: session.ArchivesArgument,
+    archives: ArchivesArgument,
     ledger: Annotated[
         list[str] | None,
         typer.Option(metavar="DIR|FILE", help="Ledger file of a drain or syphon, or folder of a replay; repeatable."),
@@ -214,7 +214,7 @@ def reconcile(
     ] = None,
     listed: Annotated[int, typer.Option("--limit", "-n", min=1, help="List at most this many findings.")] = 1_000,
     *,
-    by: session.EngineOptions,
+    by: EngineOptions,
 ) -> CommandResult:
     """Check archives against the ledgers of drains and replays: each message has exactly one outcome, or is listed.
 
@@ -228,15 +228,15 @@ def reconcile(
       sbpair pipeline reconcile /data/outage-2026-11 --ledger drain.jsonl --pair orders --engine local
       sbpair pipeline reconcile A B --ledger /data/replayed -o json | jq .data.counts
     """
-    by.check(installed=True)
+    by.check(tables=True)
     from sbpair.pipeline.reconcile import reconcile as hold_together
 
-    look = None if pair is None else session.pair_by_name(options, pair)
-    rows = session.rows_in(archives, of_backlog=True)
+    look = None if pair is None else pair_by_name(options, pair)
+    rows = rows_in(archives, of_backlog=True)
     for one in ledger or ():
         if not Path(one).expanduser().exists():
             raise UsageError(f"There is no ledger {one}.")
-    with by.tables(options, rows=rows, name="reconcile") as (tables, _), session.JobLog(options) as log:
+    with by.tables(options, rows=rows, name="reconcile") as (tables, _), JobLog(options) as log:
         report = hold_together(
             tables, archives, ledger or [], look=look, config=options.config, tell=log, listed=listed
         )

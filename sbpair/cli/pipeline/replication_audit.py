@@ -80,11 +80,6 @@ def replication_audit(
       sbpair pipeline replication-audit --primary-archive p --secondary-archive s --journal sqlite:j.db
     """
     by.check()
-    from sbpair.pipeline.spark.session import check_columnar, check_installed
-
-    check_columnar()
-    if not by.local:
-        check_installed()
     from sbpair.pipeline.replication.audit import Asked, archive_parts, audit
 
     terms = Terms(**memory.seconds())

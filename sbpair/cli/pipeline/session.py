@@ -18,7 +18,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
 from sbpair.core.words import counted
-from sbpair.files import make_private_folder, try_folder
+from sbpair.files import try_folder
 from sbpair.render.console import say, write_file
 from sbpair.render.progress import Shown
 from sbpair.render.result import CommandResult
@@ -111,8 +111,9 @@ class EngineOptions(SparkOptions):
     def local(self) -> bool:
         return self.engine == "local"
 
-    def check(self, *, installed: bool = False) -> None:
-        """Refuse what is no engine; `installed`: and one whose packages are missing.
+    def check(self, *, tables: bool = False) -> None:
+        """Refuse what is no engine, and one whose packages are missing. `tables`: the work is done in these, else in
+        columns of Arrow.
 
         Raises:
             UsageError: it is none.
@@ -122,10 +123,10 @@ class EngineOptions(SparkOptions):
 
         if self.engine not in ("spark", "local"):
             raise UsageError(f"--engine is spark or local, not {self.engine!r}.")
-        if installed:
-            check_installed()  # the package, not a JVM: both engines use its types
-            if self.local:
-                check_columnar()
+        if tables or not self.local:
+            check_installed()  # the package, not a JVM: tables of both engines use its types
+        if self.local or not tables:
+            check_columnar()
 
     @contextmanager
     def tables(self, options: Options, *, rows: int | None, name: str) -> "Iterator[tuple[Tables, Session | None]]":
@@ -160,15 +161,6 @@ class ArchivingOptions(OptionSet):
     reserve: ReserveOption = None
     spark: SparkOptions = SparkOptions()
 
-    def check(self) -> None:
-        """Refuse options that contradict each other.
-
-        Raises:
-            UsageError: they do.
-        """
-        if self.ledger is not None and not self.take:
-            raise UsageError("--ledger records what --take removes. Give both, or neither.")
-
     def ask_to_take(self, options: Options, pair: str | None, into: str, *, besides: str = "") -> None:
         """Have it confirmed that messages leave their queues. `besides`: what else does."""
         confirmed = pair_to_write(options, load_settings(options), pair, "Take the backlog of")
@@ -176,12 +168,27 @@ class ArchivingOptions(OptionSet):
         doing = f"{what} into {into}, which then has the only copy{besides}"
         go_ahead(options, doing, state="Nothing was taken.")
 
-    def request(self, options: Options, pair: "PairByName", into: str, *, delta: bool) -> "ArchiveRequest":
-        """What is asked of the archive. `delta`: see `wants_delta`."""
-        from sbpair.pipeline.archive import ArchiveRequest
+    def request(self, options: Options, pair: str | None, into: str) -> "ArchiveRequest":
+        """What is asked of the archive, as far as that can be done: Spark is started for it afterwards.
 
+        Raises:
+            UsageError: options that contradict each other, or a folder that cannot be written into.
+            SparkUnavailableError: a package is missing.
+        """
+        if self.ledger is not None and not self.take:
+            raise UsageError("--ledger records what --take removes. Give both, or neither.")
+        from sbpair.pipeline.spark.session import check_installed
+
+        check_installed()
+        from sbpair.pipeline.archive import ArchiveRequest
+        from sbpair.pipeline.manifest import is_folder
+
+        delta = wants_delta(self.format_, into)
+        chosen = pair_by_name(options, pair)
+        if is_folder(into):
+            check_folder(Path(into))
         return ArchiveRequest(
-            pair,
+            chosen,
             options.config,
             into,
             tuple(self.backlog.queue or ()),
@@ -221,15 +228,13 @@ def rows_in(archives: list[str], *, of_backlog: bool = False) -> int | None:
     return sum(one.rows for one in manifests)
 
 
-def check_folder(folder: Path, *, create: bool) -> None:
+def check_folder(folder: Path) -> None:
     """Make sure that a folder can be made and written into, before Spark is started for it.
 
     Raises:
-        UsageError: they cannot. `create`: a folder that is not there yet is made.
+        UsageError: it cannot.
     """
     try:
-        if create:
-            make_private_folder(folder)
         there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
         if not there.is_dir():
             raise UsageError(f"Cannot write into {folder}: {there} is a file.")

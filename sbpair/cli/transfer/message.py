@@ -5,7 +5,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +32,7 @@ from sbpair.core.durations import parse_moment
 from sbpair.core.editing import Edit, Editable, Editables
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.retry import PATIENCE_SECONDS
+from sbpair.core.serialization import to_plain
 from sbpair.core.summary import describe
 from sbpair.files import write_private_temporary
 from sbpair.render.result import CommandResult, Table, columns, table_of
@@ -64,20 +65,11 @@ def show(options: Options, on: EntityOptions, number: NumberArgument, *, dlq: Dl
     """
     place = on.find(options)
     found = browse_number(options, place, number, dlq=dlq)
-    rows = [{"field": name, "value": value} for name, value in _shown(found)]
-    table = Table("message", columns("field", "value"), rows)
-    return CommandResult(found, (table,))
-
-
-def _shown(message: "PeekedMessage") -> "list[tuple[str, Any]]":
-    """What a person reads of it, one value a row."""
-    facts = [(one.name, getattr(message, one.name)) for one in fields(message) if one.name != "payload_base64"]
-    properties = [(f"property {name}", value) for name, value in message.application_properties.items()]
-    return [
-        (name, str(value))
-        for name, value in (*(fact for fact in facts if fact[0] != "application_properties"), *properties)
-        if value is not None
-    ]
+    facts = to_plain(found)
+    facts |= {f"property {name}": value for name, value in facts.pop("application_properties").items()}
+    del facts["payload_base64"]
+    rows = [{"field": name, "value": str(value)} for name, value in facts.items() if value is not None]
+    return CommandResult(found, (Table("message", columns("field", "value"), rows),))
 
 
 def browse_number(options: Options, place: EntityRef, number: int, *, dlq: bool) -> "PeekedMessage":
