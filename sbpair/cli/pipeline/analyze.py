@@ -273,39 +273,28 @@ def _of(title: str, rows: Sequence[Row], count: int) -> str:
 
 def _notes(shown: Mapping[str, Sequence[Row]], analysis: "Analysis") -> Iterator[str]:
     """What a person has to know before the messages are drained."""
-    missing = [row for row in shown["destinations"] if row["exists"] is False]
-    if missing:
-        names = ", ".join(_name(row) for row in missing)
-        number, verb = _sum(missing, "messages"), _verb(_sum(missing, "messages"), "has", "have")
-        yield f"{counted(number, 'message')} {verb} a destination that does not exist on the primary: {names}."
-    strange = [row for row in shown["destinations"] if row["destination"] is None]
-    if strange:
-        number = _sum(strange, "messages")
-        verb = _verb(number, "names", "name")
-        yield f"{counted(number, 'message')} {verb} no destination: not sent there by a failover sender."
-    expired, expiring = _sum(shown["destinations"], "expired"), _sum(shown["destinations"], "expiring")
+    rows = shown["destinations"]
+    if missing := [row for row in rows if row["exists"] is False]:
+        have = counted(_sum(missing, "messages"), "message has", "messages have")
+        yield f"{have} a destination that does not exist on the primary: {', '.join(map(_name, missing))}."
+    if strange := [row for row in rows if row["destination"] is None]:
+        name = counted(_sum(strange, "messages"), "message names", "messages name")
+        yield f"{name} no destination: not sent there by a failover sender."
+    expired, expiring = _sum(rows, "expired"), _sum(rows, "expiring")
     if expired or expiring:
-        verb = _verb(expired, "has", "have")
-        yield f"{counted(expired, 'message')} {verb} expired; {expiring:,} more will expire before being drained."
-    invalid = [row for row in shown["destinations"] if row["destination"] and not is_destination(row["destination"])]
-    if invalid:
+        have = counted(expired, "message has", "messages have")
+        yield f"{have} expired; {expiring:,} more will expire before being drained."
+    if invalid := [row for row in rows if row["destination"] and not is_destination(row["destination"])]:
         number = _sum(invalid, "messages")
-        verb, these = _verb(number, "names", "name"), _verb(number, "it", "them")
-        what = "a destination that cannot be a queue or topic"
-        yield f"{counted(number, 'message')} {verb} {what}: a drain dead-letters {these}."
-    near = _sum(shown["destinations"], "near_limit")
-    if near:
-        yield f"{counted(near, 'message')} {_verb(near, 'is', 'are')} near the size limit."
-    if analysis.sessions_in_trouble:
-        number = analysis.sessions_in_trouble
-        yield f"{counted(number, 'session')} {_verb(number, 'is', 'are')} out of order or spread over several queues."
-    if analysis.duplicate_ids:
-        number = analysis.duplicate_ids
-        yield f"{counted(number, 'message id')} {_verb(number, 'occurs', 'occur')} more than once for one destination."
-
-
-def _verb(number: int, one: str, several: str) -> str:
-    return one if number == 1 else several
+        name = counted(number, "message names", "messages name")
+        these = "it" if number == 1 else "them"
+        yield f"{name} a destination that cannot be a queue or topic: a drain dead-letters {these}."
+    if near := _sum(rows, "near_limit"):
+        yield f"{counted(near, 'message is', 'messages are')} near the size limit."
+    if sessions := analysis.sessions_in_trouble:
+        yield f"{counted(sessions, 'session is', 'sessions are')} out of order or spread over several queues."
+    if ids := analysis.duplicate_ids:
+        yield f"{counted(ids, 'message id occurs', 'message ids occur')} more than once for one destination."
 
 
 def _summary(shown: Mapping[str, Sequence[Row]]) -> str:
