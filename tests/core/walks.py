@@ -24,6 +24,7 @@ from sbpair.core.transfer.order import Gap, LockPatience, Numbers, QueueOrder
 from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.state import LockClock
 from sbpair.core.transfer.summary import Watch
+from tests.core.cost import bills
 from tests.core.examples import (
     SEQUENCES,
     UNSEEN,
@@ -40,6 +41,7 @@ from tests.core.examples import (
 )
 from tests.core.inspection import worlds
 from tests.core.replication.histories import History as SessionHistory
+from tests.core.transfer import runs
 from tests.core.transfer.histories import History as PumpHistory
 
 WALKS, STEPS = 36, 60
@@ -262,4 +264,4 @@ def subjects() -> Mapping[str, Iterator[Answered]]:
             found[f"walk {place} rough"] = rough(module)
         if place in QUIET:
             found[f"walk {place} quiet"] = quiet(module)
-    return found | worlds.subjects()
+    return found | worlds.subjects() | runs.subjects() | bills.subjects()
