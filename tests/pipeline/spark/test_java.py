@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from sbpair.pipeline.errors import SparkUnavailableError
-from sbpair.pipeline.spark.java import GIB, Java, find_java, launcher_home, sizing_for, write_properties
+from sbpair.pipeline.spark.java import (
+    GIB,
+    Java,
+    class_archive,
+    find_java,
+    launcher_home,
+    sizing_for,
+    start_jvm,
+    write_properties,
+)
 
 
 def make_java(home: Path, version: str, modules: str = "java.base jdk.incubator.vector") -> Path:
@@ -80,6 +89,61 @@ def test_properties_survive_every_sign_and_are_private(tmp_path: Path) -> None:
         "spark.a=x\\ \\=\\ y\\:\\ \\#z\\\\\\ ü",
         "spark.b=two\\nlines",
     ]
+
+
+_JAVA = """#!/bin/sh
+for one in "$@"; do case "$one" in
+  -XX:SharedArchiveFile=*) grep -q whole "${one#*=}" || { echo SIGBUS; exit 134; } ;;
+  -XX:ArchiveClassesAtExit=*) archive="${one#*=}" ;;
+esac; done
+printf '\\0\\0\\0\\1\\0\\0\\0\\1x' > "$_PYSPARK_DRIVER_CONN_INFO_PATH"
+cat > /dev/null
+[ -z "$archive" ] || { rm -f "$archive"; printf "$SAID" > "$archive"; exit $ENDED; }
+"""
+
+
+def run_java(tmp_path: Path, *, sql: bool = False) -> str:
+    """Start and end a program with Java's arguments; what it was told of classes: "", reads or writes."""
+    log = tmp_path / "log"
+    java = find_java({"SBPAIR_JAVA": str(tmp_path / "java")})
+    started = start_jvm(java, sizing_for(1), {"spark.master": "local"}, log, sql=sql)
+    told = Path(f"/proc/{started.process.pid}/cmdline").read_bytes().decode()
+    started.close()
+    return "reads" if "SharedArchiveFile" in told else "writes" if "ArchiveClassesAtExit" in told else ""
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="reads arguments of a process")
+def test_classes_of_spark_are_archived_by_the_second_session_and_read_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_java(tmp_path / "java", "17.0.9")
+    (tmp_path / "java" / "bin" / "java").write_text(_JAVA)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SAID", "whole")
+    monkeypatch.setenv("ENDED", "1")  # no room for it
+    assert [run_java(tmp_path) for _ in range(3)] == ["", "writes", ""]
+    folder = tmp_path / "sbpair" / "spark" / "classes"
+    (waiting,) = folder.glob("*.new")
+    assert waiting.stat().st_size == 0
+    os.utime(waiting, (0, 0))  # a long time ago
+    monkeypatch.setenv("ENDED", "0")
+    assert [run_java(tmp_path) for _ in range(2)] == ["writes", "reads"]
+    assert [run_java(tmp_path, sql=True) for _ in range(3)] == ["", "writes", "reads"]
+    (archive,) = folder.glob("*-sql.jsa")
+    archive.write_text("cut off")
+    assert run_java(tmp_path) == "", "it went without the one that Java does not survive"
+    assert run_java(tmp_path) == "reads", "and then with the smaller one"
+
+
+def test_no_classes_are_archived_beside_a_folder_of_the_user_or_without_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = find_java({"SBPAIR_JAVA": str(make_java(tmp_path / "java", "17.0.9"))})
+    (tmp_path / "file").write_text("")
+    assert class_archive(java, tmp_path / "file" / "classes", sql=False) is None
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert [class_archive(java, tmp_path / "classes", sql=False) for _ in range(2)] == [None, None]
+    assert not (tmp_path / "classes").exists()
 
 
 _SPEAK = """
