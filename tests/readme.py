@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cli.forked import FORKS, SERVER
 from tests.cli.process import ROOT  # which has Ctrl-C count, also in a suite that runs in the background
 from tests.waiting import LIMIT_SECONDS
 
@@ -107,14 +108,14 @@ class Place:
 
 @contextmanager
 def reader(folder: Path) -> Iterator[Place]:
-    """A reader with a configured pair `orders` in `folder`, and its namespaces, running."""
+    """A reader with a configured pair `orders` in `folder`, and its namespaces, running. Its commands are forked on the
+    shell's streams: that the installed program starts is proven by the README's own world and by the service."""
     (folder / "sbpair.yaml").write_text(CONFIGURATION, encoding="utf-8")
     for name in ("seed.yaml", "Config.json", "test_shop.py"):
         (folder / name).write_text(file_named(name), encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SBPAIR_", "XDG_", "GITHUB_"))}
-    environment = (
-        kept | PATIENT | {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
-    )
+    programs = [*([str(SERVER.folder())] if FORKS else []), str(Path(sys.executable).parent), kept["PATH"]]
+    environment = kept | PATIENT | {"HOME": str(folder), "PATH": os.pathsep.join(programs)}
     command = ["sbpair", "emulator", "--namespace", "contoso-weu", "--namespace", "contoso-neu"]
     emulator = subprocess.Popen(
         [*command, "--port", "0", "--seed", "seed.yaml"],

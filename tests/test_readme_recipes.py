@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from sbpair.runtime.transfer.pump import STOP_SECONDS
+from tests.cli.forked import FORKS, SERVER
 from tests.readme import Place, blocks, reader
 from tests.survivors import mark
 from tests.waiting import LIMIT_SECONDS, until
@@ -147,7 +148,7 @@ def test_the_service_serves_and_ends_as_systemd_expects(place: Place, units: Pat
 def test_the_timed_check_writes_what_the_node_exporter_reads(warned: Place, units: Path, tmp_path: Path) -> None:
     folder = tmp_path / "metrics"
     machine = {
-        "/usr/local/bin/sbpair": str(SBPAIR),
+        "/usr/local/bin/sbpair": str(SERVER.folder() / "sbpair" if FORKS else SBPAIR),
         "/etc/sbpair/sbpair.yaml": str(warned.folder / "sbpair.yaml"),
         "/var/lib/sbpair-metrics": str(folder),
     }
