@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -172,16 +172,9 @@ def _read(path: Path, noun: str = "prices") -> Any:
 # What was really used, for `cost --usage`: read row by row, so files of any size.
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What the files say: billed quantities of usage details, traffic of metrics."""
-
-    billed: tuple[usage.Billed, ...] = ()
-    traffic: usage.Traffic | None = None
-
-
-def read_usage(paths: Sequence[Path], month: Month) -> Usage:
-    """Metrics (JSON) and usage details (CSV). A calendar month chosen with --month leaves other months' rows out.
+def read_usage(paths: Sequence[Path], month: Month) -> tuple[tuple[usage.Billed, ...], usage.Traffic | None]:
+    """Billed quantities of usage details (CSV), and the traffic of metrics (JSON). A calendar month chosen with --month
+    leaves other months' rows out.
 
     Raises:
         UsageError: an unreadable or wrong file; the message names file and row.
@@ -198,7 +191,7 @@ def read_usage(paths: Sequence[Path], month: Month) -> Usage:
     if not metrics and not billed:
         when = f" in {chosen}" if chosen else ""
         raise UsageError(f"No usage of Service Bus{when} in {', '.join(path.name for path in paths)}.")
-    return Usage(billed, usage.read_metrics(metrics) if metrics else None)
+    return billed, usage.read_metrics(metrics) if metrics else None
 
 
 def _details(path: Path) -> Iterator[usage.BilledRow]:
@@ -326,18 +319,18 @@ def cost(
         follow_every_seconds=_follow_seconds(follow),
     )
     workload = workload_of(scenario, chosen, known)
-    used = read_usage(usage, scenario.month) if usage else Usage()
-    if used.traffic is not None:
-        workload = with_traffic(workload, used.traffic, scenario.size_bytes)
-    elif used.billed:
-        return billed_result(result.billed_alone(used.billed, table), table)
+    billed, traffic = read_usage(usage, scenario.month) if usage else ((), None)
+    if traffic is not None:
+        workload = with_traffic(workload, traffic, scenario.size_bytes)
+    elif billed:
+        return billed_result(result.billed_alone(billed, table), table)
     if replicated:
         workload = active_active(workload)
     lists: Sequence[Sequence[object]] = (scenario.queues, scenario.hosts, scenario.syphons, scenario.tiers)
     if compare or any(len(values) > 1 for values in lists):
         return comparison(compare_costs(scenario, prices=table, workload=workload))
     return one_estimate(
-        estimate_cost(scenario, pair=chosen, snapshot=known, prices=table, workload=workload, billed=used.billed)
+        estimate_cost(scenario, pair=chosen, snapshot=known, prices=table, workload=workload, billed=billed)
     )
 
 
@@ -375,7 +368,7 @@ def one_estimate(found: result.Estimated) -> CommandResult:
         float(to_cents(found.estimate.total)),
         (("pair", found.pair or ""), ("currency", currency)),
     )
-    billed = (_billed(found.billed),) if found.billed is not None else ()
+    billed = () if found.billed is None else (table_of(result.BilledLine, found.billed, "Billed"),)
     return CommandResult(
         found,
         (table_of(result.Line, found.lines), *billed),
@@ -413,11 +406,7 @@ def billed_result(found: result.BilledAlone, prices: PriceTable) -> CommandResul
     """Usage details alone: nothing is estimated."""
     return CommandResult(
         found,
-        (_billed(found.billed),),
+        (table_of(result.BilledLine, found.billed, "Billed"),),
         notes=(f"Prices: {prices.source} of {prices.region}, dated {prices.dated}.",),
         summary=found.summary,
     )
-
-
-def _billed(lines: Sequence[result.BilledLine]) -> Table:
-    return table_of(result.BilledLine, lines, "Billed")

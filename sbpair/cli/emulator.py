@@ -238,15 +238,13 @@ def emulator(
                 if sample:
                     primary, secondary = map(running.namespace, names[:2])
                     told = start.plant(sample, primary, secondary, "local" if is_announced else "PAIR")
-                _print_connection_strings(running, names, tls, is_announced)
-                _print_seeded_keys(running, contents, tls)
-                for one in aliases:
-                    typer.echo(f"{one.name}\t{_for(running.alias_connection_string(one.name), tls=tls)}")
+                for name, text in _connection_strings(running, names, contents, aliases):
+                    typer.echo(f"{name}\t{_for(text, tls=tls)}")
                 sys.stdout.flush()
-                for line in start.announcement(doors, names):
-                    say(line)
-                if told:
-                    say(told)
+                say(f"Certificate authority of the administration ports: {running.ca_path}")
+                for line in (_whose_pair(names, is_announced), *start.announcement(doors, names), told):
+                    if line:
+                        say(line)
                 if clock is None:
                     await stop.wait()
                     return CommandResult(())
@@ -371,29 +369,28 @@ def _split_fault(text: str, names: list[str]) -> tuple[str, str]:
     return name, spec
 
 
-def _print_connection_strings(running: "Emulator", names: list[str], tls: bool, is_announced: bool) -> None:
+def _connection_strings(
+    running: "Emulator", names: list[str], seed: Mapping[str, Any], aliases: "list[AliasConfig]"
+) -> Iterator[tuple[str, str]]:
+    """Of the namespaces; for the keys of their seed, which are of use only to who knows them; and of the aliases."""
     for name in names:
-        typer.echo(f"{name}\t{_for(running.connection_string(name), tls=tls)}")
-    sys.stdout.flush()
-    say(f"Certificate authority of the administration ports: {running.ca_path}")
+        yield name, running.connection_string(name)
+    for name, body in seed.items():
+        for key in body.get("keys") or {}:
+            yield f"{name}/{key}", running.connection_string(name, key_name=key)
+    for one in aliases:
+        yield one.name, running.alias_connection_string(one.name)
+
+
+def _whose_pair(names: list[str], is_announced: bool) -> str:
     if not is_announced:
-        say(
+        return (
             "The pair `local`, `sbpair emulator env` and `fault` belong to another sbpair emulator "
             "that runs for this user; reach these namespaces by their connection strings. Ctrl-C stops them."
         )
-    elif len(names) < 2:
-        say("A pair needs two namespaces, so there is no pair `local`. Ctrl-C stops this one.")
-    else:
-        say("The pair `local` is these namespaces. Ctrl-C stops them.")
-
-
-def _print_seeded_keys(running: "Emulator", seed: Mapping[str, Any], tls: bool) -> None:
-    """A key of the seed is of use only to who knows it."""
-    for name, body in seed.items():
-        for key in body.get("keys") or {}:
-            text = running.connection_string(name, key_name=key)
-            typer.echo(f"{name}/{key}\t{_for(text, tls=tls)}")
-    sys.stdout.flush()
+    if len(names) < 2:
+        return "A pair needs two namespaces, so there is no pair `local`. Ctrl-C stops this one."
+    return "The pair `local` is these namespaces. Ctrl-C stops them."
 
 
 _PLAIN_AMQP = ";UseDevelopmentEmulator=true"

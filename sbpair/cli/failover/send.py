@@ -137,7 +137,7 @@ def send(
       sbpair peek local -o jsonl | sbpair send local orders
     """
     pair_name, entity = (None, first) if second is None else (first, second)
-    check_entity_path(entity)
+    entity = check_entity_path(entity)
     values = records.values_of(
         message_id=message_id, session_id=session_id, properties=property_ or (), ttl=ttl, scheduled=scheduled
     )
@@ -194,14 +194,13 @@ def send(
 
 def with_options(pair: Pair, failover: str | None, ping: str | None, policy: PolicyName | None = None) -> Pair:
     """The pair with what the options change of it."""
-    changes: dict[str, Any] = {}
-    if (seconds := duration_option(failover)) is not None:
-        changes["failover_interval_seconds"] = seconds
-    if (seconds := duration_option(ping)) is not None:
-        changes["ping_interval_seconds"] = seconds
-    if policy is not None:
-        changes["policy"] = policy.value
-    return replace(pair, options=replace(pair.options, **changes))
+    changes = {
+        "failover_interval_seconds": duration_option(failover),
+        "ping_interval_seconds": duration_option(ping),
+        "policy": None if policy is None else policy.value,
+    }
+    given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+    return replace(pair, options=replace(pair.options, **given))
 
 
 def _payloads(values: Mapping[str, Any]) -> Callable[[bytes, records.InputFormat], bytes]:

@@ -1,6 +1,8 @@
 """`sbpair pipeline archive` and `follow`: a backlog into Parquet, once or while it grows."""
 
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +32,6 @@ from sbpair.render.result import CommandResult, Table, columns
 
 if TYPE_CHECKING:
     from sbpair.pipeline.archive import ArchiveRequest
-    from sbpair.pipeline.manifest import ArchiveFile
     from sbpair.pipeline.spark.session import Session
 
 _log = logging.getLogger("sbpair")
@@ -157,18 +158,13 @@ def _import(request: "ArchiveRequest", file: Path) -> CommandResult:
             f"{kept_in[0]}. Correct and add them: sbpair pipeline archive {pair} --archive {into} --import {kept_in[0]}"
         )
     code = Exit.PARTIAL if unreadable else Exit.OK
-    table = _table(_per_queue(added))
-    return CommandResult(data, (table,), summary=summary, closing=True, exit=code)
+    per_queue = Counter[str]()
+    for one in added:
+        per_queue[one.queue] += one.rows
+    return CommandResult(data, (_table(per_queue),), summary=summary, closing=True, exit=code)
 
 
-def _per_queue(files: "list[ArchiveFile]") -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for one in files:
-        counts[one.queue] = counts.get(one.queue, 0) + one.rows
-    return counts
-
-
-def _table(per_queue: dict[str, int]) -> Table:
+def _table(per_queue: Mapping[str, int]) -> Table:
     rows = [{"queue": path, "messages": count} for path, count in sorted(per_queue.items())]
     return Table("", columns("queue", "#messages"), rows)
 

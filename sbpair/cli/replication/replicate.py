@@ -140,11 +140,6 @@ class TermsOptions(OptionSet):
         )
 
 
-def pair_and_queue(first: str, second: str | None) -> tuple[str | None, str]:
-    """`[PAIR] QUEUE` taken apart; a topic where messages are sent to."""
-    return (None, check_entity_path(first)) if second is None else (first, check_entity_path(second))
-
-
 def pair_and_source(first: str, second: str | None) -> tuple[str | None, str]:
     """`[PAIR] QUEUE` or `[PAIR] TOPIC/Subscriptions/NAME` taken apart."""
     return (None, check_source_path(first)) if second is None else (first, check_source_path(second))
@@ -218,7 +213,8 @@ def send(
       echo arrived | sbpair replicate send local orders --session-id parcel-7
       sbpair replicate send local orders -f events.jsonl --dry-run
     """
-    pair_name, queue = pair_and_queue(first, second)
+    pair_name, queue = (None, first) if second is None else (first, second)
+    queue = check_entity_path(queue)
     pair = pair_to_write(options, load_settings(options), pair_name, f"Send to {queue} on both sides of")
     doing = f"Send to {queue} on {side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
     source, told = records.ask_for_input(options, file, doing)

@@ -58,6 +58,13 @@ def test_options_give_what_a_line_does_not_say(local: Sbpair) -> None:
     assert (twice.code, "for one line alone" in twice.stderr) == (3, True), twice.stderr
 
 
+def test_backslashes_in_a_path_are_slashes(local: Sbpair) -> None:
+    local.make_queue("spelled/so")
+    sent = local("send", "spelled\\so", "--namespace", PRIMARY, stdin="a\n")
+    assert sent.code == 0, sent.stderr
+    assert bodies(local, "spelled/so") == ["a"]
+
+
 def test_a_stream_tells_what_became_of_each_line(local: Sbpair) -> None:
     sent = local("send", "local", "orders", "-o", "jsonl", stdin="a\nb\nc\n")
     lines = [json.loads(line) for line in sent.stdout.splitlines()]
