@@ -19,7 +19,7 @@ GROUPS = {
         "peek": Entry("transfer.browse", "peek", "Show waiting messages, oldest first; change nothing."),
         "drain": Entry("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),
         "syphon": Entry("transfer.drain", "syphon", "Send waiting messages as they arrive, as a service."),
-        "incident": Entry("transfer.incident", "incident", "Guide you through a recovery, one command after another."),
+        "incident": Entry("transfer.report", "incident", "Guide you through a recovery, one command after another."),
         "report": Entry("transfer.report", "report", "Report an incident from its ledgers, and verify them."),
         "promotion": Entry("app", "promotion", "List messages that a region's promotion lost or duplicated."),
         "restore": Entry("transfer.move", "restore", "Send archived messages to their destinations."),
