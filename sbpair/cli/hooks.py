@@ -37,8 +37,7 @@ class CommandContext(typer.Context):
         for param in command.get_params(self):
             if "process_value" not in vars(param):
                 kind, info = _declared(annotations.get(param.name, bool))  # --help has no annotation
-                if getattr(info, "parser", None) is None:
-                    param.process_value = partial(_process_value, param, kind, info)
+                param.process_value = partial(_process_value, param, kind, info)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ def _number(value: Any, wanted: type[int] | type[float], info: Any) -> int | flo
         raise typer.BadParameter(f"{quoted(str(value))} is not {kind}. Write {examples}.")
     if (info.min is not None and number < info.min) or (info.max is not None and number > info.max):
         least, most = (None if one is None else f"{one:,}" for one in (info.min, info.max))
-        limits = f"from {least} to {most}" if least and most else f"{least} or more" if least else f"{most} at most"
+        limits = f"from {least} to {most}" if most else f"{least} or more"
         raise typer.BadParameter(f"{quoted(str(value))} is out of range: {limits}.")
     return number
 
@@ -174,7 +173,6 @@ COMMON_OPTIONS = "Common options"
 _PLAIN_TYPE = re.compile(r" ?<(?:list\[)?([^\]>]*)\]?>$")
 _RANGE = re.compile(r"([\d.]+)<=x<=([\d.]+)")
 _AT_LEAST = re.compile(r"x>=([\d.]+)")
-_AT_MOST = re.compile(r"x<=([\d.]+)")
 _DEFAULT_IN_WORDS = re.compile(r"default: \(([^)]*)\)")
 
 
@@ -221,7 +219,7 @@ def _record(param: Any, names: str, text: str) -> tuple[str, str]:
     head, bracket, extra = text.rpartition("  [")
     if bracket:
         extra = _RANGE.sub(r"\1 to \2", extra)
-        extra = _AT_MOST.sub(r"at most \1", _AT_LEAST.sub(r"at least \1", extra))
+        extra = _AT_LEAST.sub(r"at least \1", extra)
         text = head + bracket + _DEFAULT_IN_WORDS.sub(r"default: \1", extra)
     return names, text
 
