@@ -91,6 +91,18 @@ def moment_option(text: str, option: str, now: float) -> float:
         raise UsageError(f"{option}: {error.message}") from None
 
 
+def address_option(listen: str, usual: str) -> tuple[str, int]:
+    """Host and port of --listen; without a host every address of this machine.
+
+    Raises:
+        UsageError: it is none; `usual` is named.
+    """
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:
+        raise UsageError(f"--listen is HOST:PORT, such as {usual}, not {listen}.")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  (what `:9464` asks for)
+
+
 def _common(*names: str, **said: Any) -> Any:
     return typer.Option(*names, rich_help_panel=COMMON_OPTIONS, **said)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sbpair.cli.context import EventLog, Stop, choose_pairs, load_settings, run_and_show
-from sbpair.cli.options import AllPairsArgument, Options, command, duration_option
+from sbpair.cli.options import AllPairsArgument, Options, address_option, command, duration_option
 from sbpair.cli.transfer.options import MetricsOptions
 from sbpair.core.access import shown_name
 from sbpair.core.errors import ConnectionLostError, SbpairError, UsageError
@@ -123,7 +123,7 @@ def gateway(
     """
     from sbpair.engine.auth import is_loopback
 
-    host, port = _address(listen)
+    host, port = address_option(listen, DEFAULT_LISTEN)
     if pairs == [STATUS]:
         return _status(options, host, port)
     chosen = choose_pairs(load_settings(options), pairs)
@@ -222,13 +222,6 @@ def _entities(pair: dict[str, Any]) -> tuple[GatewayEntity, ...]:
 
 def _pairs(options: Options, names: list[str] | None) -> list[Pair]:
     return choose_pairs(load_settings(options, to_act=False), names)
-
-
-def _address(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"--listen is HOST:PORT, such as {DEFAULT_LISTEN}, not {listen}.")
-    return host.strip("[]"), int(port)
 
 
 def _own_keys(given: list[str] | None, file: Path | None, pass_tokens: bool) -> "tuple[Key, ...]":

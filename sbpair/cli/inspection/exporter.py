@@ -17,7 +17,7 @@ import typer
 from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings, open_sides, run_async
-from sbpair.cli.options import Options, command, duration_option
+from sbpair.cli.options import Options, address_option, command, duration_option
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, NamespaceOptions, find_namespace
 from sbpair.concurrency import end
 from sbpair.core.access import AuthMethod, NamespaceAccess, shown_name
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sbpair.settings import Settings
 
 
+DEFAULT_LISTEN = "127.0.0.1:9464"
 MOST_CREDITS_PER_SECOND = NAMESPACE_CREDITS_PER_SECOND / 10
 NamespacesArgument = Annotated[
     list[str] | None,
@@ -296,7 +297,7 @@ def exporter(
     pairs: PairsOption = None,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 selects a free port.")
-    ] = "127.0.0.1:9464",
+    ] = DEFAULT_LISTEN,
     interval: IntervalOption = "1m",
     audit_interval: Annotated[
         str, typer.Option(metavar="DURATION", help="Between two audits of a pair; 0 leaves audits out.")
@@ -325,7 +326,7 @@ def exporter(
       sbpair exporter contoso-weu contoso-neu --pair orders --listen 0.0.0.0:9464
     """
     settings = load_settings(options)
-    host, port = _address(listen)
+    host, port = address_option(listen, DEFAULT_LISTEN)
     seconds = seconds_between(interval)
     chosen = chosen_pairs(settings, pairs, namespaces)
     watch = ToWatch(
@@ -349,13 +350,6 @@ def exporter(
 
     run_async(options, work)
     return CommandResult(watch.ended, text="")
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65_535:
-        raise UsageError(f"--listen is HOST:PORT, such as 127.0.0.1:9464, not {text}.")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104  (what `:9464` asks for)
 
 
 @dataclass(frozen=True, slots=True)
