@@ -58,16 +58,8 @@ def operations_log() -> Path:
     return state_directory(os.environ) / FILE_NAME
 
 
-def written(options: Options, path: Path, result: CommandResult, plans: PairPlans) -> CommandResult:
-    """Save plans to a file that `--plan` reads again, and say so in their result."""
-    where = write_plans(path, [plan.to_dict() for _, plan in plans])
-    what = f"Plan with {plan_summary(plan for _, plan in plans).rstrip('.')}"
-    note = f"{what} {where}. Apply it: {options.go_on} --plan {shlex.quote(str(path))}"
-    return replace(result, notes=(*result.notes, note), exit=Exit.OK)
-
-
 def plans_for(path: Path, purpose: Purpose, pairs: Sequence[Pair]) -> list[tuple[Pair, Plan]]:
-    """Plans that `written` has saved, with the pairs they are for.
+    """Plans that `planned` has saved, with the pairs they are for.
 
     Raises:
         UsageError: unreadable, not JSON, not plans of this release's format; a plan for another purpose, for a pair
@@ -148,9 +140,17 @@ def carry_out(
     return run_and_show(options, work, lambda applied: _shown(plans, applied, notes))
 
 
-def planned(plans: Iterable[Plan], *, notes: Sequence[str] = ()) -> CommandResult:
-    """Result of a run that only planned: exit 5 if applying would change anything."""
-    result = Planned(tuple(plans))
+def planned(options: Options, plans: PairPlans, plan_out: Path | None, notes: Sequence[str] = ()) -> CommandResult:
+    """Result of a run that only planned: exit 5 if applying would change anything, or if there is something that only a
+    person can decide. Saved to a file, which `--plan` reads again, plans are what was asked for."""
+    result = Planned(tuple(plan for _, plan in plans))
+    undecided = any(holds_messages(step) for plan in result.plans for step in plan.steps)
+    exit = Exit.FINDINGS if undecided else result.exit
+    if plan_out is not None:
+        where = write_plans(plan_out, [plan.to_dict() for plan in result.plans])
+        what = f"Plan with {plan_summary(result.plans).rstrip('.')}"
+        notes = (*notes, f"{what} {where}. Apply it: {options.go_on} --plan {shlex.quote(str(plan_out))}")
+        exit = Exit.OK
     return CommandResult(
         result,
         (table_of(PlanRow, plan_rows(result.plans)),),
@@ -158,7 +158,7 @@ def planned(plans: Iterable[Plan], *, notes: Sequence[str] = ()) -> CommandResul
         details=(f"Applying it takes {in_words(result.forecast)}.",) if result.has_changes else (),
         summary=f"Plan: {plan_summary(result.plans)} Nothing was changed.",
         closing=True,
-        exit=result.exit,
+        exit=exit,
     )
 
 
@@ -224,11 +224,8 @@ def provision(
             check_writable(plan_out)
         request = operations.ProvisionRequest(update=update, partitioned=partitioned, dry_run=True)
         plans = made(options, chosen, operations.provision, request)
-    only_plans = [each for _, each in plans]
-    if plan_out is not None:
-        return written(options, plan_out, planned(only_plans), plans)
     if options.dry_run or not steps_agreed(options, plans):
-        return planned(only_plans)
+        return planned(options, plans, plan_out)
     request = operations.ProvisionRequest(log=operations_log())
     return carry_out(options, plans, operations.provision, request, from_file=plan is not None)
 
@@ -289,10 +286,10 @@ def cleanup(
             for missing in without_queues(found, shown_name(pair.secondary), others):
                 logging.getLogger("sbpair").warning(missing)
     check_confirmed([each for _, each in plans], confirm)
-    if not act:
-        return _left_as_it_is(options, plans, notes, plan_out)
-    if not steps_agreed(options, plans):
-        return _listed_only(plans, notes)
+    if not act and plan_out is None and any(each.has_changes for _, each in plans):
+        notes = [*notes, "Delete them with --yes."]
+    if not act or not steps_agreed(options, plans):
+        return planned(options, plans, plan_out, notes)
     if archive is not None or drain:
         notes += _empty(options, plans, archive)
         plans = made(options, chosen, operations.cleanup, request)
@@ -301,14 +298,6 @@ def cleanup(
 
     from_file = plan is not None
     return carry_out(options, plans, operations.cleanup, request, from_file=from_file, notes=notes)
-
-
-def _left_as_it_is(options: Options, plans: PairPlans, notes: list[str], plan_out: Path | None) -> CommandResult:
-    if plan_out is not None:
-        return written(options, plan_out, _listed_only(plans, notes), plans)
-    if any(plan.has_changes for _, plan in plans):
-        notes = [*notes, "Delete them with --yes."]
-    return _listed_only(plans, notes)
 
 
 def _check_options(
@@ -376,10 +365,3 @@ def _ask(options: Options, plans: PairPlans, confirm: Collection[str]) -> Iterat
                 )
                 if same_name(answer.strip(), step.queue):
                     yield step.queue.lower()
-
-
-def _listed_only(plans: PairPlans, notes: Sequence[str]) -> CommandResult:
-    """The plan; exit 5 also for queues that only a person can decide about."""
-    result = planned([plan for _, plan in plans], notes=notes)
-    undecided = any(holds_messages(step) for _, plan in plans for step in plan.steps)
-    return replace(result, exit=Exit.FINDINGS) if undecided else result
