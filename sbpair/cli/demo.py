@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from sbpair.cli.context import Interrupted, Stop, run_async
+from sbpair.cli.context import Interrupted, run_async
 from sbpair.cli.emulator import announced
 from sbpair.cli.options import Options, command
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
@@ -60,11 +60,7 @@ def demo(
         emulator = stack.enter_context(EmulatorThread([PRIMARY, SECONDARY], control_port=0))
         emulator.call(lambda inner: plant(inner.namespace(PRIMARY), SEED))
         pair = embedded_pair(emulator)
-
-        async def work(stop: Stop) -> "Story":
-            return await play(Stage(pair, emulator, messages, gateway), stop)
-
-        story = run_async(options, work)
+        story = run_async(options, lambda stop: play(Stage(pair, emulator, messages, gateway), stop))
         result = _result(story)
         if not sys.stdout.isatty() and not options.quiet:
             say(result.summary)  # a pipe has the rows; a viewer wants the verdict

@@ -13,7 +13,7 @@ import typer
 from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import go_ahead, pair_to_write, side_named, will_ask
-from sbpair.cli.context import Stop, call, event_log, load_settings, run_and_show
+from sbpair.cli.context import Stop, call, event_log, load_settings, open_sides, run_and_show, work_of
 from sbpair.cli.failover.send import FailoverIntervalOption, PingIntervalOption, with_options
 from sbpair.cli.inspection.plans import operations_log
 from sbpair.cli.options import Options, PairArgument, command
@@ -117,13 +117,7 @@ def drill(
         go_ahead(options, _question(chosen, planned), state="Nothing was created.")
         assert planned.plan is not None  # noqa: S101 - a dry run has one
         request = replace(request, run=planned.plan.run)
-
-    async def work(stop: Stop) -> Drilled:
-        from sbpair.connect import open_sides
-
-        async with open_sides(chosen) as sides:
-            return await operations.drill(sides, request, observer=event_log(options), stop=stop)
-
+    work = work_of(chosen, operations.drill, request, observer=event_log(options))
     return run_and_show(options, work, _shown, nothing="Nothing was created.")
 
 
@@ -177,8 +171,6 @@ def _embedded(options: Options, messages: int, faults: Sequence[str]) -> Command
     entities = (QUEUE, SESSION_QUEUE)
 
     async def work(stop: Stop) -> Drilled:
-        from sbpair.connect import open_sides
-
         done: list[Drilled] = []
         async with open_sides(pair) as sides:
             await provision(sides, ProvisionRequest())

@@ -104,14 +104,11 @@ def replication_audit(
 def _read_journal(options: Options, store: "Journal") -> "list[Part]":
     from sbpair.pipeline.replication.audit import journal_parts
 
-    async def read() -> "list[Part]":
+    async def work(stop: Stop) -> "list[Part]":
         try:
-            return await journal_parts(store)
+            return await run_until(stop, journal_parts(store))
         finally:
             await store.close()
-
-    async def work(stop: Stop) -> "list[Part]":
-        return await run_until(stop, read())
 
     return run_async(options, work)
 

@@ -37,7 +37,7 @@ from sbpair.render.result import CommandResult, Table, columns, table_of
 from sbpair.runtime.clock import Quiet
 
 if TYPE_CHECKING:
-    from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest
+    from sbpair.runtime.replication.consumer import ConsumeReport
     from sbpair.runtime.replication.sender import DualSent
 
 
@@ -417,6 +417,8 @@ def consume(
     """
     pair_name, source = pair_and_source(first, second)
     from sbpair.runtime.replication.consumer import ConsumeRequest
+    from sbpair.runtime.replication.consumer import consume as consume_queue
+    from sbpair.runtime.replication.handlers import CommandHandler
 
     words = shlex.split(exec_)
     if not words:
@@ -437,48 +439,30 @@ def consume(
     doing = f"Consume {source} on {sides}: each message goes to {words[0]}, then it is completed"
     told = go_ahead(options, doing, state="Nothing was received.")
     store = journal.open()
-    seconds = duration_option(handler_timeout) or 0.0
     environ = inherited(os.environ, exec_env or ())
+    handler = CommandHandler(words, timeout_seconds=duration_option(handler_timeout) or 0.0, environ=environ)
     hide_environment()
 
     async def work(stop: Stop) -> "ConsumeReport":
         if not told:
             logging.getLogger("sbpair").info(f"{doing}.")
-        return await _consume(options, pair, request, store, words, seconds, environ, stop)
+        async with AsyncExitStack() as stack:
+            sides = await stack.enter_async_context(open_sides(pair))
+            stack.push_async_callback(store.close)
+            said = await store.check()
+            logging.getLogger("sbpair").info(f"Journal: {said}")
+            return await consume_queue(
+                request,
+                primary=sides.primary,
+                secondary=sides.secondary,
+                journal=store,
+                handler=handler,
+                clock=system_clock(),
+                observer=Quiet() if options.quiet else EventLog(),
+                stop=stop,
+            )
 
     return run_and_show(options, work, lambda report: _consumed(pair, source, report))
-
-
-async def _consume(
-    options: Options,
-    pair: Pair,
-    request: "ConsumeRequest",
-    store: Journal,
-    words: list[str],
-    handler_seconds: float,
-    environ: Mapping[str, str],
-    stop: Stop,
-) -> "ConsumeReport":
-    from sbpair.runtime.replication.consumer import consume as consume_queue
-    from sbpair.runtime.replication.handlers import CommandHandler
-
-    handler = CommandHandler(words, timeout_seconds=handler_seconds, environ=environ)
-    async with AsyncExitStack() as stack:
-        sides = await stack.enter_async_context(open_sides(pair))
-        stack.push_async_callback(store.close)
-        said = await store.check()
-        observer = Quiet() if options.quiet else EventLog()
-        logging.getLogger("sbpair").info(f"Journal: {said}")
-        return await consume_queue(
-            request,
-            primary=sides.primary,
-            secondary=sides.secondary,
-            journal=store,
-            handler=handler,
-            clock=system_clock(),
-            observer=observer,
-            stop=stop,
-        )
 
 
 INHERITED = (
