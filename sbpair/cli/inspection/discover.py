@@ -12,7 +12,7 @@ import typer
 from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.asking import LOCAL_PAIR
-from sbpair.cli.context import Stop, load_settings, run_async, run_until
+from sbpair.cli.context import load_settings, run_async, run_until
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
@@ -117,17 +117,12 @@ def discover(
     # One of the pairs' namespaces may be the primary of a backlog that is found.
     of_pairs = (access for pair in pairs for access in (pair.primary, pair.secondary))
     known = {access.host: _keys(settings, access) for access in (*of_pairs, *chosen)}
+    from sbpair.connect import open_namespace
+    from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS
 
-    async def work(stop: Stop) -> "Discovery":
-        from sbpair.connect import open_namespace
-        from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS
-
-        timeout_seconds = options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS)
-        names = tuple(settings.pair_names())
-        request = operations.DiscoverRequest(tuple(chosen), pairs, tuple(primary or ()), known, names, timeout_seconds)
-        return await operations.discover(open_namespace, request, stop=stop)
-
-    discovery = run_async(options, work)
+    seconds, names = options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS), tuple(settings.pair_names())
+    request = operations.DiscoverRequest(tuple(chosen), pairs, tuple(primary or ()), known, names, seconds)
+    discovery = run_async(options, lambda stop: operations.discover(open_namespace, request, stop=stop))
     if pairs_out is not None and discovery.pairs:
         write_file(pairs_out, _block({"version": 1, "pairs": discovery.pairs}))
     return _result(discovery, pairs_out)

@@ -14,7 +14,7 @@ import typer
 
 from sbpair import operations
 from sbpair.cli.asking import AllPairsOption, agreed, can_ask, forget_typed_ahead, pairs_to_write, side_named, will_ask
-from sbpair.cli.context import Stop, event_log, load_settings, move_progress, open_sides, run_and_show, run_async
+from sbpair.cli.context import Stop, call, event_log, load_settings, move_progress, open_sides, run_and_show
 from sbpair.cli.inspection.saved import configured_pairs, read_plans, write_plans
 from sbpair.cli.options import ONCE, Options, PairsArgument, command
 from sbpair.cli.transfer.options import StatedReasonOption
@@ -96,16 +96,8 @@ def made(
     options: Options, pairs: Sequence[Pair], verb: "Verb[Any, AppliedPlan]", request: Any
 ) -> list[tuple[Pair, Plan]]:
     """The plan of each pair, by a dry run of `verb`."""
-
-    async def work(stop: Stop) -> list[tuple[Pair, Plan]]:
-        plans = []
-        for pair in pairs:
-            with unchanged():
-                async with open_sides(pair) as sides:
-                    plans.append((pair, (await verb(sides, request, observer=None, stop=stop)).plan))
-        return plans
-
-    return run_async(options, work)
+    with unchanged():
+        return [(pair, call(options, pair, verb, request).plan) for pair in pairs]
 
 
 def carry_out(
@@ -330,20 +322,13 @@ def _labels(names: Iterable[str]) -> tuple[str, ...]:
 
 def _empty(options: Options, plans: PairPlans, archive: Path | None) -> list[str]:
     """Empty the extra queues that hold messages and are not protected; what happened, in sentences."""
-
-    async def work(stop: Stop) -> list[str]:
-        notes: list[str] = []
-        for pair, plan in plans:
-            queues = tuple(step.queue for step in plan.steps if holds_messages(step))
-            if stop.is_set() or not queues:
-                continue
+    notes: list[str] = []
+    for pair, plan in plans:
+        if queues := tuple(step.queue for step in plan.steps if holds_messages(step)):
             request = operations.EmptyRequest(queues, archive, operations_log())
             with move_progress(options, "drain") as progress:
-                async with open_sides(pair) as sides:
-                    notes += (await operations.empty(sides, request, observer=progress, stop=stop)).notes
-        return notes
-
-    return run_async(options, work)
+                notes += call(options, pair, operations.empty, request, observer=progress).notes
+    return notes
 
 
 def _ask(options: Options, plans: PairPlans, confirm: Collection[str]) -> Iterator[str]:
