@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from sbpair.cli import suggestions
 from sbpair.cli.context import Stop, choose_pairs, event_log, load_settings, run_async, run_until
 from sbpair.cli.options import AllPairsArgument, Options, command
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
-from sbpair.core.access import AuthMethod, NamespaceAccess
+from sbpair.core.access import NamespaceAccess
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Severity
 from sbpair.core.pairing import Pair
@@ -88,61 +89,39 @@ def audit(
             check_writable(path)
     if snapshot is not None and snapshot_out is not None:
         raise UsageError("--snapshot reads a saved snapshot; there is nothing to save with --snapshot-out.")
-    notes: list[str] = []
+    from sbpair.cli.inspection import saved
+    from sbpair.core.inspection.audit.result import AuditResult
+
+    request, notes = operations.AuditRequest(check or (), ignore or ()), list[str]()
     if namespace:
         if pairs or snapshot is not None or snapshot_out is not None:
             raise UsageError(
                 "--namespace checks namespaces: no PAIR, --snapshot or --snapshot-out.",
                 hint="Entities and rules are saved by: sbpair export snapshot --namespace NAME",
             )
-        result = _of_single(options, namespace, auth, check or (), ignore or ())
+        settings = load_settings(options)
+        places = [settings.named_namespace(name, auth) for name in namespace]
+        result = _of_each(options, places, operations.audit_namespace, request)
     elif auth is not None:
         raise UsageError("--auth is for --namespace; a pair says itself how it is reached.")
     elif snapshot is not None:
-        result = _of_file(snapshot, pairs, check or (), ignore or ())
+        snapshots = saved.choose_snapshots(snapshot, pairs)
+        request = replace(request, others=tuple(one.pair.to_pair() for one in snapshots))
+        result = AuditResult(tuple(operations.audit_snapshot(one, request) for one in snapshots))
     else:
-        result, notes = _of_namespaces(options, pairs, check or (), ignore or ())
+        settings = load_settings(options)
+        chosen = choose_pairs(settings, pairs)
+        others, notes = saved.configured_pairs(settings, "the checks across pairs")
+        request = replace(request, others=tuple(others))
+        result = _of_each(options, chosen, operations.audit, request, _announcement(chosen))
     if snapshot_out is not None:
-        from sbpair.cli.inspection.saved import write_snapshots
-
-        write_snapshots(snapshot_out, [pair.snapshot for pair in result.pairs])
+        saved.write_snapshots(snapshot_out, [pair.snapshot for pair in result.pairs])
     if history is not None:
         for pair in result.pairs:
             operations.append_history(history, pair)
     if result.errors and not result.pairs:
         raise result.errors[0].error
     return _shown(result, (*notes, *result.notes()), fail_on, each=options.verbose)
-
-
-def _of_file(path: Path, names: list[str] | None, codes: Sequence[str], ignore: Sequence[str]) -> "AuditResult":
-    from sbpair.cli.inspection.saved import choose_snapshots
-    from sbpair.core.inspection.audit.result import AuditResult
-
-    snapshots = choose_snapshots(path, names)
-    request = operations.AuditRequest(codes, ignore, tuple(snapshot.pair.to_pair() for snapshot in snapshots))
-    return AuditResult(tuple(operations.audit_snapshot(snapshot, request) for snapshot in snapshots))
-
-
-def _of_namespaces(
-    options: Options, names: list[str] | None, codes: Sequence[str], ignore: Sequence[str]
-) -> "tuple[AuditResult, list[str]]":
-    """The audit of the chosen pairs, and why pairs are left out of the checks across pairs."""
-    from sbpair.cli.inspection.saved import configured_pairs
-
-    settings = load_settings(options)
-    chosen = choose_pairs(settings, names)
-    others, notes = configured_pairs(settings, "the checks across pairs")
-    request = operations.AuditRequest(codes, ignore, tuple(others))
-    return _of_each(options, chosen, operations.audit, request, _announcement(chosen)), notes
-
-
-def _of_single(
-    options: Options, names: list[str], auth: AuthMethod | None, codes: Sequence[str], ignore: Sequence[str]
-) -> "AuditResult":
-    """The audit of namespaces that are looked at alone."""
-    settings = load_settings(options)
-    chosen = [settings.named_namespace(name, auth) for name in names]
-    return _of_each(options, chosen, operations.audit_namespace, operations.AuditRequest(codes, ignore))
 
 
 def _of_each(
