@@ -263,7 +263,20 @@ def cleanup(
     act = not options.dry_run and (options.yes or options.no_input or can_ask(options))
     if options.yes and options.dry_run:
         raise UsageError("--plan-out and --dry-run change nothing; they do not go with --yes.")
-    _check_options(act=act, plan_out=plan_out, plan=plan, archive=archive, drain=drain, left_overs=bool(others))
+    if archive is not None and drain:
+        raise UsageError("--archive and --drain both empty the queues; give one of them.")
+    if (archive is not None or drain) and not act:
+        raise UsageError("--archive and --drain move messages; they need --yes, or a terminal to ask.")
+    if plan is not None and (plan_out is not None or archive is not None or drain or others):
+        raise UsageError(
+            "--plan uses a plan as it was written; it does not go with --plan-out, --archive, --drain or "
+            "--left-overs-of."
+        )
+    if drain and others:
+        raise UsageError(
+            "--drain sends messages to the pair's own primary, where those of another one do not belong.",
+            hint="Keep them with --archive DIR, or configure a pair with that primary and drain it.",
+        )
     if plan_out is not None:
         check_writable(plan_out)
     configured, notes = configured_pairs(settings, "the check whose queues these are")
@@ -290,26 +303,6 @@ def cleanup(
 
     from_file = plan is not None
     return carry_out(options, plans, operations.cleanup, request, from_file=from_file, notes=notes)
-
-
-def _check_options(
-    *, act: bool, plan_out: Path | None, plan: Path | None, archive: Path | None, drain: bool, left_overs: bool
-) -> None:
-    """Refuse options that contradict each other."""
-    if archive is not None and drain:
-        raise UsageError("--archive and --drain both empty the queues; give one of them.")
-    if (archive is not None or drain) and not act:
-        raise UsageError("--archive and --drain move messages; they need --yes, or a terminal to ask.")
-    if plan is not None and (plan_out is not None or archive is not None or drain or left_overs):
-        raise UsageError(
-            "--plan uses a plan as it was written; it does not go with --plan-out, --archive, --drain or "
-            "--left-overs-of."
-        )
-    if drain and left_overs:
-        raise UsageError(
-            "--drain sends messages to the pair's own primary, where those of another one do not belong.",
-            hint="Keep them with --archive DIR, or configure a pair with that primary and drain it.",
-        )
 
 
 def _labels(names: Iterable[str]) -> tuple[str, ...]:

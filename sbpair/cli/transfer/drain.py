@@ -117,7 +117,13 @@ def drain(
             result = file.write(drained.plan.keys[: moves.limit], drained.report, undo, result)
         if options.output is not Format.HTML and moves.report is None:
             return result
-        result = _as_page(options, chosen, drained, result, began_at, moves.ledger)
+        from sbpair.cli.transfer.report import page_of
+
+        incident = None
+        if moves.ledger is not None and moves.ledger.exists():
+            ledgers = operations.ReportRequest((moves.ledger,))
+            incident = run_async(options, lambda stop: operations.report(ledgers, stop=stop))
+        result = replace(result, page=page_of(chosen, drained, result, began_at, incident))
         if moves.report is not None:
             try:
                 write_report(moves.report, result)
@@ -259,23 +265,6 @@ def write_report(path: Path, result: CommandResult) -> None:
 
 _MARKDOWN = frozenset({".md", ".markdown"})
 _REPORTS = _MARKDOWN | {".html", ".htm"}
-
-
-def _as_page(
-    options: Options,
-    pair: Pair,
-    drained: "operations.DrainResult",
-    result: CommandResult,
-    began_at: float,
-    ledger: Path | None,
-) -> CommandResult:
-    from sbpair.cli.transfer.report import page_of
-
-    told = None
-    if ledger is not None and ledger.exists():
-        request = operations.ReportRequest((ledger,))
-        told = run_async(options, lambda stop: operations.report(request, stop=stop))
-    return replace(result, page=page_of(pair, drained, result, began_at, told))
 
 
 @dataclass(frozen=True, slots=True)
