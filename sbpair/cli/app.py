@@ -183,8 +183,8 @@ replicate = _group(
     {
         "send": Entry("replication.replicate", "send", "Send lines to both namespaces, in order within each session."),
         "consume": Entry("replication.replicate", "consume", "Run a command for each message: once, and in order."),
-        "status": Entry("replication.status", "status", "Show the journal: sessions by state, and which are stuck."),
-        "provision": Entry("replication.status", "provision", "Create a replicated queue on both namespaces."),
+        "status": Entry("replication.replicate", "status", "Show the journal: sessions by state, and which are stuck."),
+        "provision": Entry("replication.replicate", "provision", "Create a replicated queue on both namespaces."),
     },
 )
 
