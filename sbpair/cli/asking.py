@@ -133,8 +133,11 @@ def pair_to_write(options: Options, settings: "Settings", name: str | None, doin
     """
     pair = settings.pair(name)
     named = name is not None or settings.get("default_pair") is not None or pair.name == LOCAL_PAIR
-    if not (named or options.dry_run):
-        _refuse_unless_agreed(options, pair, doing, named_by)
+    named = named or (options.yes and pair.name == ENVIRONMENT_PAIR)  # the variables of this run name it
+    question = f"{doing} {pair.name} ({side_named(pair)})?"
+    if not (named or options.dry_run or (will_ask(options) and _confirmed(question))):
+        name = f"{named_by} {pair.name}".lstrip()
+        raise UsageError("No pair was named, and this command writes. Nothing was done.", hint=f"Name it: {name}")
     PAIR.set(pair.name)
     return pair
 
@@ -155,13 +158,3 @@ def pairs_to_write(
     if names:
         return [settings.pair(name) for name in names]
     return [pair_to_write(options, settings, None, doing)]
-
-
-def _refuse_unless_agreed(options: Options, pair: Pair, doing: str, named_by: str) -> None:
-    question = f"{doing} {pair.name} ({side_named(pair)})?"
-    if options.yes and pair.name == ENVIRONMENT_PAIR:
-        return  # the variables of this run name it
-    if will_ask(options) and _confirmed(question):
-        return
-    name = f"{named_by} {pair.name}".lstrip()
-    raise UsageError("No pair was named, and this command writes. Nothing was done.", hint=f"Name it: {name}")

@@ -205,7 +205,11 @@ def emulator(
             "--sample makes a pair of two namespaces and fills it: leave out --seed and a single --namespace.",
             hint="sbpair emulator --sample",
         )
-    _check_named(contents, names, seed)
+    if unknown := set(contents) - set(names):
+        raise start.SeedFileError(
+            f"Seed file {seed} refers to unknown namespaces: {shortened(', '.join(sorted(map(str, unknown))))}; "
+            f"known: {', '.join(names)}."
+        )
     bent = start.bent(lax or (), strict=strict)
     configs = start.configs(names, doors, contents, os.environ, throttled=throttling, laws=bent)
     aliases = _aliases(alias, names)
@@ -335,15 +339,6 @@ def read_seed(path: Path | None, usual: Sequence[str]) -> tuple[Mapping[str, Any
     if not isinstance(seed, dict) or not all(isinstance(body, dict) for body in seed.values()):
         raise start.SeedFileError(f"{path} is no seed, which maps namespace names to their contents.")
     return seed, usual
-
-
-def _check_named(seed: Mapping[str, Any], names: list[str], path: Path | None) -> None:
-    unknown = set(seed) - set(names)
-    if unknown:
-        raise start.SeedFileError(
-            f"Seed file {path} refers to unknown namespaces: {shortened(', '.join(sorted(map(str, unknown))))}; "
-            f"known: {', '.join(names)}."
-        )
 
 
 def plant_all(running: "Emulator", seed: Mapping[str, Any]) -> None:
