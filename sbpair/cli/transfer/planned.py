@@ -205,9 +205,7 @@ def carry_out(
         for line in said:
             logging.getLogger("sbpair").info(line)
         number = moved.planned_messages if file is None else hold(moved.plan).judge.meant
-        messages, before = counted(number, moved.act.noun), moved.report.already_forwarded
-        completed = f" (and complete {before:,} that had been sent before)" if before else ""
-        question = f"{doing[0]} {what or messages}{completed} {doing[1]}"
+        question = f"{doing[0]} {what or counted(number, moved.act.noun)}{_completing(moved)} {doing[1]}"
         if deletes:
             go_ahead_by_name(options, question, source.path, state=state)
         else:
@@ -235,10 +233,17 @@ def carry_out(
         return file.write(keys, moved.report, _undo(moved, getattr(request, "archive", None)), result)
 
     connect = partial(open_places, source, target)
-    planned = PlannedRun(
-        options, verb, connect, request, agree, shown, source.path, state, hold, lambda plan: plan.judge.meant
-    )
-    return planned.carry_out()
+    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, state, hold, _count_planned)
+    return run.carry_out()
+
+
+def _count_planned(plan: "MovePlan") -> int:
+    return plan.judge.meant
+
+
+def _completing(moved: "MoveResult") -> str:
+    before = moved.report.already_forwarded
+    return f" (and complete {before:,} that had been sent before)" if before else ""
 
 
 def _closing(options: Options, request: Any, moved: "MoveResult") -> tuple[str, ...]:
