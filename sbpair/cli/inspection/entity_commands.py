@@ -43,30 +43,24 @@ if TYPE_CHECKING:
 # The settings of an entity and the parts of a rule, as options of `sbpair entity create`.
 
 _NEVER = "never"
-
-
-class _Takes(StrEnum):
-    """What an option of a setting takes; a number or a text is named by its unit or noun."""
-
-    DURATION = "DURATION"
-    DURATION_OR_NEVER = "DURATION or never"
-    MEGABYTES = "MB"
-    KILOBYTES = "KB"
-    COUNT = "N"
-    ENTITY = "ENTITY"
-    TEXT = "TEXT"
-    ON = "on"
-    """Nothing: it switches the setting on."""
-    OFF = "off"
+_TAKES = {
+    "_seconds": "DURATION",
+    "_megabytes": "MB",
+    "_kilobytes": "KB",
+    "_count": "N",
+    "_to": "ENTITY",
+    "_metadata": "TEXT",
+}
+"""End of a field's name -> what its option takes; any other is switched to what is not its default."""
+_DEFAULTS = EntitySettings()
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """One option, and the field of `EntitySettings` that it is about."""
+    """One option, and the field of `EntitySettings` that it is about, from which follows what it takes."""
 
     option: str
     field: str
-    takes: _Takes
     help: str
 
     @property
@@ -74,19 +68,22 @@ class _Setting:
         return f"--{self.option.replace('_', '-')}"
 
     @property
+    def takes(self) -> str:
+        return next((what for end, what in _TAKES.items() if self.field.endswith(end)), "")
+
+    @property
     def parameter(self) -> inspect.Parameter:
-        kind: Any = str | None
-        given: dict[str, Any] = {"metavar": self.takes.value.partition(" ")[0], "show_default": False}
-        if self.takes in (_Takes.ON, _Takes.OFF):
-            kind, given = bool, {}
-        elif self.takes in (_Takes.MEGABYTES, _Takes.KILOBYTES, _Takes.COUNT):
-            kind = int | None
-            given["min"] = 1
+        kind: Any = bool
+        given: dict[str, Any] = {}
+        if self.takes:
+            number = self.takes in ("MB", "KB", "N")
+            kind, least = (int | None, 1) if number else (str | None, None)
+            given = {"metavar": self.takes, "min": least, "show_default": False}
         return inspect.Parameter(
             self.option,
             inspect.Parameter.KEYWORD_ONLY,
             annotation=Annotated[kind, typer.Option(self.flag, help=self.help, **given)],
-            default=False if kind is bool else None,
+            default=None if self.takes else False,
         )
 
     def value_of(self, given: Any) -> Any:
@@ -95,68 +92,52 @@ class _Setting:
         Raises:
             UsageError: a duration that is none.
         """
-        if self.takes is _Takes.OFF:
-            return False
-        if self.takes is _Takes.DURATION_OR_NEVER and given.lower() == _NEVER:
-            return None
-        if self.takes not in (_Takes.DURATION, _Takes.DURATION_OR_NEVER):
+        usual = getattr(_DEFAULTS, self.field)
+        if not self.takes:
+            return not usual
+        if self.takes != "DURATION":
             return given
+        if usual is None and given.lower() == _NEVER:
+            return None
         try:
             return parse_duration(given)
         except UsageError as error:
             raise UsageError(f"{self.flag}: {error.message} Nothing was changed.") from None
 
 
-_T = _Takes
 SETTINGS = (
-    _Setting(
-        "max_size", "max_size_in_megabytes", _T.MEGABYTES, "Size of a queue or topic: 1024 to 5120; Premium to 81920."
-    ),
-    _Setting("max_message_size", "max_message_size_in_kilobytes", _T.KILOBYTES, "Largest message; Premium only."),
-    _Setting(
-        "ttl",
-        "default_message_time_to_live_seconds",
-        _T.DURATION_OR_NEVER,
-        "Default time to live of messages, e.g. 14d; never.",
-    ),
-    _Setting("lock", "lock_duration_seconds", _T.DURATION, "Lock duration of a message, up to 5m."),
-    _Setting("max_deliveries", "max_delivery_count", _T.COUNT, "Deliveries before a message is dead-lettered."),
-    _Setting("sessions", "requires_session", _T.ON, "Messages are handed out by session."),
+    _Setting("max_size", "max_size_in_megabytes", "Size of a queue or topic: 1024 to 5120; Premium to 81920."),
+    _Setting("max_message_size", "max_message_size_in_kilobytes", "Largest message; Premium only."),
+    _Setting("ttl", "default_message_time_to_live_seconds", "Default time to live of messages, e.g. 14d; never."),
+    _Setting("lock", "lock_duration_seconds", "Lock duration of a message, up to 5m."),
+    _Setting("max_deliveries", "max_delivery_count", "Deliveries before a message is dead-lettered."),
+    _Setting("sessions", "requires_session", "Messages are handed out by session."),
     _Setting(
         "duplicate_detection",
         "duplicate_detection_history_time_window_seconds",
-        _T.DURATION,
         "Drop messages whose MessageId came within this time, e.g. 10m.",
     ),
-    _Setting("partitioned", "enable_partitioning", _T.ON, "Partition the queue or topic; not on Premium."),
-    _Setting("express", "enable_express", _T.ON, "Keep messages in memory first; not on Premium."),
+    _Setting("partitioned", "enable_partitioning", "Partition the queue or topic; not on Premium."),
+    _Setting("express", "enable_express", "Keep messages in memory first; not on Premium."),
     _Setting(
         "dead_letter_expired",
         "dead_lettering_on_message_expiration",
-        _T.ON,
         "Dead-letter messages whose time to live is over.",
     ),
     _Setting(
         "drop_filter_errors",
         "dead_lettering_on_filter_evaluation_exceptions",
-        _T.OFF,
         "Drop, not dead-letter, messages for which a rule's filter fails.",
     ),
-    _Setting("forward_to", "forward_to", _T.ENTITY, "Send every message on to this queue or topic."),
+    _Setting("forward_to", "forward_to", "Send every message on to this queue or topic."),
     _Setting(
-        "forward_dead_letters_to",
-        "forward_dead_lettered_messages_to",
-        _T.ENTITY,
-        "Send dead letters on to this queue or topic.",
+        "forward_dead_letters_to", "forward_dead_lettered_messages_to", "Send dead letters on to this queue or topic."
     ),
     _Setting(
-        "auto_delete",
-        "auto_delete_on_idle_seconds",
-        _T.DURATION_OR_NEVER,
-        "Delete the entity when it was idle for so long; at least 5m.",
+        "auto_delete", "auto_delete_on_idle_seconds", "Delete the entity when it was idle for so long; at least 5m."
     ),
-    _Setting("unbatched", "enable_batched_operations", _T.OFF, "No batched operations of the service."),
-    _Setting("metadata", "user_metadata", _T.TEXT, "A note that stays with the entity, up to 1,024 characters."),
+    _Setting("unbatched", "enable_batched_operations", "No batched operations of the service."),
+    _Setting("metadata", "user_metadata", "A note that stays with the entity, up to 1,024 characters."),
 )
 """Every setting that an option sets; what is not given is the service's default."""
 
