@@ -95,11 +95,11 @@ def drain(
         raise UsageError("A plan is carried out by one process; --processes starts several. Nothing was moved.")
     if will_ask(options) and not options.dry_run:
         say(_foreseen(options, chosen, request))
-    asked_first = options.dry_run or go_ahead(options, doing("drain", chosen, moves), state="Nothing was moved.")
+    asked_first = options.dry_run or go_ahead(options, doing(chosen, moves), state="Nothing was moved.")
 
     async def work(stop: Stop) -> "operations.DrainResult":
         if not asked_first:
-            _log.info(f"{doing('drain', chosen, moves)}.")
+            _log.info(f"{doing(chosen, moves)}.")
         reopen, asked = Reopening(options, chosen.name, hosts_of(chosen)), request
         if file is not None and file.written is not None:
             found = await drain_showing(options, chosen, replace(request, dry_run=True), stop)
@@ -325,7 +325,7 @@ def syphon(
     request = replace(make_request(operations.SyphonRequest, chosen, moves), poll_seconds=poll_seconds)
     if moves.ledger is not None:
         check_writable(moves.ledger)
-    go_ahead(options, f"{doing('drain', chosen, moves)} continuously", state="Nothing was moved.")
+    go_ahead(options, f"{doing(chosen, moves)} continuously", state="Nothing was moved.")
 
     async def work(stop: Stop) -> "operations.DrainResult":
         from sbpair.render.service import ServiceMetrics

@@ -408,7 +408,7 @@ def only_entities_of(pair: Pair) -> tuple[str, ...]:
     return pair.entities
 
 
-def doing(command: str, pair: Pair, options: MoveOptions) -> str:
+def doing(pair: Pair, options: MoveOptions) -> str:
     """What a run is about to do, with the namespaces by their configured names."""
     of = options.backlog
     what = "dead letters" if of.dlq else "messages and dead letters" if of.with_dlq else "messages"
@@ -419,7 +419,7 @@ def doing(command: str, pair: Pair, options: MoveOptions) -> str:
         where = f"to {options.to.partition(':')[2]} on {side_named(pair, Side.PRIMARY)}"
     else:
         where = f"back to {side_named(pair, Side.PRIMARY)}"
-    return f"{command.capitalize()} {pair.name}: {what} of {queues} on {side_named(pair)} {where}"
+    return f"Drain {pair.name}: {what} of {queues} on {side_named(pair)} {where}"
 
 
 def named_paths(pair: Pair, queues: list[str] | None) -> tuple[str, ...]:
