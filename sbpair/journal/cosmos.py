@@ -191,7 +191,7 @@ def _translated(name: str, error: Exception) -> Exception:
         text = " ".join(str(error.message).split())[:300]
         if status in (409, 412):
             return JournalConflictError(f"The journal {name} was changed by somebody else.")
-        if status in _AGAIN or status is None:
+        if not status or status in _AGAIN:  # the SDK makes 0 of an error without an answer
             return JournalUnavailableError(f"The journal {name} does not answer: {status} {text}")
         hint = "Make database and container with: sbpair replicate provision" if status == 404 else None
         return JournalError(f"The journal {name} refused: {status} {text}", hint=hint)

@@ -154,6 +154,7 @@ def test_states() -> None:
         queue(5, deferred=1),
         queue(6, scheduled=1),
         queue(7, active=1, dead_letter=1),
+        queue(8, oldest_enqueued_at=1.0),  # counted as empty, and a message was seen
     )
     assert [one.state for one in queues] == [
         QueueState.MISSING,
@@ -163,6 +164,7 @@ def test_states() -> None:
         QueueState.DEAD_LETTERS,
         QueueState.DEFERRED,
         QueueState.SCHEDULED,
+        QueueState.WAITING,
         QueueState.WAITING,
     ]
 

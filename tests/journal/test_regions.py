@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("azure.cosmos", reason="azure-cosmos is not installed (extra cosmos)")
 
-from sbpair.core.errors import JournalError, JournalUnavailableError
-from sbpair.journal.cosmos import CosmosJournal
+from sbpair.core.errors import JournalConflictError, JournalError, JournalUnavailableError
+from sbpair.journal.cosmos import CosmosJournal, _translated
 
 KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
 
@@ -95,3 +95,24 @@ async def test_a_host_without_a_login_says_that_it_has_none(monkeypatch: pytest.
         with pytest.raises(JournalUnavailableError, match="EnvironmentCredential authentication unavailable"):
             await asked()
     await journal.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "next_step"),
+    [
+        (409, JournalConflictError, ""),
+        (412, JournalConflictError, ""),
+        (404, JournalError, "sbpair replicate provision"),
+        (403, JournalError, ""),
+        (429, JournalUnavailableError, ""),
+        (503, JournalUnavailableError, ""),
+        (None, JournalUnavailableError, ""),
+    ],
+)
+def test_what_an_answer_of_cosmos_means(status: int | None, kind: type[JournalError], next_step: str) -> None:
+    from azure.cosmos.exceptions import CosmosHttpResponseError
+
+    found = _translated("cosmos:here", CosmosHttpResponseError(status_code=status, message="said  so"))
+    assert type(found) is kind
+    assert isinstance(found, JournalError)
+    assert (next_step in found.hint) if next_step else "provision" not in found.hint

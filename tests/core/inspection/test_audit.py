@@ -503,3 +503,19 @@ def test_two_pairs_that_share_queues_count_a_message_once() -> None:
     assert first.backlog_messages == {"active": 4, "dead-letter": 1, "scheduled": 0}
     assert (sum((second.backlog_messages or {}).values()), second.backlog_size_bytes) == (0, 0)
     assert figures(pairs[1]).backlog_messages == first.backlog_messages, "alone it is told in full"
+
+
+def test_an_audited_pair_tells_the_age_of_its_oldest_message_and_commands_for_what_was_not_read() -> None:
+    seen = healthy(
+        more=tuple(
+            a_queue(path(number), peeked=Peeked(True, False, oldest_enqueued_at=NOW - age))
+            for number, age in ((1, 60.0), (2, 900.0), (3, -5.0))
+        )
+    )
+    unread = Unread("queues", "unauthorized", "no Manage", "denied", "See what is missing: sbpair doctor")
+    seen = with_primary(seen, queues=None, unread=(unread,))
+    pair = AuditedPair(run(seen, seen.pair.to_pair()), seen)
+    assert pair.oldest_seconds == 900.0
+    (one,) = pair.not_read
+    assert (one.subject, one.code, one.reason) == ("queues", "unauthorized", "no Manage")
+    assert one.hint == f"See what is missing: sbpair doctor {seen.pair.name}"
