@@ -100,6 +100,9 @@ async def test_a_list_costs_its_pages_and_one_for_each_topic() -> None:
     queues = [entity(EntityKind.QUEUE, f"q{number}") for number in range(PAGE_ENTITIES - 1)]
     snapshot, _ = await World(*queues, entity(EntityKind.TOPIC, "news")).gather()
     assert snapshot.primary.calls.list_pages == 1 + 2 + 1
+    subscriptions = [entity(EntityKind.SUBSCRIPTION, f"news/Subscriptions/{n}") for n in range(PAGE_ENTITIES)]
+    snapshot, _ = await World(*queues, entity(EntityKind.TOPIC, "news"), *subscriptions).gather()
+    assert snapshot.primary.calls.list_pages == 2 + 2 + 1
 
 
 @virtual_time
