@@ -35,6 +35,8 @@ from sbpair.pipeline.spans import Span
 from sbpair.pipeline.tasks import logged_task, pace_of, span_facts
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from sbpair.pipeline.spark.session import Session
 
 
@@ -112,52 +114,73 @@ class UnitFiles:
     def add(self, rows: list[tuple[Any, ...]]) -> None:
         by_date: dict[str, list[tuple[Any, ...]]] = {}
         for row in rows:
-            by_date.setdefault(date_of(row[_ENQUEUED]), []).append(row)
+            by_date.setdefault(_date_of(row[_ENQUEUED]), []).append(row)
         for date, same_day in by_date.items():
             if date not in self._open:
                 self._open[date] = _DayFile(self._root, self._run, self._pair, self._span, date)
             self._open[date].add(same_day)
 
 
-def date_of(microseconds: int | None) -> str:
+def _date_of(microseconds: int | None) -> str:
     """The UTC day of a time, as in the archive's folder names."""
     if microseconds is None:
         return UNKNOWN_DATE
     return datetime.fromtimestamp(microseconds / 1_000_000, UTC).date().isoformat()
 
 
-def folder_of(pair: str, queue: str, date: str) -> str:
-    """Folder of an archive's files, escaped as Spark's own partitioned writer does it."""
-    return f"data/pair={quote(pair, safe=' ')}/queue={quote(queue, safe=' ')}/date={date}"
+def _placed(facts: ArchiveFile, name: str) -> ArchiveFile:
+    """With the file's path, in folders that are escaped as Spark's own partitioned writer does it."""
+    folder = f"data/pair={quote(facts.pair, safe=' ')}/queue={quote(facts.queue, safe=' ')}/date={facts.date}"
+    kind = "dead-" if facts.dead_letter else ""
+    return replace(facts, path=f"{folder}/{kind}{facts.first:020d}-{facts.last:020d}-{name}.parquet")
 
 
-def file_metadata() -> dict[str, str]:
-    """What each Parquet file says of itself."""
-    return {"sbpair.schema": str(SCHEMA_VERSION)}
+class _ParquetFile:
+    """A file in the making, under a temporary name until it is whole.
+
+    Raises:
+        ArchiveError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self._path, self._temporary = path, path.with_name(f".{path.name}")
+        self.schema = arrow_schema().with_metadata({"sbpair.schema": str(SCHEMA_VERSION)})
+        with _as_archive_error(path):
+            make_private_folder(path.parent)
+            make_private_file(self._temporary)
+            self._writer = pq.ParquetWriter(self._temporary, self.schema, compression="zstd", write_page_checksum=True)
+
+    def write(self, batch: "pa.RecordBatch") -> None:
+        with _as_archive_error(self._path):
+            self._writer.write_batch(batch, ROW_GROUP_ROWS)
+
+    def finish(self) -> int:
+        """On disk under its name; its bytes."""
+        with _as_archive_error(self._path):
+            self._writer.close()
+            put_in_place(self._temporary, self._path)
+            return self._path.stat().st_size
+
+    def discard(self) -> None:
+        """Leave nothing of it behind, unless it was finished."""
+        with suppress(OSError):  # a full disk does not take the file's end either
+            self._writer.close()
+        self._temporary.unlink(missing_ok=True)
 
 
 class _DayFile:
-    """One Parquet file in the making."""
+    """The file of the messages of one day."""
 
     def __init__(self, root: Path, run: str, pair: str, span: Span, date: str) -> None:
-        import pyarrow.parquet as pq
-
-        kind = "dead-" if span.dead_letter else ""
-        self._facts = pair, span.queue, span.dead_letter, date
-        name = f"{kind}{span.first:020d}-{span.last:020d}-{run}-{os.urandom(4).hex()}.parquet"
-        self._relative = f"{folder_of(pair, span.queue, date)}/{name}"
-        self._final = root / self._relative
-        self._temporary = self._final.with_name(f".{name}")
-        self._schema = arrow_schema().with_metadata(file_metadata())
+        facts = ArchiveFile("", pair, span.queue, span.dead_letter, date, 0, 0, span.first, span.last)
+        self._facts = _placed(facts, f"{run}-{os.urandom(4).hex()}")
+        self._file = _ParquetFile(root / self._facts.path)
         self._rows: list[tuple[Any, ...]] = []
         self._buffered = 0
-        self._count = 0
-        self._numbers: list[int] = []
-        self._times: list[int] = []
-        with _as_archive_error(self._final):
-            make_private_folder(self._final.parent)
-            make_private_file(self._temporary)
-            self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd", write_page_checksum=True)
+        self._written: list[ArchiveFile] = []
+        """What each write says of its rows."""
 
     def add(self, rows: list[tuple[Any, ...]]) -> None:
         self._rows += rows
@@ -166,37 +189,24 @@ class _DayFile:
             self._flush()
 
     def _flush(self) -> None:
-        import pyarrow as pa
-
         if not self._rows:
             return
-        batch = to_batch(self._rows, self._schema)
-        with _as_archive_error(self._final):
-            self._writer.write_table(pa.Table.from_batches([batch]), row_group_size=ROW_GROUP_ROWS)
-        self._count += len(self._rows)
+        self._file.write(to_batch(self._rows, self._file.schema))
         numbers = [row[_SEQUENCE] for row in self._rows]
-        times = [row[_ENQUEUED] for row in self._rows if row[_ENQUEUED] is not None]
-        self._numbers = [min([*self._numbers, *numbers]), max([*self._numbers, *numbers])]
-        self._times = [min([*self._times, *times]), max([*self._times, *times])] if self._times or times else []
+        times = [row[_ENQUEUED] // 1000 for row in self._rows if row[_ENQUEUED] is not None]
+        found = replace(self._facts, rows=len(self._rows), first=min(numbers), last=max(numbers))
+        ends = min(times, default=None), max(times, default=None)
+        self._written.append(replace(found, first_enqueued_ms=ends[0], last_enqueued_ms=ends[1]))
         self._rows, self._buffered = [], 0
 
     def finish(self) -> ArchiveFile:
         """On disk under its name."""
         self._flush()
-        with _as_archive_error(self._final):
-            self._writer.close()
-            put_in_place(self._temporary, self._final)
-            size = self._final.stat().st_size
-        pair, queue, dead_letter, date = self._facts
-        first, last = (one // 1000 for one in self._times) if self._times else (None, None)
-        low, high = self._numbers
-        return ArchiveFile(self._relative, pair, queue, dead_letter, date, self._count, size, low, high, first, last)
+        return replace(joined(self._written), bytes=self._file.finish())
 
     def discard(self) -> None:
         """Leave nothing of it behind, unless it was finished."""
-        with suppress(OSError):  # a full disk does not take the file's end either
-            self._writer.close()
-        self._temporary.unlink(missing_ok=True)
+        self._file.discard()
 
 
 @contextmanager
@@ -220,71 +230,54 @@ SMALL_FILES = 8
 KEEP_SECONDS = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Small files that become one."""
-
-    files: tuple[ArchiveFile, ...]
-
-    @property
-    def joined(self) -> ArchiveFile:
-        """The new file's facts, without path and size."""
-        head = self.files[0]
-        early = [one.first_enqueued_ms for one in self.files if one.first_enqueued_ms is not None]
-        late = [one.last_enqueued_ms for one in self.files if one.last_enqueued_ms is not None]
-        return replace(
-            head,
-            path="",
-            rows=sum(one.rows for one in self.files),
-            bytes=0,
-            first=min(one.first for one in self.files),
-            last=max(one.last for one in self.files),
-            first_enqueued_ms=min(early, default=None),
-            last_enqueued_ms=max(late, default=None),
-        )
+def joined(files: Sequence[ArchiveFile]) -> ArchiveFile:
+    """The facts of a file with the rows of all of these, which are of one day and queue; its size is not known yet."""
+    early = [one.first_enqueued_ms for one in files if one.first_enqueued_ms is not None]
+    late = [one.last_enqueued_ms for one in files if one.last_enqueued_ms is not None]
+    return replace(
+        files[0],
+        rows=sum(one.rows for one in files),
+        bytes=0,
+        first=min(one.first for one in files),
+        last=max(one.last for one in files),
+        first_enqueued_ms=min(early, default=None),
+        last_enqueued_ms=max(late, default=None),
+    )
 
 
-def groups_of(files: Sequence[ArchiveFile]) -> list[Group]:
+def groups_of(files: Sequence[ArchiveFile]) -> list[list[ArchiveFile]]:
     """Which small files to join: those of one queue and day, in the order of their numbers, up to the target size."""
     places: dict[tuple[str, str, bool, str], list[ArchiveFile]] = {}
-    for one in files:
+    for one in sorted(files, key=lambda file: file.first):
         if one.bytes < SMALL_BYTES:
             places.setdefault((one.pair, one.queue, one.dead_letter, one.date), []).append(one)
-    found = (
-        Group(tuple(part))
-        for same in places.values()
-        if len(same) >= SMALL_FILES
-        for part in _up_to_target(sorted(same, key=lambda one: one.first))
-    )
-    return [group for group in found if len(group.files) > 1]
-
-
-def _up_to_target(files: Sequence[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
-    part: list[ArchiveFile] = []
-    for file in files:
-        if part and sum(other.bytes for other in part) + file.bytes > TARGET_BYTES:
-            yield part
-            part = []
-        part.append(file)
-    if part:
-        yield part
+    groups: list[list[ArchiveFile]] = []
+    for same in places.values():
+        if len(same) < SMALL_FILES:
+            continue
+        groups.append([])
+        for one in same:
+            if sum(other.bytes for other in groups[-1]) + one.bytes > TARGET_BYTES:
+                groups.append([])
+            groups[-1].append(one)
+    return [group for group in groups if len(group) > 1]
 
 
 def compact(store: Store, session: "Session", run: str) -> int:
     """Join small files; how many were replaced. Somebody else's compaction at the same time wins."""
     groups = groups_of(store.manifest().files)
     for group in groups:
-        joined = (
-            _join_here(store, group, run) if isinstance(store, LocalStore) else _join_by_spark(store, session, group)
-        )
-        if joined is None:
+        if isinstance(store, LocalStore):
+            one: ArchiveFile | None = _join_here(store, group, run)
+        else:
+            one = _join_by_spark(store, session, group)
+        if one is None:
             continue
-        removed = tuple(one.path for one in group.files)
-        commit = Commit(time.time(), run, added=(joined,), removed=removed)
-        known = store.manifest()
-        if set(removed) <= {one.path for one in known.files}:
+        removed = tuple(file.path for file in group)
+        if set(removed) <= {file.path for file in store.manifest().files}:
+            commit = Commit(time.time(), run, added=(one,), removed=removed)
             append(store, commit, still_valid=partial(_refuse_replaced, removed))
-    return sum(len(group.files) for group in groups)
+    return sum(map(len, groups))
 
 
 def _refuse_replaced(removed: Sequence[str], manifest: Manifest) -> None:
@@ -292,41 +285,31 @@ def _refuse_replaced(removed: Sequence[str], manifest: Manifest) -> None:
         raise ArchiveError("Somebody else has compacted this archive at the same time; nothing is lost.")
 
 
-def _join_here(store: LocalStore, group: Group, run: str) -> ArchiveFile:
+def _join_here(store: LocalStore, group: Sequence[ArchiveFile], run: str) -> ArchiveFile:
     """Row group after row group, so that memory stays small."""
     import pyarrow.parquet as pq
 
-    facts = group.joined
-    kind = "dead-" if facts.dead_letter else ""
-    name = f"{kind}{facts.first:020d}-{facts.last:020d}-{run}-joined.parquet"
-    relative = f"{folder_of(facts.pair, facts.queue, facts.date)}/{name}"
-    final = store.root / relative
-    temporary = final.with_name(f".{name}")
-    schema = arrow_schema().with_metadata(file_metadata())
-    with pq.ParquetWriter(temporary, schema, compression="zstd", write_page_checksum=True) as writer:
-        for one in group.files:
+    facts = _placed(joined(group), f"{run}-joined")
+    made = _ParquetFile(store.root / facts.path)
+    try:
+        for one in group:
             with pq.ParquetFile(store.root / one.path, page_checksum_verification=True) as file:
                 for batch in file.iter_batches(ROW_GROUP_ROWS):
-                    writer.write_batch(batch.cast(schema))
-    put_in_place(temporary, final)
-    return replace(facts, path=relative, bytes=final.stat().st_size)
+                    made.write(batch.cast(made.schema))
+        return replace(facts, bytes=made.finish())
+    finally:
+        made.discard()
 
 
-def _join_by_spark(store: Store, session: "Session", group: Group) -> ArchiveFile | None:
+def _join_by_spark(store: Store, session: "Session", group: Sequence[ArchiveFile]) -> ArchiveFile | None:
     folder = f"data/run=joined-{uuid.uuid4().hex[:12]}"
-    paths = [store.location(one.path) for one in group.files]
-    frame = (
-        session.spark.read.schema(message_schema()).parquet(*paths).coalesce(1).sortWithinPartitions("sequence_number")
-    )
-    session.run(lambda: frame.write.parquet(store.location(folder)), "Joining small files")
-    written = [
-        (path, size)
-        for path, size, _ in store.list_data()
-        if path.startswith(folder + "/") and path.endswith(".parquet")
-    ]
-    if len(written) != 1:
-        return None
-    return replace(group.joined, path=written[0][0], bytes=written[0][1])
+    paths = [store.location(one.path) for one in group]
+    frame = session.spark.read.schema(message_schema()).parquet(*paths).coalesce(1)
+    ordered = frame.sortWithinPartitions("sequence_number")
+    session.run(lambda: ordered.write.parquet(store.location(folder)), "Joining small files")
+    files = ((path, size) for path, size, _ in store.list_data() if path.startswith(folder + "/"))
+    written = [(path, size) for path, size in files if path.endswith(".parquet")]
+    return replace(joined(group), path=written[0][0], bytes=written[0][1]) if len(written) == 1 else None
 
 
 def vacuum(store: Store, *, now: float) -> int:

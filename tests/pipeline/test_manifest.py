@@ -10,7 +10,7 @@ import pytest
 
 from sbpair.core.errors import UsageError
 from sbpair.pipeline.errors import ArchiveError
-from sbpair.pipeline.files import groups_of, vacuum
+from sbpair.pipeline.files import groups_of, joined, vacuum
 from sbpair.pipeline.manifest import (
     ArchiveFile,
     Commit,
@@ -108,8 +108,8 @@ def test_small_files_of_one_day_and_queue_are_joined_in_order() -> None:
         file("dead", 960, dead_letter=True),
     ]
     (group,) = groups_of([*small, *others])
-    assert [one.first for one in group.files] == [number * 10 for number in range(8)]
-    assert (group.joined.rows, group.joined.first, group.joined.last) == (80, 0, 79)
+    assert [one.first for one in group] == [number * 10 for number in range(8)]
+    assert (joined(group).rows, joined(group).first, joined(group).last) == (80, 0, 79)
     assert groups_of(small[:7]) == []
 
 
