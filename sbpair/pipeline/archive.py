@@ -36,21 +36,19 @@ from sbpair.pipeline.manifest import (
     Manifest,
     Store,
     append,
-    check_archive,
     is_folder,
     refuse_overlap,
 )
 from sbpair.pipeline.reports import ArchiveReport
-from sbpair.pipeline.rows import FILTER_COLUMNS, KEY_COLUMNS, MESSAGE_COLUMNS, message_schema, wants_row
-from sbpair.pipeline.settling import Archived, Completing, Settled
+from sbpair.pipeline.rows import FILTER_COLUMNS, MESSAGE_COLUMNS, message_schema, wants_row
+from sbpair.pipeline.settling import Completing, Settled
 from sbpair.pipeline.source.options import queue_paths, spans_to_json
 from sbpair.pipeline.source.reader import find_spans
-from sbpair.pipeline.spans import Sharing, Span, merged, overlapping, overlaps, pieces, uncovered
+from sbpair.pipeline.spans import Sharing, Span, merged, overlaps, pieces, uncovered
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.readwriter import DataFrameReader
 
     from sbpair.pipeline.spark.session import Session
 
@@ -58,9 +56,25 @@ UNIT_MESSAGES = 10_000
 TAKE_ROUND_MESSAGES = 200_000
 """Per queue and round: what a task that completes messages has to keep in mind."""
 Tell = Callable[[Any], None]
-LEDGER_KEY = ("queue", "dead_letter", "sequence_number", "enqueued_at_ms")
 ENQUEUED_MS = "coalesce(unix_millis(enqueued_at), -1L)"
 """Spark SQL: a message's enqueued time as ledgers write it."""
+_FACTS = """
+    select file, pair, queue, dead_letter, count(*) as rows, min(sequence_number) as first,
+        max(sequence_number) as last, unix_millis(min(enqueued_at)) as first_enqueued_ms,
+        unix_millis(max(enqueued_at)) as last_enqueued_ms
+    from {written} group by file, pair, queue, dead_letter"""
+"""Spark SQL: what a manifest says of files."""
+LEDGER_KEY = ("queue", "dead_letter", "sequence_number", "enqueued_at_ms")
+_GONE = """
+    with known as (
+        select *, there is null as gone
+        from {archived} left join {there} using (queue, dead_letter, sequence_number, enqueued_at_ms)),
+    numbered as (
+        select *, row_number() over (partition by queue, dead_letter order by sequence_number)
+            - row_number() over (partition by queue, dead_letter, gone order by sequence_number) as stretch from known)
+    select queue, dead_letter, min(sequence_number) as first, max(sequence_number) as last, count(*) as n
+    from numbered where gone group by queue, dead_letter, stretch"""
+"""Spark SQL: stretches of archived numbers that are not in their queues, and how many each is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +82,6 @@ class ArchiveRequest:
     """What to archive, where to."""
 
     pair: PairByName
-    config: Path | None
     into: str
     queues: tuple[str, ...] = ()
     """Indexes or paths; none: all that exist for the pair's primary."""
@@ -296,27 +309,28 @@ class _Run:
 
     def _add(self, spans: Sequence[Span]) -> None:
         known = self._store.manifest()
-        files = self._write(spans)
+        files = self._by_executors(spans) if self._store.executors_write else self._by_spark(spans)
         for one in files:
             self._report.rows += one.rows
             self._report.bytes += one.bytes
             self._report.per_queue[one.queue] = self._report.per_queue.get(one.queue, 0) + one.rows
         self._report.files += len(files)
-        pair, written = self._request.pair.name, Sharing(files, lambda one: one.span)
+        asked, written = self._request, Sharing(files, lambda one: one.span)
+
+        def newest(span: Span) -> int | None:
+            times = (one.last_enqueued_ms for one in written(span))
+            return max((at for at in times if at is not None), default=None)
+
         covered = tuple(
-            Covered(pair, one.queue, one.dead_letter, one.first, one.last, _newest(written(one))) for one in spans
+            Covered(asked.pair.name, one.queue, one.dead_letter, one.first, one.last, newest(one)) for one in spans
         )
-        only = self._request.wanted.text()
-        side = self._request.side
-        commit = Commit(time.time(), self._report.run, added=tuple(files), covered=covered, only=only, side=side)
+        run, only = self._report.run, asked.wanted.text()
+        commit = Commit(time.time(), run, added=tuple(files), covered=covered, only=only, side=asked.side)
         append(self._store, commit, still_valid=partial(refuse_overlap, covered, known.next_number - 1))
         self._publish()
 
     def _publish(self) -> None:
         publish(self._store, wanted=self._request.delta)
-
-    def _write(self, spans: Sequence[Span]) -> list[ArchiveFile]:
-        return self._by_executors(spans) if self._store.executors_write else self._by_spark(spans)
 
     def _by_executors(self, spans: Sequence[Span]) -> list[ArchiveFile]:
         """As plain tasks over spans: nothing of a message goes through the JVM."""
@@ -336,57 +350,34 @@ class _Run:
         budget = self._request.budget_per_second
         return None if budget is None else budget / max(1, min(tasks, self._session.context.defaultParallelism))
 
-    def _source(self, spans: Sequence[Span]) -> "DataFrameReader":
-        """What is loaded to archive these spans where only Spark can write."""
-        config = {} if self._request.config is None else {"config": str(self._request.config)}
-        size = str(self._request.unit_messages)
-        options = {
-            "pair": self._request.pair.name,
-            "side": str(self._request.side),
-            "ranges": spans_to_json(spans),
-            **config,
-            "includeBody": "false",
-        }
-        if (budget := self._budget_of_one(len(pieces(spans, self._request.unit_messages)))) is not None:
-            options["messagesPerSecond"] = str(max(1, int(budget)))
-        return self._session.spark.read.format("sbpair-backlog").options(**options, messagesPerPartition=size)
-
     def _by_spark(self, spans: Sequence[Span]) -> list[ArchiveFile]:
         """For file systems that only Spark reaches: its own writer, one folder a run, then a look at what it wrote."""
-        source = self._source(spans)
+        asked = self._request
         folder = f"data/run={self._report.run}-{uuid.uuid4().hex[:6]}"
-        location = self._store.location(folder)
+        options = {"side": str(asked.side), "messagesPerPartition": str(asked.unit_messages)}
+        if (budget := self._budget_of_one(len(pieces(spans, asked.unit_messages)))) is not None:
+            options["messagesPerSecond"] = str(max(1, int(budget)))
 
         def write() -> None:
             day = "coalesce(date_format(enqueued_at, 'yyyy-MM-dd'), 'unknown')"
-            wanted = only_wanted(source.load(), self._request.wanted)
+            source = read_spans(self._session.spark, asked.pair, spans, **options)
             columns = (name for name, *_ in MESSAGE_COLUMNS)
+            wanted = only_wanted(source, asked.wanted)
             placed = wanted.selectExpr(*columns, "pair p", "queue q", "dead_letter d", f"{day} date")
-            placed.write.partitionBy("p", "q", "d", "date").mode("errorifexists").parquet(location)
+            partitioned = placed.write.partitionBy("p", "q", "d", "date")
+            partitioned.mode("errorifexists").parquet(self._store.location(folder))
 
         self._session.run(write, "Archiving", tell=self._tell)
         written = {path: size for path, size, _ in self._store.list_data() if path.startswith(folder + "/")}
-        return [] if not written else list(self._examine(written))
+        return list(self._examine(written))
 
     def _examine(self, written: dict[str, int]) -> Iterator[ArchiveFile]:
-        from pyspark.sql import functions
-
         paths = [self._store.location(path) for path in written if path.endswith(".parquet")]
         if not paths:
             return
-        by_file = (
-            self._session.spark.read.schema(message_schema())
-            .parquet(*paths)
-            .selectExpr("_metadata.file_path file", "*")
-            .groupBy("file", "pair", "queue", "dead_letter")
-        )
-        facts = by_file.agg(
-            functions.count("*").alias("rows"),
-            functions.min("sequence_number").alias("first"),
-            functions.max("sequence_number").alias("last"),
-            functions.expr("unix_millis(min(enqueued_at))").alias("first_enqueued_ms"),
-            functions.expr("unix_millis(max(enqueued_at))").alias("last_enqueued_ms"),
-        )
+        spark = self._session.spark
+        read = spark.read.schema(message_schema()).parquet(*paths).selectExpr("_metadata.file_path file", "*")
+        facts = spark.sql(_FACTS, written=read)
         for row in self._session.run(lambda: facts.collect(), "Checking files", tell=self._tell):
             found = row.asDict()
             name = found.pop("file").rsplit("/", 1)[1]
@@ -405,7 +396,10 @@ class _Run:
         total = Settled()
         for one in self._session.run(tasks.collect, label, tell=self._tell):
             total.add(one)
-        self._count(total)
+        self._report.settled += total.completed
+        self._report.gone += total.gone
+        self._report.waited_seconds += total.waited_seconds
+        self._report.left = dict(Counter(self._report.left) + Counter(total.left))
         if total.left or total.gone > left_before:
             return
         if taken := self._new(lie_there, lambda commit: commit.taken):
@@ -414,37 +408,18 @@ class _Run:
     def _without_gone(self, spans: Sequence[Span]) -> tuple[list[Span], int]:
         """The spans without the archived numbers that are not in their queues any more, and how many these are: a drain
         may have sent them, so nobody may say that the archive took them."""
-        found = self._session.run(lambda: self._gone_rows(spans), "Looking in queues", tell=self._tell)
+        spark, files_of = self._session.spark, self._store.manifest().files_of(self._request.pair.name)
+        files = list(dict.fromkeys(one for span in spans for one in files_of(span)))
+
+        def stretches() -> list[Any]:
+            archived = with_milliseconds(within(spark, read_files(spark, self._store, files), spans))
+            there = messages_in(spark, self._request.pair, spans).selectExpr(*LEDGER_KEY, "true there")
+            archived, there = archived.select(*LEDGER_KEY).distinct(), there.distinct()
+            return spark.sql(_GONE, archived=archived, there=there).collect()
+
+        found = self._session.run(stretches, "Looking in queues", tell=self._tell)
         gone = [Span(row["queue"], row["dead_letter"], row["first"], row["last"]) for row in found]
         return [part for span in spans for part in uncovered(span, gone)], sum(row["n"] for row in found)
-
-    def _gone_rows(self, spans: Sequence[Span]) -> list[Any]:
-        """Stretches of archived numbers of these spans that are not in their queues, and how many each is."""
-        from pyspark.sql import Window
-        from pyspark.sql import functions as F
-
-        spark, pair = self._session.spark, self._request.pair.name
-        files_of = self._store.manifest().files_of(pair)
-        files = list(dict.fromkeys(one for span in spans for one in files_of(span)))
-        archived = within(spark, read_files(spark, self._store, files), spans)
-        there = messages_in(spark, pair, self._request.config, spans).select(*LEDGER_KEY).distinct()
-        rows = (
-            archived.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS))
-            .select(*LEDGER_KEY)
-            .distinct()
-            .join(there.withColumn("there", F.lit(True)), list(LEDGER_KEY), "left")
-            .withColumn("gone", F.col("there").isNull())
-        )
-        place = Window.partitionBy("queue", "dead_letter").orderBy("sequence_number")
-        alike = Window.partitionBy("queue", "dead_letter", "gone").orderBy("sequence_number")
-        runs = rows.withColumn("run", F.row_number().over(place) - F.row_number().over(alike)).where("gone")
-        return (
-            runs.groupBy("queue", "dead_letter", "run")
-            .agg(
-                F.min("sequence_number").alias("first"), F.max("sequence_number").alias("last"), F.count("*").alias("n")
-            )
-            .collect()
-        )
 
     def _new(self, spans: Sequence[Span], known: Callable[[Commit], Sequence[Covered]]) -> tuple[Covered, ...]:
         """What the archive covers of these spans, without what is known already."""
@@ -457,60 +432,32 @@ class _Run:
 
     def _to_be_settled(self, spans: Sequence[Span]) -> "RDD[Settled] | None":
         """A task for each place, the longest first; None if the archive holds nothing of these spans."""
-        manifest = self._store.manifest()
-        with Connection.to(self._request.pair, "secondary") as connection:
-            covers = valid_covers(connection, self._request.pair.name, spans, manifest)
-        files_of = manifest.files_of(self._request.pair.name)
-        chosen = {
-            file.path: file
+        asked, manifest = self._request, self._store.manifest()
+        with Connection.to(asked.pair, "secondary") as connection:
+            covers = valid_covers(connection, asked.pair.name, spans, manifest)
+        files_of = manifest.files_of(asked.pair.name)
+        files = dict.fromkeys(
+            file
             for span, covered in zip(spans, covers, strict=True)
             for part in overlaps(span, (one.span for one in covered))
             for file in files_of(part)
-        }
-        if not chosen:
-            return None
-        at_once = len({(one.queue, one.dead_letter) for one in spans})
-        work = Completing(
-            self._request.pair,
-            ledger=self._request.ledger,
-            run=self._report.run,
-            budget_per_second=self._budget_of_one(at_once),
         )
-        if not self._store.executors_write:
-            return self._settled_by_rows(work, list(chosen.values()), spans)
-        files: dict[tuple[str, bool], list[str]] = {}
-        for file in chosen.values():
-            files.setdefault(file.span.place, []).append(str(Path(self._store.uri) / file.path))
-        ranges: dict[tuple[str, bool], list[Span]] = {}
+        if not files:
+            return None
+        widths: Counter[tuple[str, bool]] = Counter()
         for span in spans:
-            ranges.setdefault(span.place, []).append(span)
-        archived = [
-            Archived(
-                (found[0].queue, found[0].dead_letter),
-                tuple(files.get(place, ())),
-                tuple((one.first, one.last) for one in found),
-            )
-            for place, found in sorted(ranges.items(), key=lambda one: -sum(span.width for span in one[1]))
-        ]
-        return self._session.context.parallelize(archived, len(archived)).map(work.of)
-
-    def _settled_by_rows(self, work: Completing, files: Sequence[ArchiveFile], spans: Sequence[Span]) -> "RDD[Settled]":
-        """Where only Spark can read the archive: whole places in one task each."""
-        spark, places = self._session.spark, len({one.place for one in spans})
-        rows = within(spark, read_files(spark, self._store, files), spans)
+            widths[span.place] += span.width
+        places = [place for place, _ in widths.most_common()]
+        work = Completing(
+            asked.pair,
+            ledger=asked.ledger,
+            run=self._report.run,
+            budget_per_second=self._budget_of_one(len(places)),
+        )
+        rows = within(self._session.spark, read_files(self._session.spark, self._store, list(files)), spans)
         rows = rows.select("queue", "dead_letter", "sequence_number", "digest")
-        return rows.repartition(places, "queue", "dead_letter").rdd.mapPartitions(work.of_rows)
-
-    def _count(self, settled: Settled) -> None:
-        self._report.settled += settled.completed
-        self._report.gone += settled.gone
-        self._report.waited_seconds += settled.waited_seconds
-        self._report.left = dict(Counter(self._report.left) + Counter(settled.left))
-
-
-def _newest(files: Sequence[ArchiveFile]) -> int | None:
-    """When the newest message of these files had been put into its queue."""
-    return max((one.last_enqueued_ms for one in files if one.last_enqueued_ms is not None), default=None)
+        by_place = rows.rdd.keyBy(lambda row: (row[0].lower(), row[1])).partitionBy(len(places), places.index)
+        return by_place.values().mapPartitions(work.of)
 
 
 def _rounds(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:
@@ -525,26 +472,6 @@ def _rounds(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:
         yield list(taken.values())
 
 
-def read_archives(spark: "SparkSession", uris: Sequence[str], *, stores: Sequence[Store] | None = None) -> "DataFrame":
-    """The messages of one or several archives, each once. Only where archives overlap are rows compared at all.
-
-    Raises:
-        UsageError: one of them is no archive.
-    """
-    opened = stores if stores is not None else [open_store(spark.sparkContext, uri) for uri in uris]
-    manifests = [check_archive(store) for store in opened]
-    frames = [read_files(spark, store, manifest.files) for store, manifest in zip(opened, manifests, strict=True)]
-    frame = frames[0]
-    for other in frames[1:]:
-        frame = frame.unionByName(other)
-    spans = [
-        Span(f"{one.pair}/{one.queue}", one.dead_letter, one.first, one.last)
-        for manifest in manifests
-        for one in manifest.files
-    ]
-    return frame.dropDuplicates(["pair", *KEY_COLUMNS]) if overlapping(spans) else frame
-
-
 def read_files(spark: "SparkSession", store: Store, files: Sequence[ArchiveFile]) -> "DataFrame":
     """Some files of an archive, in the columns of `rows.MESSAGE_COLUMNS`."""
     if not files:
@@ -553,15 +480,20 @@ def read_files(spark: "SparkSession", store: Store, files: Sequence[ArchiveFile]
     return spark.read.schema(message_schema()).parquet(*paths).select(*(name for name, *_ in MESSAGE_COLUMNS))
 
 
-def messages_in(spark: "SparkSession", pair: str, config: Path | None, spans: Sequence[Span]) -> "DataFrame":
-    """The messages of these stretches as `sbpair-backlog` reads them, without payloads, and their `enqueued_at_ms`."""
-    from pyspark.sql import functions as F
+def read_spans(spark: "SparkSession", pair: PairByName, spans: Sequence[Span], **options: str) -> "DataFrame":
+    """What lies in these stretches now, as `sbpair-backlog` reads it with these options, without bodies."""
+    options |= pair.options | {"ranges": spans_to_json(spans), "includeBody": "false"}
+    return spark.read.format("sbpair-backlog").options(**options).load()
 
-    options = {"pair": pair, "ranges": spans_to_json(spans), "includePayload": "false", "includeBody": "false"}
-    if config is not None:
-        options["config"] = str(config)
-    frame = spark.read.format("sbpair-backlog").options(**options).load()
-    return frame.withColumn("enqueued_at_ms", F.expr(ENQUEUED_MS))
+
+def messages_in(spark: "SparkSession", pair: PairByName, spans: Sequence[Span]) -> "DataFrame":
+    """The messages of these stretches without their payloads, and their `enqueued_at_ms`."""
+    return with_milliseconds(read_spans(spark, pair, spans, includePayload="false"))
+
+
+def with_milliseconds(frame: "DataFrame") -> "DataFrame":
+    """With `enqueued_at_ms`, a message's enqueued time as ledgers write it."""
+    return frame.selectExpr("*", f"{ENQUEUED_MS} enqueued_at_ms")
 
 
 def within(spark: "SparkSession", frame: "DataFrame", spans: Sequence[Span]) -> "DataFrame":

@@ -41,6 +41,8 @@ class PairByName:
 
     name: str
     values: Mapping[str, Any]
+    config: Path | None = None
+    """The file it was read from, if one was named."""
 
     @classmethod
     def load(cls, name: str | None, config: Path | None) -> Self:
@@ -60,7 +62,12 @@ class PairByName:
             )
         prefix = f"pairs.{pair.name}."
         kept = {key: found.value for key, found in settings.values.items() if key.startswith(prefix) or key == "auth"}
-        return cls(pair.name, {key: _absolute(key, value) for key, value in kept.items()})
+        return cls(pair.name, {key: _absolute(key, value) for key, value in kept.items()}, config)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The pair as our data sources are told it."""
+        return {"pair": self.name} | ({} if self.config is None else {"config": str(self.config)})
 
     def resolve(self) -> "Pair":
         """The pair with its secrets, which are looked up in this process."""

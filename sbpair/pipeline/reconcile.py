@@ -17,7 +17,6 @@ id) and ledger lines of messages that no given archive has (`not_archived`). Nei
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from sbpair.core.errors import ServiceError, UsageError
@@ -85,7 +84,6 @@ def reconcile(
     ledgers: Sequence[str],
     *,
     look: PairByName | None = None,
-    config: Path | None = None,
     tell: Callable[[Any], None] | None = None,
     listed: int = LISTED,
 ) -> ReconcileReport:
@@ -99,7 +97,7 @@ def reconcile(
     tables.ledgers("ledgers", ledgers)
     verdicts(tables)
     judged = "judged"
-    if look is not None and search(tables, look, config, manifests, not_looked_at):
+    if look is not None and search(tables, look, manifests, not_looked_at):
         judged = "searched"
     try:
         groups = tables.query(
@@ -124,9 +122,7 @@ def reconcile(
     return _report(groups, found, known, ledgers, not_looked_at)
 
 
-def search(
-    tables: Tables, pair: PairByName, config: Path | None, manifests: Sequence[Manifest], not_looked_at: dict[str, str]
-) -> bool:
+def search(tables: Tables, pair: PairByName, manifests: Sequence[Manifest], not_looked_at: dict[str, str]) -> bool:
     """The table `searched`: `judged` with the verdicts on the pair's unaccounted messages that a look into backlog
     queues and destinations allows. False if there are none."""
     tables.rows("of_pair", (("name", "string"),), [(pair.name,)])
@@ -137,7 +133,7 @@ def search(
     if not rows:
         return False
     queues = {one.queue for manifest in manifests for one in manifest.files if one.pair == pair.name}
-    browse_backlog(tables, "there", pair, config, queues)
+    browse_backlog(tables, "there", pair, queues)
     destinations = merge_spellings({row["destination"]: row["n"] for row in rows if row["destination"] is not None})
     ids, blind = _at_destinations(pair, destinations, not_looked_at)
     tables.rows("at_destination", (("name", "string"), ("id", "string")), ids)
@@ -176,7 +172,7 @@ def inside(message: str, stretch: str) -> str:
     )
 
 
-def browse_backlog(tables: Tables, name: str, pair: PairByName, config: Path | None, queues: Iterable[str]) -> None:
+def browse_backlog(tables: Tables, name: str, pair: PairByName, queues: Iterable[str]) -> None:
     """A table of what lies in these backlog queues now, and in their dead-letter queues: an archived message may have
     expired into these since.
 
@@ -185,7 +181,7 @@ def browse_backlog(tables: Tables, name: str, pair: PairByName, config: Path | N
     """
     with Connection.to(pair, "secondary") as connection:
         spans = find_spans(connection, [(queue, dead) for queue in sorted(queues) for dead in (False, True)])
-    tables.in_queues(name, pair, config, spans)
+    tables.in_queues(name, pair, spans)
 
 
 def waiting(messages: str, there: str) -> str:

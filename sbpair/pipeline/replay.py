@@ -32,11 +32,11 @@ from sbpair.pipeline.manifest import Manifest, together
 from sbpair.pipeline.reconcile import STRETCH_COLUMNS, browse_backlog, inside, waiting
 from sbpair.pipeline.reports import ReplayReport
 from sbpair.pipeline.rows import STORED_COLUMNS
-from sbpair.pipeline.runs import DONE_OUTCOMES, the_only_run
+from sbpair.pipeline.runs import DONE_OUTCOMES, ledger_files, the_only_run
 from sbpair.pipeline.source.new_messages import ROWS
 from sbpair.pipeline.source.writer import Tally, read_tally
 from sbpair.pipeline.spans import merged
-from sbpair.pipeline.tables import KEY, Tables, files_of, same
+from sbpair.pipeline.tables import KEY, Tables, same
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.restore import not_known
 
@@ -65,7 +65,6 @@ class ReplayRequest:
     """What to send to the primary, and how."""
 
     pair: PairByName
-    config: Path | None
     archives: tuple[str, ...]
     ledger: Path
     """Folder of this replay's own ledger."""
@@ -105,7 +104,7 @@ def prepare(tables: Tables, request: ReplayRequest) -> tuple[Manifest, bool]:
     tables.rows("of_pair", of_pair, [(request.pair.name, way.from_namespace, way.to_namespace)])
     tables.define("of_this_pair", "select w.* from wanted w join of_pair p on p.name = w.pair")
     tables.define("matched", "select * from of_this_pair")
-    known = [*([request.ledger] if any(files_of(request.ledger)) else []), *request.drained]
+    known = [*([request.ledger] if ledger_files(request.ledger) else []), *request.drained]
     tables.ledgers("known", [str(one) for one in known])
     outcomes = ", ".join(f"'{one}'" for one in DONE_OUTCOMES)
     tables.define(  # the same queue and number mean another message on another namespace; older lines do not say
@@ -227,7 +226,7 @@ def _look(
     if not todo or not asked:
         return
     try:
-        browse_backlog(tables, "there", request.pair, request.config, {one.queue for one in asked})
+        browse_backlog(tables, "there", request.pair, {one.queue for one in asked})
     except ServiceError as error:
         raise not_known(error) from error
     for name, spans in (("asked", asked), ("left_there", left)):
@@ -290,7 +289,7 @@ def _send(session: "Session", request: ReplayRequest, report: ReplayReport, tell
     with tempfile.TemporaryDirectory(prefix="sbpair-replay-") as folder:
         file = Path(folder) / "report.json"
         options = {
-            "pair": request.pair.name,
+            **request.pair.options,
             "ledger": str(request.ledger.absolute()),
             "tasks": str(tasks),
             "ttl": request.ttl.value,
@@ -299,8 +298,6 @@ def _send(session: "Session", request: ReplayRequest, report: ReplayReport, tell
             "failOnRefused": "false",
             "report": str(file),
         }
-        if request.config is not None:
-            options["config"] = str(request.config)
         if request.rate is not None:
             options["rate"] = str(request.rate)
         if request.reserve is not None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 DIGEST_BYTES = 16
-_FIRST_OF_SENDER = Section.PROPERTIES
 _STATES = {state: state.value for state in State}
 _EARLIEST_SECONDS, _LATEST_SECONDS = -62_135_596_800.0, 253_402_300_799.0
 _TYPE_NAMES: dict[type, str] = {
@@ -115,18 +114,15 @@ def rows_of(pair: str, columns: Sequence[str], without: Collection[str]) -> Call
     wanted = [None if name in without else _CHEAP.get(name) for name in columns]
     if all(one is not None or name in without for name, one in zip(columns, wanted, strict=True)):
         return lambda received: tuple(None if one is None else one(pair, received) for one in wanted)
-    places = {name: place for place, (name, *_) in enumerate(MESSAGE_COLUMNS)}
-    bodies = [place for place, (name, *_) in enumerate(BODY_COLUMNS) if name in columns and name not in without]
-    chosen = [
-        len(MESSAGE_COLUMNS) + 2 if name in without else places.get(name, len(MESSAGE_COLUMNS) + (name == "body_text"))
-        for name in columns
-    ]
+    places = {name: place for place, (name, *_) in enumerate((*MESSAGE_COLUMNS, *BODY_COLUMNS))}
+    chosen = [len(places) if name in without else places[name] for name in columns]
+    has_body = any(name in columns and name not in without for name, *_ in BODY_COLUMNS)
     pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     pick = itemgetter(*chosen) if len(chosen) > 1 else lambda found: (found[chosen[0]],)
 
     def row(received: Received) -> tuple[Any, ...]:
         message = _opened(received)
-        body = body_of(message) if bodies else (None, None)
+        body = body_of(message) if has_body else (None, None)
         return pick((*_row(pair, received, message), *body, None))
 
     return row
@@ -138,15 +134,11 @@ def body_of(message: EncodedMessage | None) -> tuple[bytes | None, str | None]:
         return None, None
     try:
         kinds = {span[0] for span in message.spans}
-        if Section.VALUE in kinds or Section.SEQUENCE in kinds:
-            section = Section.VALUE if Section.VALUE in kinds else Section.SEQUENCE
-            value = message.read(section)
-            if isinstance(value, str | bytes):
-                data = value.encode() if isinstance(value, str) else value
-            else:
-                return None, json.dumps(plain(value), ensure_ascii=False)
-        else:
-            data = message.read(Section.DATA) or b""
+        section = next((one for one in (Section.VALUE, Section.SEQUENCE, Section.DATA) if one in kinds), None)
+        value = b"" if section is None else message.read(section)
+        data = value.encode() if isinstance(value, str) else value
+        if not isinstance(data, bytes):
+            return None, json.dumps(plain(value), ensure_ascii=False)
         return data, data.decode()
     except UnicodeDecodeError:
         return data, None
@@ -240,17 +232,24 @@ def content_digest(payload: bytes) -> bytes | None:
 
 
 def _digest_of(message: EncodedMessage) -> bytes:
-    parts = [message.payload[start:end] for section, start, _, end in message.spans if section >= _FIRST_OF_SENDER]
+    parts = [message.payload[start:end] for section, start, _, end in message.spans if section >= Section.PROPERTIES]
     return hashlib.sha256(b"".join(parts)).digest()[:DIGEST_BYTES]
 
 
-def to_batch(rows: Iterable[tuple[Any, ...]], schema: "pa.Schema") -> "pa.RecordBatch":
+def to_batch(rows: Iterable[Sequence[Any]], schema: "pa.Schema") -> "pa.RecordBatch":
     """Rows in the schema's column order as one Arrow batch."""
     import pyarrow as pa
 
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def to_table(rows: Iterable[Sequence[Any]], schema: "pa.Schema") -> "pa.Table":
+    """Rows in the schema's column order as an Arrow table."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches([to_batch(rows, schema)])
 
 
 def _microseconds(seconds: float | None) -> int | None:
@@ -388,23 +387,9 @@ def source_columns(schema: "StructType | None" = None) -> tuple[tuple[str, str, 
 
 def struct(columns: tuple[tuple[str, ...], ...]) -> "StructType":
     """The columns as Spark's type, without a JVM."""
-    from pyspark.sql import types
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    def of(kind: str) -> types.DataType:
-        if kind == PROPERTIES_TYPE:
-            entry = types.StructType().add("type", types.StringType()).add("value", types.StringType())
-            return types.MapType(types.StringType(), entry)
-        return {
-            "string": types.StringType(),
-            "boolean": types.BooleanType(),
-            "bigint": types.LongType(),
-            "int": types.IntegerType(),
-            "double": types.DoubleType(),
-            "timestamp": types.TimestampType(),
-            "binary": types.BinaryType(),
-        }[kind]
-
-    return types.StructType([types.StructField(name, of(kind), True) for name, kind, *_ in columns])
+    return from_arrow_schema(arrow_schema(columns))
 
 
 def arrow_schema(columns: tuple[tuple[str, ...], ...] = MESSAGE_COLUMNS) -> "pa.Schema":
@@ -418,7 +403,6 @@ def arrow_schema(columns: tuple[tuple[str, ...], ...] = MESSAGE_COLUMNS) -> "pa.
         "boolean": pa.bool_(),
         "bigint": pa.int64(),
         "int": pa.int32(),
-        "double": pa.float64(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "binary": pa.binary(),
     }

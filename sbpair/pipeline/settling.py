@@ -1,6 +1,6 @@
 """Completes archived messages in their queues: the second half of `pipeline archive --take`.
 
-A task gets the rows of whole queues from the committed archive and runs the pump of a drain over their queues. A
+A task gets the rows of a queue from the committed archive and runs the pump of a drain over it, which sends nothing. A
 message is completed only if its number and the digest of its content are among the rows; what was not asked for is held
 and given back at the end. Rows that do not come are looked for by a browse: those that are gone were completed by an
 earlier attempt (or by somebody else); those that are there and do not come are locked or deferred, and are reported
@@ -9,7 +9,7 @@ when a lock's time has passed.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,17 +19,19 @@ from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.custody import TAKEN
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.pace import Pace
-from sbpair.core.transfer.state import Finish, Item, Leave, Limits, Verdict
+from sbpair.core.transfer.state import Finish, Leave, Limits, Verdict
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, PairByName
 from sbpair.pipeline.rows import content_digest
 from sbpair.pipeline.runs import ledger_of
 from sbpair.pipeline.tasks import logged_task
+from sbpair.ports import MessageReceiver
 from sbpair.runtime.browse import pages
 from sbpair.runtime.clock import Quiet
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.pump import Pump
 from sbpair.runtime.transfer.reading import Source
+from sbpair.runtime.transfer.sinks import NamespaceSink, Sink
 
 RECEIVE_MESSAGES = 250
 RECEIVE_WAIT_SECONDS = 1.0
@@ -57,19 +59,6 @@ class Settled:
         self.left = dict(Counter(self.left) + Counter(other.left))
 
 
-Place = tuple[str, bool]
-"""Queue, and whether its dead-letter sub-queue is meant."""
-
-
-@dataclass(frozen=True, slots=True)
-class Archived:
-    """What an archive has of one place: its files, and the numbers that are to be completed (first, last)."""
-
-    place: Place
-    files: tuple[str, ...]
-    ranges: tuple[tuple[int, int], ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Completing:
     """What every task of a taking knows."""
@@ -82,54 +71,31 @@ class Completing:
     budget_per_second: float | None = None
     """What one task may take in a second; None: as much as the namespace gives."""
 
-    def of(self, archived: Archived) -> Settled:
-        """Complete in one place what the archive's files have, in a task of Spark.
+    def of(self, rows: Iterable[tuple[str, bool, int, bytes | None]]) -> Iterator[Settled]:
+        """Complete what the archive has of one place (queue, dead letter, number, digest), in a task of Spark.
 
         Raises:
             TaskError: with one of our errors in its text.
         """
-        with marking_errors():
-            return self._complete(archived.place, _digests_in(archived))
-
-    def of_rows(self, rows: Iterable[tuple[str, bool, int, bytes | None]]) -> Iterator[Settled]:
-        """The same for rows (queue, dead letter, number, digest) of whole places; as `of`."""
-        wanted: dict[Place, dict[int, bytes | None]] = {}
-        for queue, dead_letter, number, digest in rows:
-            wanted.setdefault((queue, dead_letter), {})[number] = None if digest is None else bytes(digest)
-        with marking_errors():
-            for place, digests in wanted.items():
-                yield self._complete(place, digests)
-
-    def _complete(self, place: Place, digests: dict[int, bytes | None]) -> Settled:
-        if not digests:
-            return Settled()
+        found = list(rows)
+        if not found:
+            return
+        queue, dead_letter, *_ = found[0]
+        archived = {(number, None if digest is None else bytes(digest)) for _, _, number, digest in found}
         with (
+            marking_errors(),
             Connection.to(self.pair, "secondary") as connection,
             ledger_of(connection, self.ledger, self.pair.way(to_archive=True), self.run, "taken") as ledger,
         ):
-            dead_letter, pace = str(place[1]).lower(), Pace(self.budget_per_second)
-            with logged_task(
-                "complete", connection.namespace, pace, run=self.run, queue=place[0], dead_letter=dead_letter
-            ) as done:
-                settled = connection.run(Settling(self, connection, place, digests, ledger).carry_out(pace))
+            pace, facts = Pace(self.budget_per_second), {"queue": queue, "dead_letter": str(dead_letter).lower()}
+            with logged_task("complete", connection.namespace, pace, run=self.run, **facts) as done:
+                receiver = connection.receiver(queue, dead_letter=dead_letter)
+                settling = Settling(self, receiver, NamespaceSink(connection.messaging), archived, ledger)
+                settled = connection.run(settling.carry_out(pace))
                 done.messages = settled.completed
                 done.facts = {"gone": settled.gone, "left": sum(settled.left.values())}
-            settled.waited_seconds = done.waited_seconds
-            return settled
-
-
-def _digests_in(archived: Archived) -> dict[int, bytes | None]:
-    import pyarrow.parquet as pq
-
-    found: dict[int, bytes | None] = {}
-    for path in archived.files:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(columns=["sequence_number", "digest"]):
-                numbers, digests = (batch.column(name).to_pylist() for name in ("sequence_number", "digest"))
-                for number, digest in zip(numbers, digests, strict=True):
-                    if any(first <= number <= last for first, last in archived.ranges):
-                        found[number] = digest
-    return found
+        settled.waited_seconds = done.waited_seconds
+        yield settled
 
 
 class Settling:
@@ -138,14 +104,13 @@ class Settling:
     def __init__(
         self,
         work: Completing,
-        connection: Connection,
-        place: Place,
-        wanted: dict[int, bytes | None],
+        receiver: MessageReceiver,
+        sink: Sink,
+        archived: set[tuple[int, bytes | None]],
         ledger: Ledger | None,
     ) -> None:
-        self._work, self._wanted, self._ledger = work, wanted, ledger
-        self._receiver = connection.receiver(place[0], dead_letter=place[1])
-        self._first, self._last = min(wanted), max(wanted)
+        self._work, self._receiver, self._sink, self._ledger = work, receiver, sink, ledger
+        self._archived, self._wanted = archived, {number for number, _ in archived}
         self._changed: set[int] = set()
 
     async def carry_out(self, pace: Pace) -> Settled:
@@ -158,7 +123,7 @@ class Settling:
             [source],
             Settlement(limits, pace=pace),
             self._verdict,
-            _NothingIsSent(),
+            self._sink,
             clock=CLOCK,
             observer=Quiet(),
             ledger=self._ledger,
@@ -179,7 +144,7 @@ class Settling:
         number = received.sequence_number
         if number not in self._wanted:
             return Leave(NOT_ARCHIVED_AHEAD)
-        if content_digest(received.payload) != self._wanted[number]:
+        if (number, content_digest(received.payload)) not in self._archived:
             self._changed.add(number)
             return Leave(CHANGED)
         return Finish(Disposition.COMPLETE, TAKEN)
@@ -205,7 +170,7 @@ class Settling:
         """Wanted messages that still lie in the queue, without those that are known not to be the archived ones."""
         present: dict[int, State] = {}
         try:
-            async for page in pages(self._receiver, self._first, self._last, clock=CLOCK):
+            async for page in pages(self._receiver, min(self._wanted), max(self._wanted), clock=CLOCK):
                 present |= {one.sequence_number: one.state for one in page if one.sequence_number in self._wanted}
         except EntityNotFoundError:
             return {}
@@ -217,19 +182,3 @@ class Settling:
             reasons[CHANGED] = len(self._changed)
         gone = len(self._wanted) - taken - reasons.total()
         return Settled(gone=max(0, gone), left=dict(reasons))
-
-
-class _NothingIsSent:
-    """The sink of a pump that only completes."""
-
-    def in_doubt(self, destination: str, items: Sequence[Item]) -> bool:
-        return False
-
-    async def limit_bytes(self, destination: str) -> int:
-        raise NotImplementedError
-
-    async def send(self, destination: str, items: Sequence[Item]) -> None:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        return

@@ -35,7 +35,7 @@ from sbpair.pipeline.manifest import (
     refuse_other_sides,
     spark_path,
 )
-from sbpair.pipeline.rows import FILTER_COLUMNS, KEY_COLUMNS, struct, wants_row
+from sbpair.pipeline.rows import FILTER_COLUMNS, KEY_COLUMNS, arrow_schema, struct, to_table, wants_row
 from sbpair.pipeline.runs import ledger_files
 from sbpair.pipeline.spans import Span, overlapping
 
@@ -60,8 +60,6 @@ _LINE_COLUMNS = (
     ("from_namespace", "string"),
     ("to_namespace", "string"),
 )
-FOLDED = "folded"
-"""Folder of Parquet in the ledger folders of replays before 0.1."""
 MOST_LOCAL_ROWS = 10_000_000
 
 
@@ -90,7 +88,7 @@ class Tables(ABC):
         """A table of these rows."""
 
     @abstractmethod
-    def in_queues(self, name: str, pair: PairByName, config: Path | None, spans: Sequence[Span]) -> None:
+    def in_queues(self, name: str, pair: PairByName, spans: Sequence[Span]) -> None:
         """What lies in these stretches of queues now."""
 
     @abstractmethod
@@ -104,25 +102,24 @@ class Tables(ABC):
     def _lines(self, name: str, files: Sequence[Path]) -> None: ...
 
     @abstractmethod
-    def _parquet(self, name: str, files: Sequence[Path]) -> None: ...
-
-    @abstractmethod
     def close(self) -> None:
         """Let go of what was kept."""
 
-    def archived(self, name: str, uris: Sequence[str], *, once: bool) -> list[Manifest]:
-        """The messages of archives of the backlog, and these archives' manifests.
+    def archived(self, name: str, uris: Sequence[str], *, once: bool, of_backlog: bool = True) -> list[Manifest]:
+        """The messages of archives, and these archives' manifests.
 
         Args:
             once: a message that several files hold is one row; else it is as many, to be compared with each other.
+            of_backlog: only of the backlog, not of the primary.
 
         Raises:
-            UsageError: one of them is no archive, or one of the primary.
+            UsageError: one of them is no archive, or one of the primary where the backlog is meant.
         """
         stores = [self.open(one) for one in uris]
         manifests = [check_archive(one) for one in stores]
         for number, (store, manifest) in enumerate(zip(stores, manifests, strict=True)):
-            refuse_other_sides(manifest, store.uri)
+            if of_backlog:
+                refuse_other_sides(manifest, store.uri)
             self._files(f"{name}_{number}", store, manifest.files)
         self.define(name, " union all ".join(f"select * from {name}_{number}" for number in range(len(stores))))
         spans = [
@@ -141,8 +138,7 @@ class Tables(ABC):
         return manifests
 
     def ledgers(self, name: str, paths: Sequence[str]) -> None:
-        """The lines about messages of ledger files, and of folders of them. Ledgers of replays before 0.1 are read too:
-        lines with a field `dead_letter`, and Parquet.
+        """The lines about messages of ledger files, and of folders of them.
 
         Raises:
             UsageError: a path that is not there, or a file whose lines are not a ledger's.
@@ -157,31 +153,14 @@ class Tables(ABC):
         place = Path(path).expanduser().absolute()
         if not place.exists():
             raise UsageError(f"There is no ledger {path}.")
-        lines, folded = files_of(place) if place.is_dir() else ([place], [])
-        self._lines(name, lines)
+        self._lines(name, ledger_files(place) if place.is_dir() else [place])
         read = _outcomes(name, number)
         if place.is_file() and place.stat().st_size and not self.query(f"{read} limit 1", "Reading ledgers"):
             raise UsageError(f"{path} is not a ledger: it has no line with queue, sequence number and outcome.")
-        if not folded:
-            return read
-        self._parquet(f"{name}_folded", folded)
-        self.define(f"{name}_old", _outcomes(f"{name}_folded", number, parquet=True))
-        self.define(f"{name}_new", read)  # a crash while folding left some in both forms
-        both = f"{same('n', 'o')} and n.outcome = o.outcome"
-        return (
-            f"select * from {name}_new union all select * from {name}_old o "
-            f"where not exists (select 1 from {name}_new n where {both})"
-        )
+        return read
 
 
-def files_of(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Files of lines in a folder of ledgers, and Parquet that is complete."""
-    visible = [path for path in (folder / FOLDED).glob("*") if not path.name.startswith(".")]
-    folded = [path for path in visible if path.suffix == ".parquet" or (path / "_SUCCESS").exists()]
-    return ledger_files(folder), sorted(folded)
-
-
-def _outcomes(lines: str, source: int, *, parquet: bool = False) -> str:
+def _outcomes(lines: str, source: int) -> str:
     """SQL: the whole lines about messages; one that a crash cut off reads as nothing. The dead-letter sub-queue is part
     of the path, or in older ones a field."""
     suffix = f"/{DEAD_LETTER_SUFFIX}"
@@ -190,10 +169,8 @@ def _outcomes(lines: str, source: int, *, parquet: bool = False) -> str:
     return (
         f"select case when {is_dead} then substring(lower(queue), 1, length(queue) - {len(suffix)}) "
         f"else lower(queue) end as place, coalesce(dead_letter, false) or {is_dead} as dead_letter, sequence_number, "
-        f"enqueued_at_ms, message_id, session_id, destination, {'content' if parquet else 'digest'} as content, "
-        f"outcome, reason, coalesce(attempts, 1) as attempts, {source} as source, "
-        f"{'cast(null as string)' if parquet else 'from_namespace'} as from_namespace, "
-        f"{'cast(null as string)' if parquet else 'to_namespace'} as to_namespace from {lines} where "
+        "enqueued_at_ms, message_id, session_id, destination, digest as content, outcome, reason, "
+        f"coalesce(attempts, 1) as attempts, {source} as source, from_namespace, to_namespace from {lines} where "
         f"queue is not null and sequence_number is not null and outcome is not null and outcome not in ({batches})"
     )
 
@@ -221,8 +198,8 @@ class SparkTables(Tables):
     def rows(self, name: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> None:
         self._session.spark.createDataFrame(list(rows), struct(tuple(columns))).createOrReplaceTempView(name)
 
-    def in_queues(self, name: str, pair: PairByName, config: Path | None, spans: Sequence[Span]) -> None:
-        frame = messages_in(self._session.spark, pair.name, config, spans)
+    def in_queues(self, name: str, pair: PairByName, spans: Sequence[Span]) -> None:
+        frame = messages_in(self._session.spark, pair, spans)
         frame.selectExpr("lower(queue) place", *(column for column, _ in PLACE_COLUMNS[1:])).createOrReplaceTempView(
             name
         )
@@ -241,10 +218,6 @@ class SparkTables(Tables):
             read.json([spark_path(path) for path in files]).createOrReplaceTempView(name)
         else:
             self.rows(name, _LINE_COLUMNS, ())
-
-    def _parquet(self, name: str, files: Sequence[Path]) -> None:
-        frame = self._session.spark.read.parquet(*(spark_path(path) for path in files))
-        frame.selectExpr("*", "base64(digest) content").createOrReplaceTempView(name)
 
     def close(self) -> None:
         for frame in self._kept:
@@ -275,12 +248,9 @@ class LocalTables(Tables):
         self._base.execute(f"create or replace temp {'table' if keep else 'view'} {name} as {sql}")
 
     def rows(self, name: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> None:
-        typed = ", ".join(f"{column} {kind}" for column, kind in columns)
-        self._base.execute(f"create or replace temp table {name} ({typed})")
-        if rows:
-            self._base.executemany(f"insert into {name} values ({', '.join('?' * len(columns))})", rows)
+        self._base.register(name, to_table(rows, arrow_schema(tuple(columns))))
 
-    def in_queues(self, name: str, pair: PairByName, config: Path | None, spans: Sequence[Span]) -> None:
+    def in_queues(self, name: str, pair: PairByName, spans: Sequence[Span]) -> None:
         with Connection.to(pair, "secondary") as connection:
             found = [
                 (
@@ -312,46 +282,30 @@ class LocalTables(Tables):
             raise UsageError(
                 f"{store.uri} has more than {MOST_LOCAL_ROWS:,} messages.", hint="Leave --engine out: Spark reads them."
             )
-        if not files:
-            from sbpair.pipeline.rows import arrow_schema
-
-            self._base.register(f"{name}_read", arrow_schema().empty_table())
-        self._scan(name, [str(Path(store.uri) / one.path) for one in files])
-
-    def _lines(self, name: str, files: Sequence[Path]) -> None:
-        import pyarrow as pa
-
-        lines = [_line_of(line) for path in files for line in path.read_bytes().splitlines()]
-        schema = pa.schema([(column, _ARROW[kind]) for column, kind in _LINE_COLUMNS])
-        self._base.register(name, pa.Table.from_pylist([one for one in lines if one is not None], schema))
-
-    def _parquet(self, name: str, files: Sequence[Path]) -> None:
-        self._scan(name, [str(one) for path in files for one in (path.glob("*.parquet") if path.is_dir() else [path])])
-
-    def _scan(self, name: str, files: Sequence[str]) -> None:
-        """As a dataset, which takes a path as it is; DuckDB's own reader would take a bracket for a pattern."""
+        # As a dataset, which takes a path as it is: DuckDB's own reader would take a bracket for a pattern.
         from pyarrow import dataset
 
-        if files:
-            self._base.register(f"{name}_read", dataset.dataset(list(files), format="parquet"))
-        schema = self._base.execute(f"describe {name}_read").fetchall()
-        more = ["to_base64(digest) as content"]
-        if "enqueued_at" in {row[0] for row in schema}:
-            more += ["lower(queue) as place", "coalesce(epoch_ms(enqueued_at), -1) as enqueued_at_ms"]
-        self.define(name, f"select *, {', '.join(more)} from {name}_read")
+        paths = [str(Path(store.uri) / one.path) for one in files]
+        read = dataset.dataset(paths, format="parquet") if paths else arrow_schema().empty_table()
+        self._base.register(f"{name}_read", read)
+        more = "to_base64(digest) as content, coalesce(epoch_ms(enqueued_at), -1) as enqueued_at_ms"
+        self.define(name, f"select *, lower(queue) as place, {more} from {name}_read")
+
+    def _lines(self, name: str, files: Sequence[Path]) -> None:
+        read = (_fields_of(line) for path in files for line in path.read_bytes().splitlines())
+        self.rows(name, _LINE_COLUMNS, [fields for fields in read if fields is not None])
 
     def close(self) -> None:
         self._base.close()
 
 
-_ARROW = {"string": "string", "boolean": "bool", "bigint": "int64", "int": "int32"}
 _PYTHON = {"string": str, "boolean": bool, "bigint": int, "int": int}
 
 
-def _line_of(text: bytes) -> dict[str, Any] | None:
-    """A line of a ledger by its columns; None for what is none, or cut off. What has a wrong type is not there."""
+def _fields_of(text: bytes) -> list[Any] | None:
+    """The columns of a ledger's line; None for what is none, or cut off. What has a wrong type is not there."""
     try:
         read = json.loads(text)
-        return {name: read.get(name) if type(read.get(name)) is _PYTHON[kind] else None for name, kind in _LINE_COLUMNS}
+        return [read.get(name) if type(read.get(name)) is _PYTHON[kind] else None for name, kind in _LINE_COLUMNS]
     except (ValueError, RecursionError, AttributeError):
         return None

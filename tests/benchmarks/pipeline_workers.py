@@ -145,9 +145,7 @@ class Spark:
         from sbpair.pipeline.archive import ArchiveRequest, archive
 
         budget = None if reserve is None else credits_beside(reserve)
-        report = archive(
-            self._session, ArchiveRequest(self._pair, self._config, folder, take=take, budget_per_second=budget)
-        )
+        report = archive(self._session, ArchiveRequest(self._pair, folder, take=take, budget_per_second=budget))
         assert not take or report.settled == report.rows, report
         return report.rows
 
@@ -155,9 +153,7 @@ class Spark:
         from sbpair.pipeline.replay import ReplayRequest, replay
         from sbpair.pipeline.tables import SparkTables
 
-        asked = ReplayRequest(
-            self._pair, self._config, (folder,), Path(ledger), although_in_queues=True, reserve=reserve
-        )
+        asked = ReplayRequest(self._pair, (folder,), Path(ledger), although_in_queues=True, reserve=reserve)
         return replay(SparkTables(self._session), asked, session=self._session).forwarded
 
 

@@ -99,12 +99,12 @@ class Stage:
                 connection.run(receiver.settle(one, Disposition.DEAD_LETTER, reason=reason, description="by a test"))
 
     def archive(self, session: Session, **changes: Any) -> ArchiveReport:
-        plain = ArchiveRequest(self.pair, self.config, self.archive_path, unit_messages=100)
+        plain = ArchiveRequest(self.pair, self.archive_path, unit_messages=100)
         return archive(session, dataclasses.replace(plain, **changes))
 
     def replay(self, session: Session, **changes: Any) -> ReplayReport:
         """Most tests are about what is sent; that it waits in the queues as well is their convenience."""
-        plain = ReplayRequest(self.pair, self.config, (self.archive_path,), self.ledger, although_in_queues=True)
+        plain = ReplayRequest(self.pair, (self.archive_path,), self.ledger, although_in_queues=True)
         request = dataclasses.replace(plain, **changes)
         report = replay(SparkTables(session), request, session=session)
         if request.dry_run:  # the other engine says the same
@@ -119,6 +119,13 @@ class Stage:
         report = reconcile(SparkTables(session), archives, ledgers, **more)
         assert reconcile(LocalTables(), archives, ledgers, **more) == report
         return report
+
+
+def rows_in(session: Session, *archives: str) -> list[dict[str, Any]]:
+    """What archives hold, each message once, by their numbers."""
+    tables = SparkTables(session)
+    tables.archived("archived", archives, once=True, of_backlog=False)
+    return tables.query("select * from archived order by sequence_number", "Reading")
 
 
 def entity_options(stage: Stage, entity: str = "orders") -> dict[str, str]:

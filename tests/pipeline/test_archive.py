@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,7 +10,6 @@ from sbpair.core.errors import EntityNotFoundError, UsageError
 from sbpair.core.pairing import Side
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.emulator.entities import QueueDescription
-from sbpair.pipeline.archive import read_archives
 from sbpair.pipeline.files import compact
 from sbpair.pipeline.follow import import_drained
 from sbpair.pipeline.manifest import LocalStore
@@ -19,16 +17,13 @@ from sbpair.pipeline.rows import content_digest
 from sbpair.pipeline.settling import CHANGED, Completing
 from sbpair.pipeline.spark.session import Session
 from sbpair.runtime.transfer.ledger import outcomes_in
-from tests.pipeline.stage import Stage, backlog, messages
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.pipeline.stage import Stage, backlog, messages, rows_in
 
 pytestmark = pytest.mark.spark
 
 
-def ids_in(spark: "SparkSession", *archives: str) -> list[str]:
-    return sorted(row[0] for row in read_archives(spark, archives).select("message_id").collect())
+def ids_in(session: Session, *archives: str) -> list[str]:
+    return sorted(row["message_id"] for row in rows_in(session, *archives))
 
 
 def expected(count: int, prefix: str = "m") -> list[str]:
@@ -47,9 +42,7 @@ def test_running_again_adds_only_what_is_new(session: Session, plain: Session, s
     stage.divert(messages(10, prefix="other"), queue=17)
     assert stage.archive(session, dry_run=True).rows == 0
     assert stage.archive(plain).rows == 50
-    assert ids_in(session.spark, stage.archive_path) == sorted(
-        [*expected(250), *expected(40, "new"), *expected(10, "other")]
-    )
+    assert ids_in(session, stage.archive_path) == sorted([*expected(250), *expected(40, "new"), *expected(10, "other")])
     assert stage.in_backlog() == 290
 
 
@@ -58,7 +51,7 @@ def test_files_lie_in_folders_of_pair_queue_and_date_with_every_byte(session: Se
     stage.archive(session)
     (file,) = LocalStore(stage.folder / "archive").manifest().files
     assert file.path.startswith("data/pair=shop/queue=shop-weu%2Fx-servicebus-transfer%2F0/date=20")
-    rows = read_archives(session.spark, [stage.archive_path]).orderBy("sequence_number").collect()
+    rows = rows_in(session, stage.archive_path)
     stored = stage.browse("secondary", backlog(0))
     assert [bytes(row["payload"]) for row in rows] == [one.payload for one in stored]
     assert [row["enqueued_at"].timestamp() for row in rows] == [one.enqueued_at for one in stored]
@@ -71,7 +64,7 @@ def test_a_queue_made_again_is_archived_again(session: Session, stage: Stage) ->
     stage.emulator.namespace("shop-neu").create_queue(backlog(0), QueueDescription())
     stage.divert(messages(5, prefix="second-life"))
     assert stage.archive(session).rows == 5
-    assert ids_in(session.spark, stage.archive_path) == sorted([*expected(20), *expected(5, "second-life")])
+    assert ids_in(session, stage.archive_path) == sorted([*expected(20), *expected(5, "second-life")])
 
 
 def test_what_two_archives_hold_is_read_once(session: Session, stage: Stage) -> None:
@@ -80,7 +73,7 @@ def test_what_two_archives_hold_is_read_once(session: Session, stage: Stage) -> 
     stage.divert(messages(5, prefix="more"))
     other = str(stage.folder / "other")
     stage.archive(session, into=other)
-    assert ids_in(session.spark, stage.archive_path, other) == sorted([*expected(20), *expected(5, "more")])
+    assert ids_in(session, stage.archive_path, other) == sorted([*expected(20), *expected(5, "more")])
 
 
 def test_taking_empties_the_queues_into_the_archive(session: Session, stage: Stage) -> None:
@@ -91,7 +84,7 @@ def test_taking_empties_the_queues_into_the_archive(session: Session, stage: Sta
     assert (report.rows, report.settled, report.left) == (257, 257, {})
     assert stage.in_backlog() == 0
     assert stage.browse("secondary", backlog(1), dead_letter=True) == []
-    assert ids_in(session.spark, stage.archive_path) == sorted([*expected(250), *expected(7, "dead")])
+    assert ids_in(session, stage.archive_path) == sorted([*expected(250), *expected(7, "dead")])
 
 
 def test_taking_goes_on_where_a_crash_left_archived_messages_in_their_queue(session: Session, stage: Stage) -> None:
@@ -101,7 +94,7 @@ def test_taking_goes_on_where_a_crash_left_archived_messages_in_their_queue(sess
     report = stage.archive(session, take=True)
     assert (report.rows, report.settled) == (5, 35)
     assert stage.in_backlog() == 0
-    assert len(ids_in(session.spark, stage.archive_path)) == 35
+    assert len(ids_in(session, stage.archive_path)) == 35
 
 
 def test_only_what_the_archive_has_is_completed(session: Session, stage: Stage) -> None:
@@ -114,7 +107,7 @@ def test_only_what_the_archive_has_is_completed(session: Session, stage: Stage) 
 def test_a_message_that_is_not_the_archived_one_stays(stage: Stage) -> None:
     stage.divert(messages(3))
     archived = [(backlog(0), False, number, content_digest(b"\x00Sw\x40")) for number in (1, 2, 3)]
-    (settled,) = Completing(stage.pair, patience_seconds=2.0).of_rows(archived)
+    (settled,) = Completing(stage.pair, patience_seconds=2.0).of(archived)
     assert (settled.completed, settled.left) == (0, {CHANGED: 3})
     assert stage.in_backlog() == 3
 
@@ -125,7 +118,7 @@ def test_only_what_a_filter_wants_is_archived_and_taken(session: Session, stage:
     wanted = MessageFilter(session_id="s-1")
     ids = sorted(f"m-{number}" for number in range(1, 120, 3))
     assert stage.archive(session, wanted=wanted).rows == 40
-    assert ids_in(session.spark, stage.archive_path) == ids
+    assert ids_in(session, stage.archive_path) == ids
     for other in (EVERYTHING, MessageFilter(session_id="s-2")):
         with pytest.raises(UsageError, match="holds only messages with 'session_id s-1'"):
             stage.archive(session, wanted=other)
@@ -148,7 +141,7 @@ def test_small_files_are_joined(session: Session, stage: Stage) -> None:
     assert compact(store, session, "joined") == 9
     (file,) = store.manifest().files
     assert (file.rows, file.first, file.last) == (900, 1, 900)
-    assert ids_in(session.spark, stage.archive_path) == expected(900)
+    assert ids_in(session, stage.archive_path) == expected(900)
 
 
 def test_a_file_system_behind_hadoop_works_the_same(session: Session, stage: Stage) -> None:
@@ -159,7 +152,7 @@ def test_a_file_system_behind_hadoop_works_the_same(session: Session, stage: Sta
     stage.divert(messages(10, prefix="new"), queue=1)
     report = stage.archive(session, into=uri, take=True)
     assert (report.rows, report.settled, report.total_rows) == (10, 160, 160)
-    assert ids_in(session.spark, uri) == sorted([*expected(150), *expected(10, "new")])
+    assert ids_in(session, uri) == sorted([*expected(150), *expected(10, "new")])
 
 
 def test_what_a_drain_archived_is_taken_in_once(session: Session, stage: Stage) -> None:
@@ -190,9 +183,7 @@ def test_what_a_drain_archived_is_taken_in_once(session: Session, stage: Stage) 
     store = LocalStore(stage.folder / "archive")
     assert sum(one.rows for one in import_drained(store, "shop", file)[0]) == 30
     assert import_drained(store, "shop", file) == ([], (), ())
-    rows = (
-        read_archives(session.spark, [stage.archive_path]).select("message_id", "session_id", "destination").collect()
-    )
+    rows = rows_in(session, stage.archive_path)
     assert {(row["message_id"], row["session_id"], row["destination"]) for row in rows} == {
         (f"m-{number}", f"s-{number % 2}", "orders") for number in range(30)
     }
@@ -226,8 +217,8 @@ def test_entities_of_both_sides_lie_in_an_archive_for_each_side(session: Session
     assert report.per_queue == {"orders": 30, "events/Subscriptions/billing": 5}
     assert stage.archive(session, into=of_primary, **here).rows == 0
     assert stage.archive(session, into=of_secondary, entities=("orders",)).rows == 29
-    assert ids_in(session.spark, of_primary) == sorted([*expected(30), *expected(5, "event")])
-    assert ids_in(session.spark, of_secondary) == expected(29)
+    assert ids_in(session, of_primary) == sorted([*expected(30), *expected(5, "event")])
+    assert ids_in(session, of_secondary) == expected(29)
     behind_hadoop = f"file://{stage.folder}/hadoop"
     assert stage.archive(session, into=behind_hadoop, entities=("orders",), side=Side.PRIMARY).rows == 30
     with pytest.raises(UsageError, match="holds messages of the primary; this run asks for those of the secondary"):

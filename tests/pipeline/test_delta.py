@@ -115,7 +115,7 @@ def test_a_followed_archive_is_a_table_and_a_crash_before_the_table_is_made_up_f
 ) -> None:
     stage.divert(messages(20, sessions=3))
     stage.archive(session)
-    archiving = ArchiveRequest(stage.pair, stage.config, stage.archive_path, delta=True)
+    archiving = ArchiveRequest(stage.pair, stage.archive_path, delta=True)
     # What is archived is not in a table yet, as after a kill between the two; nothing of it needs Spark.
     follow(never, FollowRequest(archiving, every_seconds=0.1, for_seconds=0.0))
     store = LocalStore(Path(stage.archive_path))

@@ -127,7 +127,7 @@ def test_what_a_drain_sent_out_of_the_middle_is_not_what_the_archive_took(sessio
     night.drain(wanted=MessageFilter(where=Where("sys.MessageId IN ('m-4', 'm-5', 'm-9')")))
     night.step("take")
     assert night.replay(with_ledger=False), "whether the three have arrived is not known"
-    seen = stage.reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)
+    seen = stage.reconcile(session, [stage.archive_path], [], look=stage.pair)
     assert seen.verdicts == {"arrived": 3, "taken": MESSAGES - 3}
     assert not night.replay(with_ledger=True)
     assert Counter(one.message_id for one in stage.at_home()) == {f"m-{number}": 1 for number in range(MESSAGES)}

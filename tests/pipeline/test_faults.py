@@ -5,22 +5,17 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sbpair.core.rewrite import compose
-from sbpair.pipeline.archive import read_archives
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.reports import ReconcileReport
 from sbpair.pipeline.spark.session import Session
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.pipeline.processes import kill_python_workers, meanwhile
-from tests.pipeline.stage import QUEUES, Stage, backlog, messages
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.pipeline.stage import QUEUES, Stage, backlog, messages, rows_in
 
 pytestmark = [
     pytest.mark.spark,
@@ -37,8 +32,8 @@ def fill(stage: Stage) -> set[str]:
     return {f"q{queue}-{number}" for queue in range(QUEUES) for number in range(EACH)}
 
 
-def ids_in(spark: "SparkSession", stage: Stage) -> list[str]:
-    return [row[0] for row in read_archives(spark, [stage.archive_path]).select("message_id").collect()]
+def ids_in(session: Session, stage: Stage) -> list[str]:
+    return [row["message_id"] for row in rows_in(session, stage.archive_path)]
 
 
 def reconciled(session: Session, stage: Stage) -> ReconcileReport:
@@ -57,7 +52,7 @@ def test_workers_killed_while_archiving(session: Session, stage: Stage) -> None:
         report = stage.archive(session)
     assert killed[0] > 0  # type: ignore[operator]
     assert report.retried > 0
-    found = ids_in(session.spark, stage)
+    found = ids_in(session, stage)
     assert (len(found), set(found)) == (len(sent), sent)
     assert not [path for path in data.rglob("*") if path.is_file() and path.name.startswith(".")] or report.retried
 
@@ -75,7 +70,7 @@ def test_workers_killed_while_completing_what_was_taken(session: Session, stage:
     assert report.left == {}
     stage.emulator.faults("shop-neu").clear()
     assert stage.in_backlog() == 0
-    found = ids_in(session.spark, stage)
+    found = ids_in(session, stage)
     assert (len(found), set(found)) == (len(sent), sent)
 
 
@@ -118,7 +113,7 @@ def test_connections_cut_all_along(session: Session, stage: Stage) -> None:
     stage.emulator.faults("shop-neu").clear()
     assert report.left == {}
     assert stage.in_backlog() == 0
-    found = ids_in(session.spark, stage)
+    found = ids_in(session, stage)
     assert (len(found), set(found)) == (len(sent), sent)
     stage.emulator.faults("shop-weu").add("drop:op=send,every=3,count=3")
     stage.replay(session)
@@ -185,5 +180,5 @@ def test_a_full_disk_under_the_archive(session: Session, stage: Stage, small_dis
     report = stage.archive(session, into=into, take=True, round_messages=100)
     assert (report.rows, report.settled) == (len(left), len(left))
     assert stage.in_backlog() == 0
-    found = [row[0] for row in read_archives(session.spark, [into]).select("message_id").collect()]
+    found = [row["message_id"] for row in rows_in(session, into)]
     assert sorted(found) == sorted(f"m-{number}" for number in range(500))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def request(stage: Stage, *, take: bool = False, **ends: Any) -> FollowRequest:
-    archiving = ArchiveRequest(stage.pair, stage.config, stage.archive_path, take=take)
+    archiving = ArchiveRequest(stage.pair, stage.archive_path, take=take)
     return FollowRequest(archiving, every_seconds=0.1, **ends)
 
 
@@ -90,7 +90,7 @@ def test_it_does_not_end_before_it_has_looked_for_new_queues(session: "Session",
 
 def test_a_cheap_look_sees_what_is_behind_the_archive(stage: Stage) -> None:
     stage.emulator.namespace("shop-neu").create_queue(backlog(9), QueueDescription(enable_partitioning=True))
-    archiving = ArchiveRequest(stage.pair, stage.config, stage.archive_path)
+    archiving = ArchiveRequest(stage.pair, stage.archive_path)
     store = LocalStore(Path(stage.archive_path))
     sources = [(backlog(0), False), (backlog(9), False)]
 

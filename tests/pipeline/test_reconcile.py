@@ -159,10 +159,10 @@ def test_what_no_ledger_knows_is_looked_for_in_the_queues(session: Session, stag
     stage.send("primary", "orders", messages(1, prefix="taken"))
     blind = stage.reconcile(session, [stage.archive_path], [])
     assert blind.verdicts == {"unaccounted": 9}
-    seeing = stage.reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)
+    seeing = stage.reconcile(session, [stage.archive_path], [], look=stage.pair)
     assert seeing.verdicts == {"waiting": 3, "arrived": 1, "taken": 3, "unaccounted": 2}
     assert seeing.not_looked_at.keys() == {"events"}
     assert {one.message_id for one in seeing.listed if one.verdict == "taken"} == {f"taken-{n}" for n in (1, 2, 3)}
     stage.dead_letter_all(0, "Broken")
-    again = stage.reconcile(session, [stage.archive_path], [], look=stage.pair, config=stage.config)
+    again = stage.reconcile(session, [stage.archive_path], [], look=stage.pair)
     assert again.verdicts == seeing.verdicts

@@ -54,8 +54,8 @@ with open_spark(SparkRequest(rows=1000, master=master, conf=conf)) as session:
     for line in sys.stdin:
         folder, rows = Path(json.loads(line)[0]), json.loads(line)[1]
         into, ledger, written = str(folder / "archive"), folder / "ledger", folder / "written"
-        archived = archive(session, ArchiveRequest(pair, Path(config), into, unit_messages=100, take=True))
-        request = ReplayRequest(pair, Path(config), (into,), ledger, rate=60.0, tasks=2)
+        archived = archive(session, ArchiveRequest(pair, into, unit_messages=100, take=True))
+        request = ReplayRequest(pair, (into,), ledger, rate=60.0, tasks=2)
         tables = SparkTables(session)
         replayed = replay(tables, request, session=session)
         held = reconcile(tables, [into], [str(ledger)])

@@ -137,8 +137,7 @@ def _here(archives: list[str], wanted: _Wanted) -> "Found":
 def _by_spark(options: Options, archives: list[str], wanted: _Wanted, by: EngineOptions) -> "Found":
     """Archives in folders are opened by the tasks; what lies elsewhere Spark reads for them."""
     from sbpair.pipeline.analysis.units import LocalEngine, SparkEngine, together, units_in
-    from sbpair.pipeline.archive import open_store, read_archives
-    from sbpair.pipeline.manifest import check_archive
+    from sbpair.pipeline.tables import SparkTables
 
     rows = rows_in(archives)
     units = units_in(_files(archives), at_least=os.cpu_count() or 1) if rows is not None else []
@@ -150,10 +149,9 @@ def _by_spark(options: Options, archives: list[str], wanted: _Wanted, by: Engine
     with spark as session, JobLog(options) as log:
         if rows is not None:
             return wanted.of(SparkEngine.over_units(session, units, log), rows)
-        stores = [open_store(session.context, one) for one in archives]
-        rows = sum(check_archive(store).rows for store in stores)
-        messages = read_archives(session.spark, archives, stores=stores)
-        return wanted.of(SparkEngine.over_rows(session, messages, rows, log), rows)
+        manifests = SparkTables(session).archived("archived", archives, once=True, of_backlog=False)
+        rows = sum(manifest.rows for manifest in manifests)
+        return wanted.of(SparkEngine.over_rows(session, session.spark.table("archived"), rows, log), rows)
 
 
 def _files(archives: Sequence[str]) -> list[str]:

@@ -101,7 +101,6 @@ def replay(
         go_ahead(options, doing, state="Nothing was sent.")
     request = ReplayRequest(
         chosen,
-        options.config,
         tuple(from_),
         own,
         drained,
@@ -237,9 +236,7 @@ def reconcile(
         if not Path(one).expanduser().exists():
             raise UsageError(f"There is no ledger {one}.")
     with by.tables(options, rows=rows, name="reconcile") as (tables, _), JobLog(options) as log:
-        report = hold_together(
-            tables, archives, ledger or [], look=look, config=options.config, tell=log, listed=listed
-        )
+        report = hold_together(tables, archives, ledger or [], look=look, tell=log, listed=listed)
     counts = to_plain(report.counts)
     notes = []
     if report.perhaps_doubled:

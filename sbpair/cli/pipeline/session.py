@@ -189,7 +189,6 @@ class ArchivingOptions(OptionSet):
             check_folder(Path(into))
         return ArchiveRequest(
             chosen,
-            options.config,
             into,
             tuple(self.backlog.queue or ()),
             dead_letters=(False, True) if self.backlog.with_dlq else (self.backlog.dlq,),
