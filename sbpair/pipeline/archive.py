@@ -235,7 +235,7 @@ def without_work(request: ArchiveRequest, plan: ArchivePlan) -> "ArchiveReport |
     if not request.dry_run:
         publish(store, wanted=request.delta)
         vacuum(store, now=time.time())
-    report = ArchiveReport(store.uri, _new_run(), plan.missing, dry_run=request.dry_run)
+    report = ArchiveReport(request.pair.name, store.uri, _new_run(), plan.missing, dry_run=request.dry_run)
     report.total_rows = store.manifest().rows
     return report
 
@@ -248,7 +248,7 @@ def archive(
     began = time.monotonic()
     store = open_store(session.context, request.into)
     check_delta(store, wanted=request.delta)
-    report = ArchiveReport(store.uri, _new_run(), dry_run=request.dry_run)
+    report = ArchiveReport(request.pair.name, store.uri, _new_run(), dry_run=request.dry_run)
     found = plan if plan is not None else plan_archive(request, store.manifest())
     report.spans = found.missing
     if not request.dry_run:

@@ -132,31 +132,23 @@ class Connection:
     What is asynchronous runs on a thread beside it, so that the next page comes while this one is looked at.
     """
 
-    def __init__(self, messaging: "Messaging", namespace: str) -> None:
-        self.messaging = messaging
-        self.namespace = namespace
+    def __init__(self, access: "NamespaceAccess") -> None:
+        from sbpair.azure import make_messaging
+
+        self.messaging: Messaging = make_messaging(access)
+        self.namespace = namespace_name(access)
         """What a ledger calls it."""
         self._pace = Pace()
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
-        self._thread = threading.Thread(target=self._serve, name=f"connection to {messaging.host}", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=f"connection to {self.messaging.host}", daemon=True)
         self._thread.start()
 
     @classmethod
     def to(cls, pair: PairByName, side: "Side | str") -> Self:
         """`side`: primary or secondary."""
-        from sbpair.azure import make_messaging
-
         resolved = pair.resolve()
-        access = resolved.primary if side == "primary" else resolved.secondary
-        return cls(make_messaging(access), namespace_name(access))
-
-    @classmethod
-    def to_namespace(cls, namespace: NamespaceByName) -> Self:
-        from sbpair.azure import make_messaging
-
-        access = namespace.resolve()
-        return cls(make_messaging(access), namespace_name(access))
+        return cls(resolved.primary if side == "primary" else resolved.secondary)
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

@@ -84,7 +84,7 @@ def follow(
     store: Store = LocalStore(Path(into)) if is_folder(into) else open_store(session().context, into)
     check_delta(store, wanted=request.archiving.delta)
     publish(store, wanted=request.archiving.delta)  # what a run that was killed has committed
-    report = FollowReport(store.uri)
+    report = FollowReport(request.archiving.pair.name, store.uri)
     began, rows = time.monotonic(), store.manifest().rows
     try:
         with signals_as_errors() as stop:

@@ -161,7 +161,7 @@ def replay(
         UsageError: another replay has the ledger.
     """
     began = time.monotonic()
-    report = ReplayReport(uuid.uuid4().hex[:12], str(request.ledger), dry_run=request.dry_run)
+    report = ReplayReport(request.pair.name, uuid.uuid4().hex[:12], str(request.ledger), dry_run=request.dry_run)
     with nullcontext() if request.dry_run else the_only_run(request.ledger, report.run):
         try:
             manifest, fewer = prepare(tables, request)

@@ -12,6 +12,7 @@ from sbpair.pipeline.spans import Span
 class ArchiveReport:
     """What a run did. `spans`: what it found not yet covered."""
 
+    pair: str
     archive: str
     run: str
     spans: tuple[Span, ...] = field(default=(), metadata=named("not_archived_before"))
@@ -39,16 +40,11 @@ class ArchiveReport:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveResult:
-    pair: str
-    report: ArchiveReport = field(metadata=INLINED)
-
-
 @dataclass(slots=True)
 class FollowReport:
     """What a run that kept an archive up to date has done."""
 
+    pair: str
     archive: str
     rounds: int = 0
     """That archived or removed something."""
@@ -64,12 +60,6 @@ class FollowReport:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowResult:
-    pair: str
-    report: FollowReport = field(metadata=INLINED)
-
-
-@dataclass(frozen=True, slots=True)
 class Imported:
     """A file of a drain that was added; no rows if it had been added before."""
 
@@ -81,13 +71,14 @@ class Imported:
     """Lines that held no message; they are in the folder `unsent` beside the file."""
 
 
-ArchivePrinted = ArchiveResult | Imported
+ArchivePrinted = ArchiveReport | Imported
 
 
 @dataclass(slots=True)
 class ReplayReport:
     """What became of the rows that matched. In a dry run `outcomes` says what would."""
 
+    pair: str
     run: str
     ledger: str
     matched: int = 0
@@ -120,18 +111,12 @@ class ReplayReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayResult:
-    pair: str
-    report: ReplayReport = field(metadata=INLINED)
-
-
-@dataclass(frozen=True, slots=True)
 class Explained:
     plan: str
     """Spark's."""
 
 
-ReplayPrinted = ReplayResult | Explained
+ReplayPrinted = ReplayReport | Explained
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ STORED_COLUMNS = ("queue", "dead_letter", "sequence_number", "enqueued_at", "mes
 def messages_in(batch: "pa.RecordBatch") -> Iterator[Received]:
     """The messages of rows with STORED_COLUMNS, as they lay in their queues."""
     names = batch.schema.names
-    columns = [_values(batch.column(names.index(name))) for name in STORED_COLUMNS]
+    columns = [values_of(batch.column(names.index(name))) for name in STORED_COLUMNS]
     for queue, dead_letter, number, enqueued_at_us, message_id, digest, payload in zip(*columns, strict=True):
         text = None if digest is None else base64.b64encode(digest).decode()
         yield _stored(queue, dead_letter, number, enqueued_at_us, message_id, payload, digest=text)
@@ -185,7 +185,7 @@ def _stored(
     )
 
 
-def _values(column: "pa.Array") -> list[Any]:
+def values_of(column: "pa.Array") -> list[Any]:
     """A column's values; times as epoch microseconds, many times faster than as objects."""
     import pyarrow as pa
 

@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -59,7 +59,7 @@ from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.rows import source_columns
 from sbpair.pipeline.runs import drop_locks, fold_stream, ledgers_before, query_of, stream_run
 from sbpair.pipeline.source.options import ReadOptions
-from sbpair.pipeline.source.reader import SpanPartition, batches_of, find_spans, refuse_topics
+from sbpair.pipeline.source.reader import batches_of, find_spans, refuse_topics
 from sbpair.pipeline.source.writer import ReplayMessage, ReplayWriter, Tally, WriteOptions, refused_rows
 from sbpair.pipeline.spans import Span, pieces
 
@@ -91,10 +91,7 @@ def moved(offset: Mapping[str, Mapping[str, int]], numbers: Iterable[tuple[Span,
 
 
 def _ordered(offset: Offset) -> Offset:
-    def turn(key: str) -> tuple[int, str]:
-        return int(key.rstrip("@#!")), key
-
-    return {place: {key: offset[place][key] for key in sorted(offset[place], key=turn)} for place in sorted(offset)}
+    return {place: dict(sorted(offset[place].items())) for place in sorted(offset)}
 
 
 def after(offset: Mapping[str, Mapping[str, int]], spans: Iterable[Span]) -> Offset:
@@ -342,17 +339,15 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         with marking_errors():
             spans = spans_between(start, end, self._sources())
-        cut = (
-            spans if self.options.messages_per_partition is None else pieces(spans, self.options.messages_per_partition)
-        )
-        return [SpanPartition(index, span) for index, span in enumerate(cut)]
+        most = self.options.messages_per_partition
+        return [InputPartition(span) for span in (spans if most is None else pieces(spans, most))]
 
-    def read(self, partition: Any) -> Iterator["pa.RecordBatch"]:
-        if partition is None or partition.span is None:
+    def read(self, partition: InputPartition | None) -> Iterator["pa.RecordBatch"]:
+        if partition is None:
             return
         with marking_errors():
             try:
-                yield from batches_of(self.options, partition.span, self.columns)
+                yield from batches_of(self.options, partition.value, self.columns)
             except EntityNotFoundError:
                 return  # deleted since the batch was planned, and all that it held with it
 

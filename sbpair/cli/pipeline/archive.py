@@ -27,7 +27,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
-from sbpair.pipeline.reports import ArchiveReport, ArchiveResult, FollowReport, FollowResult, Imported
+from sbpair.pipeline.reports import ArchiveReport, FollowReport, Imported
 from sbpair.render.result import CommandResult, Table, columns
 
 if TYPE_CHECKING:
@@ -170,13 +170,12 @@ def _table(per_queue: Mapping[str, int]) -> Table:
 
 
 def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
-    data = ArchiveResult(request.pair.name, report)
     if report.dry_run:
         spans = to_plain(report.spans)
         summary = f"{counted(len(spans), 'sequence-number range')} not archived yet; nothing was changed."
         exit_code = Exit.FINDINGS if spans else Exit.OK
         return CommandResult(
-            data,
+            report,
             (
                 Table(
                     "", columns("queue", "dead_letter: Dead letters", "first: First number", "last: Last number"), spans
@@ -201,7 +200,7 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
         )
     taken = f"; {report.settled:,} removed from their queues" if request.take else ""
     return CommandResult(
-        data,
+        report,
         (_table(report.per_queue),),
         notes=tuple(notes),
         closing=True,
@@ -210,7 +209,7 @@ def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
     )
 
 
-@command(output="pipeline.reports:FollowResult", asks=True)
+@command(output="pipeline.reports:FollowReport", asks=True)
 def follow(
     options: Options,
     into: IntoOption,
@@ -261,7 +260,7 @@ def follow(
             _log.info(f"Following {archived.pair.name} into {into}, every {every}.")
 
         report = keep_up_to_date(session, request, tell=progress, begun=begun, added=_say_added)
-    return _followed(archived.pair.name, report, take=archiving.take)
+    return _followed(report, take=archiving.take)
 
 
 def _say_added(added: ArchiveReport) -> None:
@@ -278,11 +277,11 @@ _ENDED = {
 }
 
 
-def _followed(pair: str, report: FollowReport, *, take: bool) -> CommandResult:
+def _followed(report: FollowReport, *, take: bool) -> CommandResult:
     taken = f"; {report.settled:,} removed from their queues" if take else ""
     row = {"rounds": report.rounds, "rows": report.rows}
     return CommandResult(
-        FollowResult(pair, report),
+        report,
         (Table("", columns(">rounds", ">rows: Added"), [row]),),
         notes=tuple(f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())),
         closing=True,

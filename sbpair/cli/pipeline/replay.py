@@ -27,7 +27,7 @@ from sbpair.core.pairing import Side
 from sbpair.core.serialization import to_plain
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted
-from sbpair.pipeline.reports import FINDINGS, Explained, ReplayReport, ReplayResult
+from sbpair.pipeline.reports import FINDINGS, Explained, ReplayReport
 from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns
 
 
@@ -124,7 +124,7 @@ def replay(
             text = explained(in_order(session.spark.table("todo"), tasks_of(session, request)))
             return CommandResult(Explained(text), text=text)
         report = replay_archives(tables, request, session=session, tell=log)
-    return _result(chosen.name, report)
+    return _result(report)
 
 
 def _own_and_drained(ledgers: list[Path]) -> tuple[Path, tuple[Path, ...]]:
@@ -140,7 +140,7 @@ def _own_and_drained(ledgers: list[Path]) -> tuple[Path, tuple[Path, ...]]:
     return folders[0], files
 
 
-def _result(pair: str, report: ReplayReport) -> CommandResult:
+def _result(report: ReplayReport) -> CommandResult:
     rows: list[dict[str, Any]] = [
         {"what": "sent", "where": path, "messages": count} for path, count in sorted(report.per_destination.items())
     ]
@@ -173,7 +173,7 @@ def _result(pair: str, report: ReplayReport) -> CommandResult:
     from sbpair.core.transfer.conclusion import left_out
 
     return CommandResult(
-        ReplayResult(pair, report),
+        report,
         (Table("", columns("what: Outcome", "where: Destination or reason", "#messages"), rows),),
         notes=tuple(notes),
         closing=True,

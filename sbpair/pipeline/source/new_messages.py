@@ -17,13 +17,14 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.core.durations import as_utc
 from sbpair.core.errors import UsageError
 from sbpair.core.message import Origin, Received
 from sbpair.core.rewrite import TEXT_FIELDS, compose
-from sbpair.pipeline.rows import PROPERTIES_TYPE, from_typed
+from sbpair.pipeline.rows import PROPERTIES_TYPE, from_typed, values_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +83,9 @@ def _as_text(value: Any) -> str:
 
 def new_messages(batch: "pa.RecordBatch") -> Iterator[Received | BadRow]:
     """The messages that rows describe; a row of which none can be made stands for itself."""
-    columns = {name: _values(batch.column(number)) for number, name in enumerate(batch.schema.names)}
+    columns = {name: values_of(batch.column(number)) for number, name in enumerate(batch.schema.names)}
+    if "scheduled_at" in columns:
+        columns["scheduled_at"] = [None if at_us is None else at_us / 1_000_000 for at_us in columns["scheduled_at"]]
     for number in range(batch.num_rows):
         row = {name: values[number] for name, values in columns.items()}
         message_id = row["message_id"]
@@ -114,17 +117,6 @@ def _payload(
 
 
 def _property(value: Any) -> Any:
-    return from_typed(value["type"], value["value"]) if isinstance(value, dict) else value
-
-
-def _values(column: "pa.Array") -> list[Any]:
-    """A column's values; a timestamp as UTC epoch seconds, inside properties as an aware time."""
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(column.type):
-        micros = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
-        return [None if one is None else one / 1_000_000 for one in micros]
-    values: list[Any] = column.to_pylist()
-    if pa.types.is_map(column.type) and pa.types.is_timestamp(column.type.item_type):
-        return [None if one is None else [(name, value and as_utc(value)) for name, value in one] for one in values]
-    return values
+    if isinstance(value, dict):
+        return from_typed(value["type"], value["value"])
+    return as_utc(value) if isinstance(value, datetime) else value

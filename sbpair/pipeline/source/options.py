@@ -6,7 +6,6 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -20,6 +19,8 @@ from sbpair.core.redact import quoted
 from sbpair.pipeline.executors import Connection, NamespaceByName, PairByName, first_from
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 from sbpair.runtime.inspection.backlog import index_of
+
+T = TypeVar("T")
 
 MESSAGES_PER_PARTITION = 10_000
 LATEST: Final = -1
@@ -99,7 +100,7 @@ class Entities:
         return self.namespace.resolve().label
 
     def connect(self) -> Connection:
-        return Connection.to_namespace(self.namespace)
+        return Connection(self.namespace.resolve())
 
     def paths(self, connection: Connection) -> tuple[str, ...]:
         return self.entities
@@ -143,40 +144,30 @@ class ReadOptions:
         places = _BACKLOG_OPTIONS if of_backlog else ENTITY_OPTIONS
         kinds = _STREAM_OPTIONS if stream else _BATCH_OPTIONS
         options = known_options(given, (*places, *_LOOK_OPTIONS, *kinds))
-        ranges = options.get("ranges")
-        dead_letters = _dead_letters(options.get("deadLetters", "false"))
-        numbers = {name: _number(options, name) for name in ("messagesPerPartition", *_NUMBERS) if name in options}
-        include_payload = truth(options, "includePayload", True)
-        spans = None if ranges is None else spans_from_json(ranges)
+        dead_letters = {"true": (True,), "false": (False,), "both": (False, True)}
         return cls(
-            place=backlog_in(options) if of_backlog else entities_in(options),
-            dead_letters=dead_letters,
-            messages_per_partition=numbers.get("messagesPerPartition"),
-            include_payload=include_payload,
-            first=numbers.get("firstSequence", 1),
-            last=numbers.get("lastSequence", LAST_SEQUENCE_NUMBER),
-            ranges=spans,
+            dead_letters=_chosen(options, "deadLetters", dead_letters, default="false"),
+            messages_per_partition=_number(options, "messagesPerPartition"),
+            include_payload=truth(options, "includePayload", True),
+            first=_number(options, "firstSequence") or 1,
+            last=_number(options, "lastSequence") or LAST_SEQUENCE_NUMBER,
+            ranges=spans_from_json(options["ranges"]) if "ranges" in options else None,
             begin=Position.parse(options, "starting", EARLIEST),
             end=Position.parse(options, "ending", LATEST),
             include_body=truth(options, "includeBody", True),
-            most_per_second=numbers.get("messagesPerSecond"),
-            most_rows=numbers.get("maxOffsetsPerTrigger"),
-            most_bytes=numbers.get("maxBytesPerTrigger"),
-            least_rows=numbers.get("minOffsetsPerTrigger"),
+            most_per_second=_number(options, "messagesPerSecond"),
+            most_rows=_number(options, "maxOffsetsPerTrigger"),
+            most_bytes=_number(options, "maxBytesPerTrigger"),
+            least_rows=_number(options, "minOffsetsPerTrigger"),
             most_delay_seconds=parse_duration(options.get("maxTriggerDelay", "15m")),
             fails_on_data_loss=truth(options, "failOnDataLoss", True) if "failOnDataLoss" in options else None,
+            place=backlog_in(options) if of_backlog else entities_in(options),
         )
 
     def sources(self, connection: Connection) -> list[tuple[str, bool]]:
         """Paths of the entities and whether their dead-letter sub-queues are meant."""
         paths = (path for path in self.place.paths(connection) if self.only is None or path.lower() in self.only)
         return [(path, dead) for path in paths for dead in self.dead_letters]
-
-
-_NUMBERS = (
-    *("firstSequence", "lastSequence", "messagesPerSecond"),
-    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +265,7 @@ def backlog_in(options: Mapping[str, str]) -> Backlog:
         ConfigurationError: it is not configured.
     """
     config, queues = options.get("config"), _listed(options, "queues")
-    side = _one_of(Side, "side", options.get("side", Side.SECONDARY))
+    side = _chosen(options, "side", {one.value: one for one in Side}, default=Side.SECONDARY)
     if side is Side.PRIMARY and not queues and "ranges" not in options:
         raise UsageError(
             "The backlog queues are on the secondary; on the primary the option queues selects what is read."
@@ -313,7 +304,7 @@ def namespace_in(options: Mapping[str, str]) -> NamespaceByName:
         settings["connection_string"] = references
     for option, known in (("auth", AuthMethod), ("transport", Transport)):
         if option in options:
-            settings[option] = _one_of(known, option, options[option])
+            settings[option] = _chosen(options, option, {str(one): one for one in known}, default="")
     if "host" in options:
         settings["host"] = options["host"].strip()
     if "caFile" in options:
@@ -321,14 +312,12 @@ def namespace_in(options: Mapping[str, str]) -> NamespaceByName:
     return NamespaceByName(settings)
 
 
-Known = TypeVar("Known", bound=StrEnum)
-
-
-def _one_of(known: type[Known], option: str, text: str) -> Known:
-    try:
-        return known(text.strip().lower())
-    except ValueError:
-        raise UsageError(f"The option {option} is {', '.join(known)}, not {text!r}.") from None
+def _chosen(options: Mapping[str, str], name: str, choices: Mapping[str, T], *, default: str) -> T:
+    text = options.get(name, default)
+    if (word := text.strip().lower()) not in choices:
+        *others, last = choices
+        raise UsageError(f"The option {name} is {', '.join(others)} or {last}, not {text!r}.")
+    return choices[word]
 
 
 def _listed(options: Mapping[str, str], name: str) -> tuple[str, ...]:
@@ -343,24 +332,23 @@ def known_options(given: Mapping[str, str], names: Sequence[str]) -> dict[str, s
     """
     spelling = {name.lower(): name for name in names}
     for key in given:
-        if key.lower() == "connectionstring":
+        name = key.lower()
+        if name == "connectionstring":
             raise UsageError(
                 "A connection string is a secret, and options of a source are shown in plans.",
                 hint="Name where it is: connectionStringEnv (an environment variable) or connectionStringFile.",
             )
-        if key.lower() not in spelling and (ours := _OTHER_WORDS.get(key.lower())):
-            raise UsageError(f"The source has no option {key!r}.", hint=f"Here it is {ours}.")
-        if key.lower() not in spelling and key.lower() not in _SPARKS_OWN:
-            near = difflib.get_close_matches(key.lower(), spelling, n=1)
-            raise UsageError(
-                f"The source has no option {key!r}.",
-                hint=f"Did you mean {spelling[near[0]]}?" if near else f"Options are {', '.join(names)}.",
-            )
+        if name not in spelling and name not in _SPARKS_OWN:
+            near = difflib.get_close_matches(name, spelling, n=1)
+            hint = f"Did you mean {spelling[near[0]]}?" if near else f"Options are {', '.join(names)}."
+            hint = f"Here it is {_OTHER_WORDS[name]}." if name in _OTHER_WORDS else hint
+            raise UsageError(f"The source has no option {key!r}.", hint=hint)
     return {spelling[key.lower()]: value for key, value in given.items() if key.lower() in spelling}
 
 
-def _number(options: Mapping[str, str], name: str) -> int:
-    text = options[name]
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    if (text := options.get(name)) is None:
+        return None
     try:
         number = int(text)
     except ValueError:
@@ -372,17 +360,7 @@ def _number(options: Mapping[str, str], name: str) -> int:
 
 def truth(options: Mapping[str, str], name: str, default: bool) -> bool:
     """A true or false option."""
-    text = options.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise UsageError(f"The option {name} is true or false, not {text!r}.")
-    return text == "true"
-
-
-def _dead_letters(text: str) -> tuple[bool, ...]:
-    kinds = {"false": (False,), "true": (True,), "both": (False, True)}
-    if text.lower() not in kinds:
-        raise UsageError(f"The option deadLetters is true, false or both, not {text!r}.")
-    return kinds[text.lower()]
+    return _chosen(options, name, {"true": True, "false": False}, default=str(default))
 
 
 def queue_paths(pair: Pair, wanted: Sequence[str], connection: Connection) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -36,14 +36,6 @@ CLOCKS_DIFFER_MS = 60_000
 LATEST_MS = 2**62
 
 
-@dataclass
-class SpanPartition(InputPartition):
-    """One task: a span to browse, and its place among the others."""
-
-    index: int
-    span: Span | None
-
-
 class BacklogReader(DataSourceReader):
     """Messages of queues as Arrow batches."""
 
@@ -54,7 +46,8 @@ class BacklogReader(DataSourceReader):
         with marking_errors():
             spans = self.options.ranges if self.options.ranges is not None else self._occupied()
             cut = pieces(spans, self.options.messages_per_partition or MESSAGES_PER_PARTITION)
-        return partitions_of(cut)
+        # A task for each span. Spark reads one partition in any case; without a span that one is empty.
+        return [InputPartition(span) for span in cut] or [InputPartition(None)]
 
     def _occupied(self) -> list[Span]:
         options = self.options
@@ -74,11 +67,11 @@ class BacklogReader(DataSourceReader):
         cut = (replace(span, first=b, last=e - 1) for span, b, e in zip(found, begin, end, strict=True))
         return [span for span in cut if span.width > 0]
 
-    def read(self, partition: Any) -> Iterator["pa.RecordBatch"]:
-        if partition.span is None:
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        if partition.value is None:
             return
         with marking_errors():
-            yield from batches_of(self.options, partition.span, self.columns)
+            yield from batches_of(self.options, partition.value, self.columns)
 
 
 class FilteringReader(BacklogReader):
@@ -113,12 +106,6 @@ class FilteringReader(BacklogReader):
                 options = replace(options, dead_letters=tuple(dead for dead in options.dead_letters if dead is value))
             yield condition
         self.options = options
-
-
-def partitions_of(spans: Sequence[Span]) -> list[InputPartition]:
-    """A task for each span. Spark reads one partition in any case; without a span that one is empty."""
-    found: list[InputPartition] = [SpanPartition(index, span) for index, span in enumerate(spans)]
-    return found or [SpanPartition(0, None)]
 
 
 def batches_of(

@@ -128,7 +128,7 @@ class ToEntity:
         return self.entity
 
     def connect(self) -> Connection:
-        return Connection.to_namespace(self.namespace)
+        return Connection(self.namespace.resolve())
 
     def way(self) -> Way:
         return Way(ROWS, namespace_name(self.namespace.resolve()))

@@ -75,7 +75,7 @@ def test_no_secret_is_in_a_plan_or_a_log(spark: "SparkSession", session: Session
         ({"firstSequence": "one"}, "firstSequence is a whole number"),
         ({"ranges": "[[1]]"}, "ranges is not a list"),
         ({"includePayload": "maybe"}, "includePayload is true or false"),
-        ({"side": "both"}, "option side is primary, secondary, not 'both'"),
+        ({"side": "both"}, "option side is primary or secondary, not 'both'"),
         ({"side": "primary"}, "on the primary the option queues selects what is read"),
     ],
 )
