@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -106,35 +106,21 @@ class Commit:
                 raise ArchiveError(
                     f"{where} was written by a newer sbpair (versions {quoted(versions)}).", hint="Upgrade sbpair."
                 )
-            return cls(
-                at=from_plain(float, read["at"], "at"),
-                run=from_plain(str, read["run"], "run"),
-                added=tuple(_file(one) for one in read["added"]),
-                removed=tuple(_inside(one) for one in read["removed"]),
-                covered=tuple(from_plain(Covered, one, "covered") for one in read["covered"]),
-                taken=tuple(from_plain(Covered, one, "taken") for one in read.get("taken", ())),
-                taking=tuple(from_plain(Covered, one, "taking") for one in read.get("taking", ())),
-                only=from_plain(str, read.get("only", ""), "only"),
-                side=from_plain(str, read.get("side", Side.SECONDARY), "side"),
-                number=number,
-                versions=versions,
-            )
+            kept = [one.name for one in fields(cls) if one.name not in ("number", "versions")]
+            said = {name: read[name] for name in kept if name in read}
+            commit = from_plain(cls, said, "commit")
+            for path in (*commit.removed, *(one.path for one in commit.added)):
+                _check_inside(path)
+            return replace(commit, number=number, versions=versions)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, UsageError) as error:
             raise ArchiveError(f"{where} is not a commit of an archive: {quoted(error)}.") from error
 
 
-def _file(plain: Any) -> ArchiveFile:
-    file = from_plain(ArchiveFile, plain, "added")
-    _inside(file.path)
-    return file
-
-
-def _inside(path: Any) -> str:
-    """The path, if it is of a data file of the archive: an archive may come from anybody, and what is replaced is
-    deleted one day."""
-    if not isinstance(path, str) or not path.startswith("data/") or ".." in path.split("/") or not path.isprintable():
+def _check_inside(path: str) -> None:
+    """Raises UsageError: the path is of no data file of the archive. An archive may come from anybody, and what is
+    replaced is deleted one day."""
+    if not path.startswith("data/") or ".." in path.split("/") or not path.isprintable():
         raise UsageError(f"{quoted(path)} is not the path of a data file.")
-    return path
 
 
 @dataclass(frozen=True, slots=True)

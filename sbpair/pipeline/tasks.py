@@ -9,12 +9,13 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import wraps
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, cast
 
 from pyspark import SparkFiles, TaskContext
 
@@ -92,15 +93,11 @@ def logged_task(work: str, namespace: str, pace: Pace, **facts: int | str) -> It
                 "pauses": done.throttled,
                 "waited_seconds": round(done.waited_seconds, 3),
             }
-            _log(said, told)
+            from pyspark.logger import PySparkLogger
 
-
-def _log(said: str, told: dict[str, int | float | str]) -> None:
-    from pyspark.logger import PySparkLogger
-
-    logger = PySparkLogger.getLogger(LOGGER)
-    logger.setLevel(logging.INFO)
-    logger.info(said, **told)
+            logger = PySparkLogger.getLogger(LOGGER)
+            logger.setLevel(logging.INFO)
+            logger.info(said, **told)
 
 
 # One pace for all tasks of a machine that work at one namespace.
@@ -122,6 +119,20 @@ def pace_of(namespace: str, most_per_second: float | None = None) -> Pace:
             name = f"pace-{sha256(namespace.encode()).hexdigest()[:16]}.json"
             return SharedPace(Path(SparkFiles.getRootDirectory()) / name)
     return Pace(most_per_second)
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _shared(method: Method) -> Method:
+    """A method of a pace, carried out on what all tasks have learnt."""
+
+    @wraps(method)
+    def shared(self: "SharedPace", *arguments: Any) -> Any:
+        with self._held():
+            return method(self, *arguments)
+
+    return cast(Method, shared)
 
 
 class SharedPace(Pace):
@@ -175,26 +186,9 @@ class SharedPace(Pace):
         for name, value in state.items():
             setattr(self, name, deque(map(tuple, value)) if isinstance(value, list) else value)
 
-    def accepted(self, messages: int, now: float) -> None:
-        with self._held():
-            super().accepted(messages, now)
-
-    def refused(self, now: float) -> float:
-        with self._held():
-            return super().refused(now)
-
-    def allowance(self, now: float) -> int | None:
-        with self._held():
-            return super().allowance(now)
-
-    def take(self, messages: int) -> None:
-        with self._held():
-            super().take(messages)
-
-    def grant(self, most: int, now: float) -> int:
-        with self._held():
-            return super().grant(most, now)
-
-    def seconds_until_some(self, now: float) -> float:
-        with self._held():
-            return super().seconds_until_some(now)
+    accepted = _shared(Pace.accepted)
+    refused = _shared(Pace.refused)
+    allowance = _shared(Pace.allowance)
+    take = _shared(Pace.take)
+    grant = _shared(Pace.grant)
+    seconds_until_some = _shared(Pace.seconds_until_some)

@@ -298,7 +298,9 @@ def start_jvm(java: Java, sizing: Sizing, properties: Mapping[str, str], log: Pa
 def _started(java: Java, sizing: Sizing, properties: Mapping[str, str], log: Path, classes: Path | None) -> Jvm:
     directory = tempfile.TemporaryDirectory(prefix="sbpair-spark-")
     base = Path(directory.name)
-    files = _write_files(base, properties, log)
+    logging, conf, gateway = base / "log4j2.properties", base / "spark.conf", base / "gateway"
+    logging.write_text(_LOGGING.format(log=log.as_posix()), encoding="utf-8")
+    write_properties(conf, properties)
     command = [str(java.executable), "-cp", class_path(), f"-Xmx{sizing.heap}", "-XX:+IgnoreUnrecognizedVMOptions"]
     command += [f"--add-opens={opened}=ALL-UNNAMED" for opened in _OPENED]
     command += ["-Dio.netty.tryReflectionSetAccessible=true", "-Dio.netty.allocator.type=pooled"]
@@ -309,21 +311,21 @@ def _started(java: Java, sizing: Sizing, properties: Mapping[str, str], log: Pat
     if classes is not None:
         use = "SharedArchiveFile" if classes.suffix == ".jsa" else "ArchiveClassesAtExit"
         command += [f"-XX:{use}={classes}", "-Xlog:cds*=off"]
-    command += [f"-Dlog4j2.configurationFile={files['logging']}", "org.apache.spark.deploy.SparkSubmit"]
-    command += ["--properties-file", str(files["properties"]), "pyspark-shell"]
+    command += [f"-Dlog4j2.configurationFile={logging}", "org.apache.spark.deploy.SparkSubmit"]
+    command += ["--properties-file", str(conf), "pyspark-shell"]
     with log.open("ab") as sink:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=sink,
             stderr=sink,
-            env=_environment(java, files["gateway"], local=properties["spark.master"].startswith("local")),
+            env=_environment(java, gateway, local=properties["spark.master"].startswith("local")),
             start_new_session=True,
         )
     try:
         import pyspark  # noqa: F401 - takes as long as some of Java's start, which goes on meanwhile
 
-        port, secret = _await_gateway(process, files["gateway"], log)
+        port, secret = _await_gateway(process, gateway, log)
     except BaseException:
         process.kill()
         process.wait()
@@ -361,19 +363,10 @@ def class_archive(java: Java, folder: Path, *, sql: bool) -> Path | None:
     return fresh if fresh.exists() else None
 
 
-def _write_files(base: Path, properties: Mapping[str, str], log: Path) -> dict[str, Path]:
-    files = {"logging": base / "log4j2.properties", "properties": base / "spark.conf", "gateway": base / "gateway"}
-    files["logging"].write_text(_LOGGING.format(log=log.as_posix()), encoding="utf-8")
-    write_properties(files["properties"], properties)
-    return files
-
-
 def write_properties(path: Path, properties: Mapping[str, str]) -> None:
     """Spark's properties as a Java properties file that only this user can read."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        for key, value in properties.items():
-            file.write(f"{_escaped(key)}={_escaped(value)}\n")
+    lines = [f"{_escaped(key)}={_escaped(value)}\n" for key, value in properties.items()]
+    write_private(path, "".join(lines).encode())
 
 
 def _escaped(text: str) -> str:
@@ -395,7 +388,7 @@ def class_path() -> str:
     """Spark's jars, those asked most first, after the user's configuration folders. The logging interface comes before
     all: two jars bring parts of it."""
     package = find_spec("pyspark")
-    home = Path(package.origin).parent if package is not None and package.origin is not None else Path()
+    home = Path(package.origin if package is not None and package.origin is not None else "").parent
     jars = sorted((home / "jars").glob("*.jar"), key=lambda path: (_turn(path.name), path))
     if not jars:
         raise SparkUnavailableError("This PySpark has no jars (is it the Spark Connect client?): Spark cannot start.")

@@ -18,10 +18,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -59,31 +60,21 @@ class JobProgress:
     seconds: float
 
 
-def watch(
-    tracker: "StatusTracker",
-    group: str,
-    label: str,
-    future: "Future[Any]",
-    tell: Callable[[JobProgress], None] | None,
+def _watch(
+    tracker: "StatusTracker", group: str, label: str, future: "Future[Any]", tell: Callable[[JobProgress], None] | None
 ) -> None:
     """Until `future` is done; tells how far its job group is."""
     began = time.monotonic()
     counts: dict[int, tuple[int, int, int]] = {}
+    """Tasks, completed and failed of every stage seen so far; Spark forgets stages, this does not."""
     while not wait([future], POLL_SECONDS).done:
         if tell is not None:
-            _count(tracker, group, counts)
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+            for stage in (stage for job in jobs if job is not None for stage in job.stageIds):
+                if (known := tracker.getStageInfo(stage)) is not None:
+                    counts[stage] = known.numTasks, known.numCompletedTasks, known.numFailedTasks
             tasks, completed, failed = (sum(one[place] for one in counts.values()) for place in range(3))
             tell(JobProgress(label, completed, tasks, failed, time.monotonic() - began))
-
-
-def _count(tracker: "StatusTracker", group: str, counts: dict[int, tuple[int, int, int]]) -> None:
-    """Tasks, completed and failed of every stage seen so far; Spark forgets stages, this does not."""
-    for job in tracker.getJobIdsForGroup(group):
-        info = tracker.getJobInfo(job)
-        for stage in info.stageIds if info is not None else ():
-            known = tracker.getStageInfo(stage)
-            if known is not None:
-                counts[stage] = known.numTasks, known.numCompletedTasks, known.numFailedTasks
 
 
 T = TypeVar("T")
@@ -152,8 +143,10 @@ class Session:
         def work() -> None:
             try:
                 context.setJobGroup(group, label, interruptOnCancel=True)
-                if self._loaded is not None:
-                    _make_active(self._loaded)
+                if (spark := self._loaded) is not None:
+                    # Spark keeps its active session per thread; without one a write finds no registered data source.
+                    module: Any = spark._get_j_spark_session_module(spark._jvm)
+                    module.setActiveSession(spark._jsparkSession)
                 future.set_result(action())
             except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
                 future.set_exception(error)
@@ -162,11 +155,17 @@ class Session:
         thread.start()
         try:
             with signals_as_errors():
-                watch(context.statusTracker(), group, label, future, tell)
+                _watch(context.statusTracker(), group, label, future, tell)
         except BaseException:
             self._cancel(group)
             raise
-        return self._result(future)
+        try:
+            return future.result()
+        except SbpairError:
+            raise
+        except Exception as error:
+            said = f"Spark: {_essence(str(error)) or type(error).__name__}"
+            raise error_in(str(error)) or SparkFailedError(said, hint=f"Spark's log: {self.log}") from error
 
     def _cancel(self, group: str) -> None:
         """Cancel a job, if the JVM can still be told. A Ctrl-C in the middle of a call to it may spoil that connection
@@ -177,23 +176,6 @@ class Session:
             with suppress(Py4JError, OSError):
                 self.context.cancelJobGroup(group)
                 return
-
-    def _result(self, future: "Future[T]") -> T:
-        try:
-            return future.result()
-        except SbpairError:
-            raise
-        except Exception as error:
-            raise self.translate(error) from error
-
-    def translate(self, error: Exception) -> SbpairError:
-        """Our error of one that Spark raised."""
-        ours = error_in(str(error))
-        if ours is not None:
-            return ours
-        return SparkFailedError(
-            f"Spark: {_essence(str(error)) or type(error).__name__}", hint=f"Spark's log: {self.log}"
-        )
 
 
 _MOST_CHARACTERS = 400
@@ -207,12 +189,6 @@ def _essence(text: str) -> str:
     if text.startswith("["):
         return lines[0][:_MOST_CHARACTERS]
     return (found or lines or [""])[-1 if found else 0][:_MOST_CHARACTERS]
-
-
-def _make_active(spark: "SparkSession") -> None:
-    """Spark keeps its active session per thread; without one a write does not find registered data sources."""
-    module: Any = spark._get_j_spark_session_module(spark._jvm)
-    module.setActiveSession(spark._jsparkSession)
 
 
 class Stop:
@@ -312,25 +288,19 @@ def log_libraries_to(log: Path) -> None:
 
 def check_columnar() -> None:
     """Raises SparkUnavailableError when PyArrow or DuckDB is missing: what the analysis works with in any engine."""
-    try:
-        import duckdb  # noqa: F401
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise SparkUnavailableError(
-            f"This needs PyArrow and DuckDB, and {error.name} is not installed.",
-            hint="pip install 'sbpair[spark,java]'",
-        ) from error
+    _check_packages("PyArrow and DuckDB", "duckdb", "pyarrow")
 
 
 def check_installed() -> None:
     """Raises SparkUnavailableError when PySpark or PyArrow is missing or too old."""
-    for name in ("pyarrow", "pyspark"):
-        if find_spec(name) is None:
-            raise SparkUnavailableError(
-                f"This needs PySpark and PyArrow, and {name} is not installed.",
-                hint="pip install 'sbpair[spark,java]'",
-            )
+    _check_packages("PySpark and PyArrow", "pyarrow", "pyspark")
     check_release((4, 0), "This")
+
+
+def _check_packages(what: str, *packages: str) -> None:
+    for name in packages:
+        if find_spec(name) is None:
+            raise SparkUnavailableError(f"This needs {what}, and {name} is not installed.")
 
 
 def check_release(least: tuple[int, int], what: str) -> None:
@@ -416,11 +386,8 @@ def _sql(properties: Mapping[str, str], prepare: "Callable[[SparkSession], None]
     # Spark's own errors reach the user as one sentence; this logger would put the whole stack on stderr besides.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", message=".*does not yet fully support pandas.*", category=FutureWarning)
-    builder = SparkSession.builder
-    for key, value in properties.items():
-        builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        spark = SparkSession.builder.config(map=dict(properties)).getOrCreate()
     except Exception as error:
         raise SparkUnavailableError(f"Spark SQL does not start: {_essence(str(error))}") from error
     if prepare is not None:
@@ -461,10 +428,7 @@ def _new_log(directory: Path | None) -> Path:
 
 def explained(frame: "DataFrame") -> str:
     """How Spark will carry a frame out, as text. Sources show their names only: secrets are not in a plan."""
-    import contextlib
-    import io
-
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    said = StringIO()
+    with redirect_stdout(said):
         frame.explain("formatted")
     return said.getvalue()
