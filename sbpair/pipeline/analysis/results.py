@@ -21,6 +21,7 @@ from sbpair.pipeline.analysis.partials import (
     highest_sql,
     lowest_sql,
 )
+from sbpair.pipeline.rows import arrow_schema, to_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,9 +31,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
+class _OfDestination:
     pair: str
     destination: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination(_OfDestination):
     messages: int
     bytes: int
     units: int
@@ -66,9 +71,7 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hour:
-    pair: str
-    destination: str | None
+class Hour(_OfDestination):
     hour: datetime
     messages: int
     bytes: int
@@ -76,11 +79,9 @@ class Hour:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Minute:
+class Minute(_OfDestination):
     """As `Hour`; only where all messages were diverted within a day, which hours would show as a few points."""
 
-    pair: str
-    destination: str | None
     minute: datetime
     messages: int
 
@@ -98,11 +99,9 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outage:
+class Outage(_OfDestination):
     """From the first diverted message to the last one before a quiet time."""
 
-    pair: str
-    destination: str | None
     began_at: datetime
     ended_at: datetime
     seconds: float
@@ -117,9 +116,7 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeToLive:
-    pair: str
-    destination: str | None
+class TimeToLive(_OfDestination):
     lives_seconds: float
     messages: int
     expired: int
@@ -143,11 +140,9 @@ class DeadLetters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionInTrouble:
+class SessionInTrouble(_OfDestination):
     """Out of order, or in several queues."""
 
-    pair: str
-    destination: str | None
     session_id: str | None
     messages: int
     bytes: int
@@ -159,11 +154,9 @@ class SessionInTrouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Duplicate:
+class Duplicate(_OfDestination):
     """A message id that occurs more than once for one destination."""
 
-    pair: str
-    destination: str | None
     message_id: str
     copies: int
     queues: tuple[str, ...]
@@ -220,36 +213,39 @@ RESULTS: Final = tuple(one.name for one in fields(Rows))
 _SIZE_SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _AGE_SHARES: Final = {"p50": 0.5, "p95": 0.95}
 
-_HOURS = f"""select pair, destination, make_timestamp((minute // 60) * {60 * MICROS_PER_MINUTE}) as hour,
-        sum(messages)::bigint as messages, sum(bytes)::bigint as bytes, sum(units)::bigint as units
+
+def _sums(*columns: str) -> str:
+    """SQL: each column's sum under its name. A plain sum would have more digits than a whole number of Arrow."""
+    return ", ".join(f"sum({name})::bigint as {name}" for name in columns)
+
+
+_MESSAGES: Final = _sums("messages")
+_SIZES: Final = _sums("messages", "bytes", "units")
+_ENDS: Final = "make_timestamp(min(first_at)) as oldest_at, make_timestamp(max(last_at)) as newest_at"
+_DEAD: Final = "coalesce(sum(messages) filter (dead_letter), 0)::bigint as dead_letters"
+
+_HOURS = f"""select pair, destination, make_timestamp((minute // 60) * {60 * MICROS_PER_MINUTE}) as hour, {_SIZES}
     from times group by all order by pair, hour, destination"""
 
-_MINUTES = f"""select pair, destination, make_timestamp(minute * {MICROS_PER_MINUTE}) as minute,
-        sum(messages)::bigint as messages
+_MINUTES = f"""select pair, destination, make_timestamp(minute * {MICROS_PER_MINUTE}) as minute, {_MESSAGES}
     from times where (select max(minute) - min(minute) from times) < {24 * 60}
     group by all order by pair, minute, destination"""
 
-_QUEUES = """select pair, queue, dead_letter, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
-        sum(units)::bigint as units, make_timestamp(min(first_at)) as oldest_at,
-        make_timestamp(max(last_at)) as newest_at
+_QUEUES = f"""select pair, queue, dead_letter, {_SIZES}, {_ENDS}
     from sizes group by pair, queue, dead_letter order by pair, length(queue), queue, dead_letter"""
 
-_DEAD_LETTERS = """select pair, reason, destination, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
-        count(distinct queue) as queues, make_timestamp(min(first_at)) as oldest_at,
-        make_timestamp(max(last_at)) as newest_at
+_DEAD_LETTERS = f"""select pair, reason, destination, {_sums("messages", "bytes")},
+        count(distinct queue) as queues, {_ENDS}
     from sizes where dead_letter group by all
     order by messages desc, pair, reason nulls first, destination nulls first"""
 
 _SIZE_HISTOGRAM = f"""select pair, {lowest_sql("bucket")} as from_bytes, {highest_sql("bucket")} as to_bytes,
-        sum(messages)::bigint as messages, sum(bytes)::bigint as bytes
-    from sizes group by all order by pair, from_bytes"""
+        {_sums("messages", "bytes")} from sizes group by all order by pair, from_bytes"""
 
-_TOTALS = """select pair, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes, sum(units)::bigint as units,
-        coalesce(sum(messages) filter (dead_letter), 0)::bigint as dead_letters
-    from sizes group by all order by pair"""
+_TOTALS = f"select pair, {_SIZES}, {_DEAD} from sizes group by all order by pair"
 
 _TIME_TO_LIVE = f"""select pair, destination, {lowest_sql("bucket")} / 1000.0 as lives_seconds,
-        sum(messages)::bigint as messages, sum(expired)::bigint as expired, sum(expiring)::bigint as expiring
+        {_sums("messages", "expired", "expiring")}
     from turns where bucket is not null group by all order by pair, destination nulls first, lives_seconds"""
 """Lengths are the lower end of their bucket, so a life that ends close to its message's turn counts as over."""
 
@@ -273,7 +269,7 @@ def _outages(question: Question) -> str:
     going_on = question.as_of_micros - question.quiet_minutes * MICROS_PER_MINUTE
     return f"""
         with minutes as (
-            select pair, destination, minute, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
+            select pair, destination, minute, {_sums("messages", "bytes")},
                 min(first_at) as first_at, max(last_at) as last_at from times group by all),
         gaps as (
             select *, coalesce(minute - lag(minute) over (partition by pair, destination order by minute)
@@ -281,8 +277,8 @@ def _outages(question: Question) -> str:
         runs as (
             select *, sum(gap::int) over (partition by pair, destination order by minute) as run from gaps)
         select pair, destination, make_timestamp(min(first_at)) as began_at, make_timestamp(max(last_at)) as ended_at,
-            (max(last_at) - min(first_at)) / {MICROS}.0 as seconds, sum(messages)::bigint as messages,
-            sum(bytes)::bigint as bytes, max(messages) as busiest_minute, max(last_at) > {going_on} as going_on
+            (max(last_at) - min(first_at)) / {MICROS}.0 as seconds, {_sums("messages", "bytes")},
+            max(messages) as busiest_minute, max(last_at) > {going_on} as going_on
         from runs group by pair, destination, run order by pair, began_at, destination nulls first"""
 
 
@@ -313,15 +309,11 @@ def _destinations(question: Question) -> str:
         with ages as (
             select pair, destination, greatest(0, {now // MICROS_PER_MINUTE} - minute) as age, messages from times),
         s as (
-            select pair, destination, sum(messages)::bigint as messages, sum(bytes)::bigint as bytes,
-                sum(units)::bigint as units, coalesce(sum(messages) filter (dead_letter), 0)::bigint as dead_letters,
-                sum(pings)::bigint as pings, sum(near_limit)::bigint as near_limit, max(largest) as largest,
+            select pair, destination, {_SIZES}, {_DEAD}, {_sums("pings", "near_limit")}, max(largest) as largest,
                 min(first_at) as first_at, max(last_at) as last_at
             from sizes group by all),
-        t as (
-            select pair, destination, sum(expired)::bigint as expired, sum(expiring)::bigint as expiring
-            from turns group by all),
-        n as (select pair, destination, sum(sessions)::bigint as sessions from counted group by all)
+        t as (select pair, destination, {_sums("expired", "expiring")} from turns group by all),
+        n as (select pair, destination, {_sums("sessions")} from counted group by all)
         select s.pair, s.destination, s.messages, s.bytes, s.units, s.dead_letters, s.pings,
             coalesce(n.sessions, 0) as sessions, make_timestamp(s.first_at) as oldest_at,
             make_timestamp(s.last_at) as newest_at, least(age_p50.found * 60.0::double, {oldest}) as age_p50_seconds,
@@ -345,12 +337,7 @@ def tables(
     question: Question,
 ) -> "dict[str, pa.Table]":
     """The tables that are made of sums. `existing`: (pair, path in lower case) of all queues and topics, if known."""
-    import pyarrow as pa
-
-    known = pa.table(
-        {"pair": [pair for pair, _ in existing or ()], "path": [path for _, path in existing or ()]},
-        schema=pa.schema([("pair", pa.string()), ("path", pa.string())]),
-    )
+    known = to_table(existing or (), arrow_schema((("pair", "string"), ("path", "string"))))
     queries: Mapping[str, str] = {
         "destinations": _destinations(question),
         "hours": _HOURS,
@@ -374,10 +361,8 @@ def tables(
 
 def spellings(sizes: "pa.Table") -> dict[str, str]:
     """For each destination in lower case the spelling that most messages have."""
-    counts: dict[str, int] = {}
-    for row in sizes.group_by("spelled").aggregate([("messages", "sum")]).to_pylist():
-        if row["spelled"] is not None:
-            counts[row["spelled"]] = row["messages_sum"]
+    rows = sizes.group_by("spelled").aggregate([("messages", "sum")]).to_pylist()
+    counts = {row["spelled"]: row["messages_sum"] for row in rows if row["spelled"] is not None}
     return {name.lower(): name for name in merge_spellings(counts)}
 
 
