@@ -42,7 +42,6 @@ from sbpair.pipeline.replication.sources import (
     COPIES,
     RECORDS,
     JournalRange,
-    JournalRows,
     Part,
     Rows,
     copies_in,
@@ -56,7 +55,6 @@ from sbpair.runtime.replication.store import MESSAGE
 from sbpair.runtime.replication.store import SESSION as SESSION_ENTRY
 
 if TYPE_CHECKING:
-    import duckdb
 
     from sbpair.pipeline.spark.session import Session
     from sbpair.ports import Journal
@@ -87,6 +85,7 @@ class Judged:
 
 
 _KEY: Final = "destination, session_id, message_id"
+_FOUND: Final = (*_KEY.split(", "), "verdict", "why")
 _COMPLETED: Final = f"state = '{SessionState.COMPLETED.value}'"
 _FAILED: Final = f"state = '{SessionState.FAILED.value}'"
 _IN_LINE: Final = "not dead_letter and state not in ('scheduled', 'deferred')"
@@ -104,7 +103,15 @@ def judge(parts: Sequence[Rows], asked: Asked) -> Judged:
             base.execute(  # as `session_key`: spellings of a session that differ in case are one session
                 f"create view given_{kind} as select * replace (lower(session_id) as session_id) from spelled_{kind}"
             )
-        _prepare(base, asked)
+        as_of, until = asked.as_of, asked.as_of if asked.until is None else asked.until
+        moments = as_of - asked.remember_seconds, as_of - asked.retention_seconds, until
+        base.execute(
+            "create table moments as select ? as remembered_from, ? as retained_from, ? as judged_until",
+            [round(seconds * _MICROS) for seconds in moments],
+        )
+        for name, query in _TABLES.items():
+            base.execute(f"create table {name} as {query}")
+        base.execute(f"create table found ({', '.join(f'{name} varchar' for name in _FOUND)})")
         for query in _FINDINGS.values():
             base.execute(f"insert into found {query}")
         destinations = base.sql(_DESTINATIONS).to_arrow_table().to_pylist()
@@ -112,85 +119,47 @@ def judge(parts: Sequence[Rows], asked: Asked) -> Judged:
     return Judged(destinations, listed)
 
 
-def _prepare(base: "duckdb.DuckDBPyConnection", asked: Asked) -> None:
-    """The tables that the findings are made of."""
-    _gather(base)
-    _join(base, asked)
-    base.execute(
-        f"""create table follows as
-        with words as (
-            select {_KEY}, unnest(list_zip(string_split(trim(after), ' '),
-                case when json_valid(after_ids) then json_extract_string(after_ids, '$[*]') end)) as pair
-            from stamps where after is not null and trim(after) <> '')
-        select {_KEY}, regexp_extract(pair[1], '^(.*):([0-9]+)$', 1) as stream,
-            try_cast(regexp_extract(pair[1], '^(.*):([0-9]+)$', 2) as bigint) as place,
-            coalesce(pair[2], '') as before_id from words"""
-    )
-    base.execute(
-        f"""create table begun as select {_KEY}, fence, at_us from messages where {_COMPLETED} and fence > 0"""
-    )
-    base.execute(
-        "create table found (destination varchar, session_id varchar, message_id varchar, verdict varchar, why varchar)"
-    )
+def _of(table: str) -> str:
+    return ", ".join(f"{table}.{name}" for name in _KEY.split(", "))
 
 
-def _gather(base: "duckdb.DuckDBPyConnection") -> None:
-    """What each part says of a message: copies, the journal's records, places in their streams."""
-    base.execute(
-        f"""create table copies as select *, {_IN_LINE} as in_line, stream is not null and place is not null as stamped
+_TABLES: Final[Mapping[str, str]] = {
+    "copies": f"""
+        select *, {_IN_LINE} as in_line, stream is not null and place is not null as stamped
         from given_copies qualify row_number() over (
-            partition by side, destination, dead_letter, "number", enqueued_us, message_id) = 1"""
-    )
-    base.execute(
-        f"""create table records as select {_KEY}, any_value(state) as state, max(at_us) as at_us,
+            partition by side, destination, dead_letter, "number", enqueued_us, message_id) = 1""",
+    "records": f"""
+        select {_KEY}, any_value(state) as state, max(at_us) as at_us,
             any_value(code) as code, any_value(reason) as reason, max(attempts) as attempts, max(fence) as fence,
             bool_or(on_primary) as on_primary, bool_or(on_secondary) as on_secondary
-        from given_records group by all"""
-    )
-    base.execute(
-        """create table heads as select destination, session_id, stream, max("number") as "number"
-        from given_heads group by all"""
-    )
-    base.execute(
-        f"create table stamps as select distinct {_KEY}, stream, place, after, after_ids from copies where stamped"
-    )
-    base.execute(
-        f"""create table by_number as select {_KEY}, bool_or(place <= coalesce(h."number", 0)) as finished,
+        from given_records group by all""",
+    "heads": """
+        select destination, session_id, stream, max("number") as "number" from given_heads group by all""",
+    "stamps": f"""
+        select distinct {_KEY}, stream, place, after, after_ids from copies where stamped""",
+    "by_number": f"""
+        select {_of("s")}, bool_or(place <= coalesce(h."number", 0)) as finished,
             bool_or(p.first is not null) as passed
         from stamps s left join heads h using (destination, session_id, stream)
         left join given_passed p on (p.destination, p.session_id, p.stream) = (s.destination, s.session_id, s.stream)
-            and s.place between p.first and p.last group by all""".replace(_KEY, _of("s"))
-    )
-    base.execute(
-        f"""create table seen as select {_KEY}, count(*) filter (side = 'primary') as primaries,
+            and s.place between p.first and p.last group by all""",
+    "seen": f"""
+        select {_KEY}, count(*) filter (side = 'primary') as primaries,
             count(*) filter (side = 'secondary') as secondaries,
             greatest(count(*) filter (side = 'primary' and in_line),
                 count(*) filter (side = 'secondary' and in_line)) as most_in_line,
             min(enqueued_us) as first_us, bool_or(stamped) as stamped, bool_or(dead_letter) as dead,
-            max(reason) filter (dead_letter) as dead_because from copies group by all"""
-    )
-
-
-def _join(base: "duckdb.DuckDBPyConnection", asked: Asked) -> None:
-    """One line for each message, with all that is known of it."""
-    as_of = round(asked.as_of * _MICROS)
-    moments = {
-        "remembered_from": as_of - round(asked.remember_seconds * _MICROS),
-        "retained_from": as_of - round(asked.retention_seconds * _MICROS),
-        "judged_until": as_of if asked.until is None else round(asked.until * _MICROS),
-    }
-    base.execute(
-        f"""create table messages as
+            max(reason) filter (dead_letter) as dead_because from copies group by all""",
+    "messages": f"""
         with joined as (
             select {_KEY}, seen.* exclude ({_KEY}), records.* exclude ({_KEY}),
                 coalesce(by_number.finished, false) as finished, coalesce(by_number.passed, false) as passed
             from seen full join records using ({_KEY}) left join by_number using ({_KEY}))
         select joined.*, begun.attempts as begun, waits.missing_id, waits.missing_place,
             state is null and not finished as open,
-            first_us >= case when coalesce(stamped, false) then {moments["retained_from"]}
-                else {moments["remembered_from"]} end
+            first_us >= case when coalesce(stamped, false) then retained_from else remembered_from end
                 or begun.attempts is not null or waits.waiting_id is not null as sure
-        from joined
+        from joined cross join moments
         left join (select destination, session_id, current_id, max(attempts) as attempts
             from given_entries where current_id is not null group by all) begun
             on (begun.destination, begun.session_id, begun.current_id)
@@ -199,13 +168,20 @@ def _join(base: "duckdb.DuckDBPyConnection", asked: Asked) -> None:
             from given_entries where waiting_id is not null) waits
             on (waits.destination, waits.session_id, waits.waiting_id)
                 = (joined.destination, joined.session_id, joined.message_id)
-        where coalesce(first_us, at_us, 0) <= {moments["judged_until"]}"""
-    )
-
-
-def _of(table: str) -> str:
-    return ", ".join(f"{table}.{name}" for name in _KEY.split(", "))
-
+        where coalesce(first_us, at_us, 0) <= judged_until""",
+    "follows": f"""
+        with words as (
+            select {_KEY}, unnest(list_zip(string_split(trim(after), ' '),
+                case when json_valid(after_ids) then json_extract_string(after_ids, '$[*]') end)) as pair
+            from stamps where after is not null and trim(after) <> '')
+        select {_KEY}, regexp_extract(pair[1], '^(.*):([0-9]+)$', 1) as stream,
+            try_cast(regexp_extract(pair[1], '^(.*):([0-9]+)$', 2) as bigint) as place,
+            coalesce(pair[2], '') as before_id from words""",
+    "begun": f"""
+        select {_KEY}, fence, at_us from messages where {_COMPLETED} and fence > 0""",
+}
+"""What the findings are made of, each out of those before it and what was given: what each part says of a message
+(copies, the journal's records, places in their streams), and in `messages` one line for each with all that is known."""
 
 _BEHIND = """max(fence) over before_it as latest, max_by(message_id, fence) over before_it as ahead"""
 
@@ -364,9 +340,9 @@ async def journal_parts(journal: "Journal") -> list[Part]:
     async for document in _scanned(journal, MESSAGE):
         waiting.append(document)
         if len(waiting) == RANGE_RECORDS:
-            parts.append(JournalRows(RECORDS, record_rows(waiting)))
+            parts.append(Rows(RECORDS, record_rows(waiting)))
             waiting = []
-    return [*parts, JournalRows(RECORDS, record_rows(waiting))] if waiting else parts
+    return [*parts, Rows(RECORDS, record_rows(waiting))] if waiting else parts
 
 
 async def _scanned(journal: "Journal", kind: str) -> Any:

@@ -28,6 +28,7 @@ from sbpair.journal.sqlite import KeyRange, documents
 from sbpair.pipeline.analysis.partials import database
 from sbpair.pipeline.analysis.units import Unit, row_groups, units_in
 from sbpair.pipeline.manifest import COMMITS, LocalStore, check_archive
+from sbpair.pipeline.rows import arrow_schema, to_table
 from sbpair.runtime.replication.store import MESSAGE, destination_of
 
 if TYPE_CHECKING:
@@ -37,21 +38,21 @@ COPIES, RECORDS, HEADS, PASSED, ENTRIES = "copies", "records", "heads", "passed"
 COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     COPIES: (
         ("side", "string"), ("destination", "string"), ("session_id", "string"), ("message_id", "string"),
-        ("number", "int64"), ("enqueued_us", "int64"), ("state", "string"), ("dead_letter", "bool"),
-        ("reason", "string"), ("stream", "string"), ("place", "int64"), ("after", "string"), ("after_ids", "string"),
+        ("number", "bigint"), ("enqueued_us", "bigint"), ("state", "string"), ("dead_letter", "boolean"),
+        ("reason", "string"), ("stream", "string"), ("place", "bigint"), ("after", "string"), ("after_ids", "string"),
     ),
     RECORDS: (
         ("destination", "string"), ("session_id", "string"), ("message_id", "string"), ("state", "string"),
-        ("at_us", "int64"), ("code", "string"), ("reason", "string"), ("attempts", "int64"), ("fence", "int64"),
-        ("on_primary", "bool"), ("on_secondary", "bool"),
+        ("at_us", "bigint"), ("code", "string"), ("reason", "string"), ("attempts", "bigint"), ("fence", "bigint"),
+        ("on_primary", "boolean"), ("on_secondary", "boolean"),
     ),
-    HEADS: (("destination", "string"), ("session_id", "string"), ("stream", "string"), ("number", "int64")),
+    HEADS: (("destination", "string"), ("session_id", "string"), ("stream", "string"), ("number", "bigint")),
     PASSED: (
-        ("destination", "string"), ("session_id", "string"), ("stream", "string"), ("first", "int64"),
-        ("last", "int64"),
+        ("destination", "string"), ("session_id", "string"), ("stream", "string"), ("first", "bigint"),
+        ("last", "bigint"),
     ),
     ENTRIES: (
-        ("destination", "string"), ("session_id", "string"), ("current_id", "string"), ("attempts", "int64"),
+        ("destination", "string"), ("session_id", "string"), ("current_id", "string"), ("attempts", "bigint"),
         ("waiting_id", "string"), ("missing_id", "string"), ("missing_place", "string"),
     ),
 }  # fmt: skip
@@ -78,15 +79,18 @@ class Rows:
     left_out: int = 0
     unreadable: tuple[str, ...] = ()
 
+    @property
+    def rows(self) -> int:
+        return int(self.table.num_rows)
+
+    def read(self) -> "list[Rows]":
+        """What the journal's reader gave goes to the tasks as it is."""
+        return [self]
+
 
 def table_of(kind: str, rows: Iterable[Sequence[Any]]) -> "pa.Table":
     """Rows in the order of the kind's columns."""
-    import pyarrow as pa
-
-    of_type = {"string": pa.string(), "int64": pa.int64(), "bool": pa.bool_()}
-    columns = list(zip(*rows, strict=True)) or [() for _ in COLUMNS[kind]]
-    arrays = [pa.array(column, of_type[name]) for column, (_, name) in zip(columns, COLUMNS[kind], strict=True)]
-    return pa.Table.from_arrays(arrays, names=[name for name, _ in COLUMNS[kind]])
+    return to_table(rows, arrow_schema(COLUMNS[kind]))
 
 
 # Archives
@@ -193,13 +197,14 @@ class LineCopies:
         try:
             read = json.loads(line)
             source, number, at = str(read["queue"]), int(read["sequence_number"]), read["enqueued_at"]
+            at_us = None if at is None else round(_MICROS * (epoch_seconds(at) if isinstance(at, str) else float(at)))
             message = describe(base64.b64decode(read["payload_base64"], validate=True))
             queue, dead_letter = split_source(source)
             said = message.application_properties
             return (
                 self.side, destination_of(queue), _text(message.session_id),
                 _text(read.get("message_id")) or _text(message.message_id), number,
-                None if at is None else round(_seconds(at) * _MICROS), str(read.get("state", "active")), dead_letter,
+                at_us, str(read.get("state", "active")), dead_letter,
                 _text(message.dead_letter_reason), _text(said.get(STREAM)), _place(said.get(NUMBER)),
                 _text(said.get(AFTER)), _text(said.get(AFTER_IDS)),
             )  # fmt: skip
@@ -215,10 +220,6 @@ def _is_taken(row: Sequence[Any]) -> bool:
     return True
 
 
-def _seconds(at: Any) -> float:
-    return epoch_seconds(at) if isinstance(at, str) else float(at)
-
-
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
@@ -230,7 +231,7 @@ def _place(value: Any) -> int | None:
 # The journal
 
 
-def entries_rows(documents: Iterable[Mapping[str, Any]]) -> "list[JournalRows]":
+def entries_rows(documents: Iterable[Mapping[str, Any]]) -> "list[Rows]":
     """What the sessions' entries say.
 
     Raises:
@@ -254,7 +255,7 @@ def entries_rows(documents: Iterable[Mapping[str, Any]]) -> "list[JournalRows]":
             missing = (gap.waiting_id, gap.missing_id, str(gap.missing or "")) if gap else (None, None, None)
             entries.append((*of, *known, *missing))
     kinds = ((RECORDS, recent), (HEADS, heads), (PASSED, passed), (ENTRIES, entries))
-    return [JournalRows(kind, table_of(kind, rows)) for kind, rows in kinds if rows]
+    return [Rows(kind, table_of(kind, rows)) for kind, rows in kinds if rows]
 
 
 def record_rows(documents: Iterable[Any]) -> "pa.Table":
@@ -302,22 +303,7 @@ class JournalRange:
         return [Rows(RECORDS, record_rows(found))]
 
 
-@dataclass(frozen=True, slots=True)
-class JournalRows:
-    """Rows that the journal's reader gave, on their way to the tasks."""
-
-    kind: str
-    table: "pa.Table"
-
-    @property
-    def rows(self) -> int:
-        return int(self.table.num_rows)
-
-    def read(self) -> list[Rows]:
-        return [Rows(self.kind, self.table)]
-
-
-Part = ParquetCopies | LineCopies | JournalRange | JournalRows
+Part = ParquetCopies | LineCopies | JournalRange | Rows
 
 
 def read_part(part: Part) -> list[Rows]:
