@@ -85,7 +85,7 @@ def _known_version(store: LocalStore) -> int:
     from deltalake.exceptions import DeltaError
 
     try:
-        return _version(_table(store))
+        return _opened(store)[1]
     except (DeltaError, OSError):
         return -1
 
@@ -99,23 +99,20 @@ def _publish(store: LocalStore) -> int:
     if not DeltaTable.is_deltatable(store.uri):
         _create(store, manifest)
         return len(manifest.commits)
-    done = _version(_table(store))
+    done = _opened(store)[1]
     known = {file.path: file for commit in manifest.commits for file in commit.added}
     missing = [one for one in manifest.commits if one.number > done and (one.added or one.removed)]
     for commit in missing:
-        _append(_table(store), commit, known)
+        _append(_opened(store)[0], commit, known)
     return len(missing)
 
 
-def _table(store: LocalStore) -> "DeltaTable":
+def _opened(store: LocalStore) -> "tuple[DeltaTable, int]":
+    """The table, and the number of the last commit that is in it."""
     from deltalake import DeltaTable
 
-    return DeltaTable(store.uri)
-
-
-def _version(table: "DeltaTable") -> int:
-    version: int | None = table.transaction_version(APPLICATION)
-    return version or 0
+    table = DeltaTable(store.uri)
+    return table, table.transaction_version(APPLICATION) or 0
 
 
 def _create(store: LocalStore, manifest: Manifest) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -126,15 +127,15 @@ def _rounds(
         elif looks.was_whole:
             report.left = {}
         now = time.monotonic()
-        waits = {"time": _left(request.for_seconds, began, now), "idle": _left(request.until_idle_seconds, moved, now)}
-        over = [name for name, seconds in waits.items() if seconds is not None and seconds <= 0]
+        ends = {"time": (began, request.for_seconds), "idle": (moved, request.until_idle_seconds)}
+        waits = {name: since + most - now for name, (since, most) in ends.items() if most is not None}
+        over = [name for name, seconds in waits.items() if seconds <= 0]
         if over and looks.was_whole:
             report.ended = over[0]
             return
         whole = bool(over)
-        if whole:
-            continue
-        time.sleep(min([request.every_seconds, *(one for one in waits.values() if one is not None)]))
+        if not whole:
+            time.sleep(min([request.every_seconds, *waits.values()]))
 
 
 class _Looks:
@@ -157,10 +158,6 @@ class _Looks:
         self._sources = plan.sources
         self._next_whole = time.monotonic() + WHOLE_POLL_SECONDS
         return plan
-
-
-def _left(most: float | None, since: float, now: float) -> float | None:
-    return None if most is None else since + most - now
 
 
 # Takes the JSON Lines file that `sbpair drain --archive DIR` writes into a Parquet archive.
@@ -190,20 +187,16 @@ def import_drained(store: LocalStore, pair: str, file: Path) -> Added:
         return Added([], (), ())
     by_source: dict[str, UnitFiles] = {}
     unreadable: list[Unsendable] = []
-    for received in _messages(file, unreadable):
-        if received.source not in by_source:
-            queue, dead_letter = split_source(received.source)
-            span = Span(queue, dead_letter, 0, LAST_SEQUENCE_NUMBER)
-            by_source[received.source] = UnitFiles(store.root, run, pair, span)
-        by_source[received.source].add([message_row(pair, received)])
-    if unreadable and not by_source:
-        raise UsageError(f"Line {unreadable[0].line} of {file}, and all others, are no lines of a drain's archive.")
-    kept_in = keep_lines(unreadable)
-    added: list[ArchiveFile] = []
-    for files in by_source.values():
-        with files:
-            pass
-        added += files.written
+    with ExitStack() as files:
+        for received in _messages(file, unreadable):
+            if (source := received.source) not in by_source:
+                span = Span(*split_source(source), 0, LAST_SEQUENCE_NUMBER)
+                by_source[source] = files.enter_context(UnitFiles(store.root, run, pair, span))
+            by_source[source].add([message_row(pair, received)])
+        if unreadable and not by_source:
+            raise UsageError(f"Line {unreadable[0].line} of {file}, and all others, are no lines of a drain's archive.")
+        kept_in = keep_lines(unreadable)
+    added = [one for unit in by_source.values() for one in unit.written]
     taken = tuple(Covered(one.pair, one.queue, one.dead_letter, one.first, one.last) for one in added)
     append(store, Commit(time.time(), run, added=tuple(added), taken=taken), still_valid=partial(_refuse_twice, run))
     return Added(added, tuple(unreadable), kept_in)

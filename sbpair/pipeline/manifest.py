@@ -182,12 +182,9 @@ def together(manifests: Iterable[Manifest]) -> Manifest:
 class Store(Protocol):
     """The file system of an archive, as the driver uses it."""
 
-    @property
-    def uri(self) -> str: ...
-
-    @property
-    def executors_write(self) -> bool:
-        """Whether tasks can write files there by themselves; otherwise Spark does."""
+    uri: str
+    executors_write: bool
+    """Whether tasks can write files there by themselves; otherwise Spark does."""
 
     def manifest(self) -> Manifest: ...
 
@@ -233,10 +230,7 @@ class LocalStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root.expanduser().absolute()
-
-    @property
-    def uri(self) -> str:
-        return str(self.root)
+        self.uri = str(self.root)
 
     def manifest(self) -> Manifest:
         folder, data = self.root / COMMITS, self.root / "data"
@@ -339,43 +333,36 @@ class HadoopStore:
 
     def __init__(self, context: "SparkContext", uri: str) -> None:
         self._jvm: Any = context._jvm
-        self._uri = uri.rstrip("/")
-        with _translated(self._uri):
+        self.uri = uri.rstrip("/")
+        with _translated(self.uri):
             root = self._path("")
             self._fs = root.getFileSystem(context._jsc.hadoopConfiguration())
             self._root = self._fs.makeQualified(root).toString().rstrip("/")
 
-    @property
-    def uri(self) -> str:
-        return self._uri
-
     def _path(self, relative: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self._uri}/{relative}" if relative else self._uri)
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{relative}" if relative else self.uri)
 
     def manifest(self) -> Manifest:
         folder = self._path(COMMITS)
-        with _translated(self._uri):
+        with _translated(self.uri):
             if not self._fs.exists(folder):
                 return Manifest(())
             names = [status.getPath().getName() for status in self._fs.listStatus(folder)]
             numbers = sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal())
-            commits = [
-                Commit.from_json(self._read(number), number, f"{self._uri}, commit {number}") for number in numbers
-            ]
-        return Manifest(tuple(commits))
+            return Manifest(tuple(map(self._read, numbers)))
 
-    def _read(self, number: int) -> str:
-        stream = self._fs.open(self._path(f"{COMMITS}/{number:08d}.json"))
+    def _read(self, number: int) -> Commit:
+        stream = self._fs.open(self._path(f"{COMMITS}/{_name(number)}"))
         try:
-            data: bytes = bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            text = bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
         finally:
             stream.close()
-        return data.decode()
+        return Commit.from_json(text, number, f"{self.uri}, commit {number}")
 
     def commit(self, commit: Commit) -> bool:
-        final = self._path(f"{COMMITS}/{commit.number:08d}.json")
+        final = self._path(f"{COMMITS}/{_name(commit.number)}")
         temporary = self._path(f"{COMMITS}/.{commit.number:08d}.{os.getpid()}-{os.urandom(4).hex()}")
-        with _translated(self._uri):
+        with _translated(self.uri):
             stream = self._fs.create(temporary, False)
             stream.write(bytearray(commit.to_json().encode()))
             stream.close()
@@ -390,7 +377,7 @@ class HadoopStore:
     def list_data(self) -> list[tuple[str, int, float]]:
         data = self._path("data")
         found = []
-        with _translated(self._uri):
+        with _translated(self.uri):
             if not self._fs.exists(data):
                 return []
             files = self._fs.listFiles(data, True)
@@ -401,7 +388,7 @@ class HadoopStore:
         return found
 
     def delete(self, relative: str) -> None:
-        with _translated(self._uri):
+        with _translated(self.uri):
             self._fs.delete(self._path(relative), False)
 
 

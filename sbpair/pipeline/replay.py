@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -244,30 +244,21 @@ def _look(
     report.waiting, report.gone = (row["n"] for row in sorted(counts, key=lambda row: row["which"]))
     if request.dry_run:
         return
+    pair, archive = request.pair.name, request.archives[0]
     if report.waiting:
-        raise _refused_as_waiting(report.waiting, todo, request.pair.name, request.archives)
+        raise UsageError(
+            f"{report.waiting:,} of {counted(todo, 'message')} still wait in the backlog queues or in their "
+            "dead-letter queues; a drain would send them a second time. Nothing was sent.",
+            hint=f"Drain them (sbpair drain {pair}, and again with --dlq), or take them out first (sbpair pipeline "
+            f"archive {pair} --archive {archive} --take). --although-in-the-queues sends them nevertheless.",
+        )
     if report.gone and not request.although_gone:
-        raise _refused_as_gone(report.gone, todo, request.pair.name, request.archives)
-
-
-def _refused_as_waiting(waiting: int, todo: int, pair: str, archives: Sequence[str]) -> UsageError:
-    """Sending these would double them as soon as the backlog is drained."""
-    return UsageError(
-        f"{waiting:,} of {counted(todo, 'message')} still wait in the backlog queues or in their dead-letter queues; a "
-        "drain would send them a second time. Nothing was sent.",
-        hint=f"Drain them (sbpair drain {pair}, and again with --dlq), or take them out first (sbpair pipeline archive "
-        f"{pair} --archive {archives[0]} --take). --although-in-the-queues sends them nevertheless.",
-    )
-
-
-def _refused_as_gone(gone: int, todo: int, pair: str, archives: Sequence[str]) -> UsageError:
-    """Sending these would double what a drain has sent back since they were archived."""
-    return UsageError(
-        f"{gone:,} of {counted(todo, 'message')} have left the backlog queues, and the archive did not take them out: "
-        "a drain or syphon may have sent them back already. Nothing was sent.",
-        hint="Name its ledger as well (--ledger drain.jsonl): what it has is left out. See what has arrived (sbpair "
-        f"pipeline reconcile {archives[0]} --pair {pair}). --although-gone sends them nevertheless.",
-    )
+        raise UsageError(
+            f"{report.gone:,} of {counted(todo, 'message')} have left the backlog queues, and the archive did not "
+            "take them out: a drain or syphon may have sent them back already. Nothing was sent.",
+            hint="Name its ledger as well (--ledger drain.jsonl): what it has is left out. See what has arrived "
+            f"(sbpair pipeline reconcile {archive} --pair {pair}). --although-gone sends them nevertheless.",
+        )
 
 
 def _expected_outcome(is_ping: bool, destination: str | None) -> str:

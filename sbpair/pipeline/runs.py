@@ -61,10 +61,6 @@ def ledger_of(connection: Connection, folder: Path | None, way: Way, run: str, t
         raise ReplayError(f"Cannot write the ledger {path}: {error}.", hint=RUN_AGAIN) from error
 
 
-def task_name(partition: int) -> str:
-    return f"{partition:05d}"
-
-
 DONE_OUTCOMES = ("forwarded", "already-forwarded", "dead-lettered", "ping", "duplicate")
 """Ledger outcomes after which a message is not sent again."""
 
@@ -229,7 +225,7 @@ def check_run(folder: Path, run: str) -> None:
 @contextmanager
 def the_only_attempt(folder: Path, run: str, task: str) -> Iterator[None]:
     """Let one attempt of a task send at a time. Another one waits for its end, and finds in the ledger what it sent."""
-    with _opened(folder / _lock_name(run, task)) as file:
+    with _opened(folder / f"{run}-{task}.lock") as file:
         while not claim(file):
             time.sleep(0.1)
         yield
@@ -245,12 +241,8 @@ def _opened(path: Path) -> BinaryIO:
 
 def drop_locks(folder: Path, run: str) -> None:
     """Remove what `the_only_attempt` locked for tasks that have ended. `run` may be a pattern."""
-    for path in folder.glob(_lock_name(run, "*")):
+    for path in folder.glob(f"{run}-*.lock"):
         path.unlink(missing_ok=True)
-
-
-def _lock_name(run: str, task: str) -> str:
-    return f"{run}-{task}.lock"
 
 
 @contextmanager

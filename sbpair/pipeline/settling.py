@@ -49,14 +49,14 @@ class Settled:
 
     completed: int = 0
     gone: int = 0
-    left: dict[str, int] = field(default_factory=dict)
+    left: Counter[str] = field(default_factory=Counter)
     waited_seconds: float = 0.0
 
     def add(self, other: "Settled") -> None:
         self.completed += other.completed
         self.gone += other.gone
         self.waited_seconds += other.waited_seconds
-        self.left = dict(Counter(self.left) + Counter(other.left))
+        self.left += other.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,4 +181,4 @@ class Settling:
         if self._changed:
             reasons[CHANGED] = len(self._changed)
         gone = len(self._wanted) - taken - reasons.total()
-        return Settled(gone=max(0, gone), left=dict(reasons))
+        return Settled(gone=max(0, gone), left=reasons)

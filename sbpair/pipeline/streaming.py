@@ -59,9 +59,10 @@ from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.rows import source_columns
 from sbpair.pipeline.runs import drop_locks, fold_stream, ledgers_before, query_of, stream_run
 from sbpair.pipeline.source.options import ReadOptions
-from sbpair.pipeline.source.reader import batches_of, find_spans, refuse_topics
-from sbpair.pipeline.source.writer import ReplayMessage, ReplayWriter, Tally, WriteOptions, refused_rows
+from sbpair.pipeline.source.reader import batches_of, find_spans
+from sbpair.pipeline.source.writer import ReplayMessage, ReplayWriter, WriteOptions, refused_rows, total_of
 from sbpair.pipeline.spans import Span, pieces
+from sbpair.pipeline.tasks import PLACES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,6 +78,11 @@ def place_of(queue: str, dead_letter: bool) -> str:
     return (dead_letter_path(queue) if dead_letter else queue).lower()
 
 
+def _at(span: Span) -> tuple[str, int]:
+    """Where an offset has the span's partition."""
+    return place_of(span.queue, span.dead_letter), span.partition
+
+
 def next_number(offset: Mapping[str, Mapping[str, int]], place: str, partition: int) -> int:
     """The first number that was not read yet."""
     return offset.get(place, {}).get(str(partition), max(1, partition << PARTITION_SHIFT))
@@ -86,7 +92,8 @@ def moved(offset: Mapping[str, Mapping[str, int]], numbers: Iterable[tuple[Span,
     """The offset with the next number of some spans' partitions set."""
     found = {place: dict(partitions) for place, partitions in offset.items()}
     for span, number in numbers:
-        found.setdefault(place_of(span.queue, span.dead_letter), {})[str(span.partition)] = number
+        place, partition = _at(span)
+        found.setdefault(place, {})[str(partition)] = number
     return _ordered(found)
 
 
@@ -107,18 +114,13 @@ def spans_between(
     """What one micro-batch reads: all that its offsets name, also of a place that is not among the sources when it is
     carried out. `sources` give the places their own spelling."""
     spelled = {place_of(queue, dead_letter): (queue, dead_letter) for queue, dead_letter in sources}
-    spans = [
-        Span(*(spelled.get(place) or split_source(place)), _first_of(start, end, place, int(partition)), number - 1)
-        for place, partitions in end.items()
-        for partition, number in partitions.items()
-        if partition.isdecimal()
-    ]
+    spans = []
+    for place, partitions in end.items():
+        for partition in filter(str.isdecimal, partitions):
+            lives = {offset.get(place, {}).get(f"{partition}#", 0) for offset in (start, end)}
+            first = next_number(start if len(lives) == 1 else {}, place, int(partition))
+            spans.append(Span(*(spelled.get(place) or split_source(place)), first, partitions[partition] - 1))
     return [span for span in spans if span.width > 0]
-
-
-def _first_of(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]], place: str, of: int) -> int:
-    lives = (offset.get(place, {}).get(f"{of}#", 0) for offset in (start, end))
-    return next_number(start if len(set(lives)) == 1 else {}, place, of)
 
 
 class Poll:
@@ -146,7 +148,7 @@ class Poll:
         """Where a stream stands that has read these spans as well, with what is known of them."""
         offset = after(self._offset, spans)
         for span in spans:
-            place, partition = place_of(span.queue, span.dead_letter), span.partition
+            place, partition = _at(span)
             facts = offset[place]
             if (newest := self._newest.get((place, partition))) is not None:
                 facts[f"{partition}@"] = max(newest, facts.get(f"{partition}@", newest))
@@ -159,7 +161,7 @@ class Poll:
     def missed(self, span: Span) -> int:
         """Numbers before a span that the stream has not read and that hold no message. Dead letters keep numbers of
         their queue, so that theirs have gaps."""
-        place, partition = place_of(span.queue, span.dead_letter), span.partition
+        place, partition = _at(span)
         known = self._offset.get(place, {}).get(str(partition))
         if span.dead_letter or known is None or (place, partition) in self.made_again:
             return 0
@@ -174,7 +176,8 @@ def up_to(spans: Iterable[Span], end: Mapping[str, Mapping[str, int]]) -> list[S
     """The part of the spans that lies before `end`; nothing of a partition that it does not name."""
     cut = []
     for span in spans:
-        number = end.get(place_of(span.queue, span.dead_letter), {}).get(str(span.partition))
+        place, partition = _at(span)
+        number = end.get(place, {}).get(str(partition))
         if number is not None and number > span.first:
             cut.append(replace(span, last=min(span.last, number - 1)))
     return cut
@@ -302,10 +305,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for span in spans:
             if not (missed := poll.missed(span)):
                 continue
-            place = place_of(span.queue, span.dead_letter)
             what = (
-                f"{counted(missed, 'number')} of {quoted(place)} before {span.first} held no message when the query "
-                "came to them: what had them was completed, dead-lettered or expired before."
+                f"{counted(missed, 'number')} of {quoted(_at(span)[0])} before {span.first} held no message when the "
+                "query came to them: what had them was completed, dead-lettered or expired before."
             )
             if fails:
                 raise DataLossError(what, hint="Without failOnDataLoss=true this is counted in the offsets (`!`).")
@@ -373,20 +375,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What lies in the queues that the stream has not read.
 
         Raises:
-            EntityNotFoundError: an entity does not exist that is not made when it is needed.
-            ServiceError: one cannot be browsed.
+            UsageError, EntityNotFoundError, ServiceError: as `find_spans`.
         """
         missing = self.options.place.made_when_needed
-        found = find_spans(self._connected(), self._sources(), unread=poll.unread, missing_is_empty=missing)
-        if not found and not missing:
-            refuse_topics(self._connected(), self._sources())
-        return found
+        return find_spans(self._connected(), self._sources(), unread=poll.unread, missing_is_empty=missing)
 
 
 # Sends the rows of a stream: the writer of `sbpair-backlog` and `servicebus` for `writeStream`.
-
-_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Where Spark tells a task of which query and micro-batch it is."""
 
 
 class ReplayStreamWriter(DataSourceStreamArrowWriter):
@@ -409,39 +404,29 @@ class ReplayStreamWriter(DataSourceStreamArrowWriter):
         self._writer = ReplayWriter(options, schema)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> ReplayMessage:
-        run = _run_of_task()
+        context = TaskContext.get()
+        query, batch = (
+            None if context is None else context.getLocalProperty(PLACES[one]) for one in ("query", "batch")
+        )
         with marking_errors():
+            if query is None or batch is None:
+                raise UsageError("Spark does not say of which query and micro-batch this task is; nothing was sent.")
+            run = stream_run(query, batch)
             before = ledgers_before(self._folder, of_run=None, without=f"stream-{query_of(run)}")
         return self._writer.write_in(run, iterator, whole_run=True, before=before)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        self._drop_locks(messages)
-        total = Tally()
-        for one in messages:
-            if isinstance(one, ReplayMessage):
-                total.add(one.tally)
+        total, runs = total_of(messages), {one.run for one in messages if isinstance(one, ReplayMessage)}
+        for run in runs:
+            drop_locks(self._folder, run)
         if total.refusals:
             refused = refused_rows(total)
             if self._writer.options.fail_on_refused:
                 with marking_errors():
                     raise refused
             logging.getLogger("sbpair").warning("%s %s", refused.message, refused.hint)
-        for query in {query_of(one.run) for one in messages if isinstance(one, ReplayMessage)}:
+        for query in {query_of(run) for run in runs}:
             fold_stream(self._folder, query, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing can be taken back; the ledger has what was sent. Tasks may still run, so their locks stay."""
-
-    def _drop_locks(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        for run in {one.run for one in messages if isinstance(one, ReplayMessage)}:
-            drop_locks(self._folder, run)
-
-
-def _run_of_task() -> str:
-    """The run that this task's micro-batch is."""
-    context = TaskContext.get()
-    query, batch = (None if context is None else context.getLocalProperty(name) for name in (_QUERY, _BATCH))
-    with marking_errors():
-        if query is None or batch is None:
-            raise UsageError("Spark does not say of which query and micro-batch this task is; nothing was sent.")
-    return stream_run(query, batch)

@@ -25,11 +25,12 @@ from sbpair.files import claim, make_private_file, open_private, write_private
 from sbpair.pipeline.spans import Span
 
 LOGGER = "sbpair.task"
-_PLACE = {
+PLACES = {
     "group": "spark.jobGroup.id",
     "query": "sql.streaming.queryId",
     "batch": "streaming.sql.batchId",
 }
+"""Local properties in which Spark tells a task what it is of."""
 
 
 @dataclass
@@ -77,7 +78,7 @@ def logged_task(work: str, namespace: str, pace: Pace, **facts: int | str) -> It
     finally:
         done.throttled, done.waited_seconds = pace.pauses - refused_before, pace.waited.seconds - waited_before
         if context is not None:
-            places = {name: context.getLocalProperty(key) for name, key in _PLACE.items()}
+            places = {name: context.getLocalProperty(key) for name, key in PLACES.items()}
             told: dict[str, int | float | str] = {
                 "work": work,
                 "namespace": namespace,

@@ -55,7 +55,6 @@ from sbpair.runtime.replication.store import MESSAGE
 from sbpair.runtime.replication.store import SESSION as SESSION_ENTRY
 
 if TYPE_CHECKING:
-
     from sbpair.pipeline.spark.session import Session
     from sbpair.ports import Journal
 

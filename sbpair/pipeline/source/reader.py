@@ -55,8 +55,6 @@ class BacklogReader(DataSourceReader):
             sources, missing_is_empty = options.sources(connection), options.place.made_when_needed
             first, last = options.first, options.last
             found = find_spans(connection, sources, first=first, last=last, missing_is_empty=missing_is_empty)
-            if not found and not missing_is_empty:
-                refuse_topics(connection, sources)
             begin, end = options.begin.found(connection, found), options.end.found(connection, found)
             if options.since_ms is not None:
                 since = Position(EARLIEST, at_ms=options.since_ms).found(connection, found)
@@ -144,13 +142,9 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def refuse_topics(connection: Connection, sources: Sequence[tuple[str, bool]]) -> None:
+def _refuse_topics(connection: Connection, sources: Sequence[tuple[str, bool]]) -> None:
     """A topic can be browsed (for what is scheduled in it) and shows nothing. Asked for a deferred message, of which it
-    has none either, it says what it is.
-
-    Raises:
-        UsageError: one of the sources is a topic.
-    """
+    has none either, it says what it is."""
 
     async def check(source: tuple[str, bool]) -> None:
         receiver = connection.receiver(source[0], dead_letter=source[1])
@@ -160,7 +154,7 @@ def refuse_topics(connection: Connection, sources: Sequence[tuple[str, bool]]) -
             if "topic" in error.message.lower().replace(source[0].lower(), ""):
                 raise UsageError(
                     f"{quoted(source[0])} is a topic, which holds no messages.",
-                    hint=f"Read one of its subscriptions: entity={source[0]}/Subscriptions/NAME.",
+                    hint=f"Read one of its subscriptions: {source[0]}/Subscriptions/NAME.",
                 ) from error
         finally:
             await receiver.close()
@@ -184,6 +178,7 @@ def find_spans(
             partition that counts. It is asked of the first messages of each partition, and of the last one.
 
     Raises:
+        UsageError: nothing lies in any of them, and one is a topic.
         EntityNotFoundError: one of them does not exist, unless that means that it is empty: backlog queues come into
             being when a sender fails over to them.
         ServiceError: one of them cannot be browsed.
@@ -211,4 +206,7 @@ def find_spans(
         finally:
             await receiver.close()
 
-    return list(chain.from_iterable(connection.run(side_by_side(spans_of, sources))))
+    found = list(chain.from_iterable(connection.run(side_by_side(spans_of, sources))))
+    if not found and not missing_is_empty:
+        _refuse_topics(connection, sources)
+    return found

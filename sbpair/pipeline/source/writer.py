@@ -25,7 +25,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -65,7 +65,6 @@ from sbpair.pipeline.runs import (
     ledgers_before,
     mark,
     refuse_folded,
-    task_name,
     the_only_attempt,
     the_only_job,
 )
@@ -200,11 +199,14 @@ class WriteOptions:
         if run is not None and not _RUN.fullmatch(run):
             raise UsageError(f"The option run has up to 80 letters, digits, dots, hyphens and underscores: {run!r}.")
         try:
+            reserve = int(options["reserve"]) if options.get("reserve") else None
+            if reserve is not None and not 0 <= reserve < NAMESPACE_CREDITS_PER_SECOND:
+                raise ValueError(f"reserve is between 0 and {NAMESPACE_CREDITS_PER_SECOND - 1}, not {reserve}")
             return cls(
                 place=_primary_in(options) if of_backlog else _entity_in(options),
                 ledger=ledger,
                 rate=float(options["rate"]) if options.get("rate") else None,
-                budget=_budget(int(options["reserve"])) if options.get("reserve") else None,
+                budget=None if reserve is None else credits_beside(reserve),
                 tasks=int(options.get("tasks", "1")),
                 run=run,
                 only_run=truth(options, "onlyRun", False),
@@ -216,12 +218,6 @@ class WriteOptions:
 
 
 _RUN = re.compile(r"[\w.-]{1,80}", re.ASCII)
-
-
-def _budget(reserve: int) -> float:
-    if not 0 <= reserve < NAMESPACE_CREDITS_PER_SECOND:
-        raise ValueError(f"reserve is between 0 and {NAMESPACE_CREDITS_PER_SECOND - 1}, not {reserve}")
-    return credits_beside(reserve)
 
 
 def _primary_in(options: Mapping[str, str]) -> ToPrimary:
@@ -243,9 +239,9 @@ def _entity_in(options: Mapping[str, str]) -> ToEntity:
 class Tally:
     """What became of the rows: messages by outcome, refusals by reason, messages by destination."""
 
-    outcomes: dict[str, int] = field(default_factory=dict)
-    refusals: dict[str, int] = field(default_factory=dict)
-    per_destination: dict[str, int] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    per_destination: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
     """The ledger had them from an earlier attempt."""
     resent: int = 0
@@ -259,9 +255,9 @@ class Tally:
     """Files that hold them."""
 
     def add(self, other: "Tally") -> None:
-        self.outcomes = dict(Counter(self.outcomes) + Counter(other.outcomes))
-        self.refusals = dict(Counter(self.refusals) + Counter(other.refusals))
-        self.per_destination = dict(Counter(self.per_destination) + Counter(other.per_destination))
+        self.outcomes += other.outcomes
+        self.refusals += other.refusals
+        self.per_destination += other.per_destination
         self.skipped += other.skipped
         self.resent += other.resent
         self.throttled += other.throttled
@@ -271,16 +267,24 @@ class Tally:
 
     def count(self, line: Line) -> None:
         """A message that an earlier attempt of this task has dealt with, and that Spark knows of from nobody else."""
-        self.outcomes[line.outcome] = self.outcomes.get(line.outcome, 0) + 1
+        self.outcomes[line.outcome] += 1
         if line.outcome == "forwarded":
-            place = str(line.destination)
-            self.per_destination[place] = self.per_destination.get(place, 0) + 1
+            self.per_destination[str(line.destination)] += 1
 
 
 @dataclass
 class ReplayMessage(WriterCommitMessage):
     tally: Tally
     run: str
+
+
+def total_of(messages: Sequence[WriterCommitMessage | None]) -> Tally:
+    """The sums over all tasks of a job."""
+    total = Tally()
+    for message in messages:
+        if isinstance(message, ReplayMessage):
+            total.add(message.tally)
+    return total
 
 
 class ReplayWriter(DataSourceArrowWriter):
@@ -299,16 +303,14 @@ class ReplayWriter(DataSourceArrowWriter):
         if self.options.only_run:  # what other runs have sent is not among its rows
             return self.write_in(run or self.options.job, iterator)
         with marking_errors():
-            named = run or f"to-{self._digest()}"
+            place = self.options.place
+            destination = hashlib.sha256(f"{place.way()} {(place.to or '').lower()}".encode())
+            named = run or f"to-{destination.hexdigest()[:10]}"
             of_job = f"{named}-{self.options.job}"
             if folder is not None and run is None:
                 the_only_job(folder, named, self.options.job)
             before = () if folder is None else ledgers_before(folder, of_run=run, without=of_job)
         return self.write_in(of_job, iterator, before=before)
-
-    def _digest(self) -> str:
-        place = self.options.place
-        return hashlib.sha256(f"{place.way()} {(place.to or '').lower()}".encode()).hexdigest()[:10]
 
     def write_in(
         self,
@@ -325,7 +327,7 @@ class ReplayWriter(DataSourceArrowWriter):
             before: ledgers of others, whose messages are left out too.
         """
         context = TaskContext.get()
-        task = task_name(context.partitionId() if context is not None else 0)
+        task = f"{context.partitionId() if context is not None else 0:05d}"
         folder = self.options.ledger
         with marking_errors(), nullcontext() if folder is None else the_only_attempt(folder, run, task):
             own = done_by(folder, run, ANY_TASK if whole_run else task) if folder is not None else {}
@@ -411,17 +413,16 @@ class ReplayWriter(DataSourceArrowWriter):
             connection.run(ledger.record(lines))
         for row in bad:
             unsent.add(row.line(), row.message_id, row.reason)
-            tally.outcomes[REFUSED_OUTCOME] = tally.outcomes.get(REFUSED_OUTCOME, 0) + 1
-            tally.refusals[NO_MESSAGE] = tally.refusals.get(NO_MESSAGE, 0) + 1
+            tally.outcomes[REFUSED_OUTCOME] += 1
+            tally.refusals[NO_MESSAGE] += 1
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._drop_locks()
-        total = Tally()
-        for message in messages:
-            if isinstance(message, ReplayMessage):
-                total.add(message.tally)
+        total = total_of(messages)
         if self.options.report is not None:
-            self.options.report.write_text(json.dumps(asdict(total)), encoding="utf-8")
+            self.options.report.write_text(
+                json.dumps({one.name: getattr(total, one.name) for one in fields(total)}), encoding="utf-8"
+            )
         with marking_errors():
             if self.options.fail_on_refused and total.refusals:
                 raise refused_rows(total)
@@ -582,9 +583,9 @@ def _tally(counters: Counters, *, skipped: int, refused: list[str]) -> Tally:
     numbers = counters.numbers
     outcomes = {"forwarded": numbers["forwarded"], "ping": numbers["pings"], REFUSED_OUTCOME: numbers["dead_lettered"]}
     return Tally(
-        outcomes={name: count for name, count in outcomes.items() if count},
-        refusals=dict(counters.names["dead_letter_reasons"]),
-        per_destination=dict(counters.names["per_destination"]),
+        outcomes=+Counter(outcomes),
+        refusals=Counter(counters.names["dead_letter_reasons"]),
+        per_destination=Counter(counters.names["per_destination"]),
         skipped=skipped,
         resent=numbers["sent_again"],
         refused=refused,
