@@ -183,14 +183,11 @@ def valid_covers(connection: Connection, pair: str, spans: Sequence[Span], manif
             await receiver.close()
         if head is None or head.enqueued_at is None:
             return covered
-        return [one for one in covered if not _outdated(one, head.sequence_number, round(head.enqueued_at * 1000))]
+        # Numbers and times rise together, so a newer message with a lower number is of another life of the queue.
+        number, at_ms = head.sequence_number, round(head.enqueued_at * 1000)
+        return [one for one in covered if one.newest_ms is None or one.last < number or one.newest_ms >= at_ms]
 
     return connection.run(side_by_side(valid, spans))
-
-
-def _outdated(covered: Covered, number: int, enqueued_ms: int) -> bool:
-    """Numbers and times rise together, so a newer message with a lower number is of another life of the queue."""
-    return covered.newest_ms is not None and covered.last >= number and covered.newest_ms < enqueued_ms
 
 
 def check_filter(request: ArchiveRequest, manifest: Manifest) -> None:
@@ -309,7 +306,7 @@ class _Run:
 
     def _add(self, spans: Sequence[Span]) -> None:
         known = self._store.manifest()
-        files = self._by_executors(spans) if self._store.executors_write else self._by_spark(spans)
+        files = self._by_executors(self._store, spans) if isinstance(self._store, LocalStore) else self._by_spark(spans)
         for one in files:
             self._report.rows += one.rows
             self._report.bytes += one.bytes
@@ -332,12 +329,12 @@ class _Run:
     def _publish(self) -> None:
         publish(self._store, wanted=self._request.delta)
 
-    def _by_executors(self, spans: Sequence[Span]) -> list[ArchiveFile]:
+    def _by_executors(self, store: LocalStore, spans: Sequence[Span]) -> list[ArchiveFile]:
         """As plain tasks over spans: nothing of a message goes through the JVM."""
         asked = self._request
         cut = pieces(spans, self._request.unit_messages)
         budget = self._budget_of_one(len(cut))
-        work = Archiving(asked.pair, Path(self._store.uri), self._report.run, asked.wanted, asked.side, budget)
+        work = Archiving(asked.pair, store.root, self._report.run, asked.wanted, asked.side, budget)
         tasks = self._session.context.parallelize(cut, len(cut)).map(work.of)
         done: list[ArchivedUnit] = self._session.run(tasks.collect, "Archiving", tell=self._tell)
         self._report.retried += sum(1 for one in done if one.attempt)

@@ -110,17 +110,12 @@ class Commit:
             said = {name: read[name] for name in kept if name in read}
             commit = from_plain(cls, said, "commit")
             for path in (*commit.removed, *(one.path for one in commit.added)):
-                _check_inside(path)
+                # An archive may come from anybody, and what is replaced is deleted one day.
+                if not path.startswith("data/") or ".." in path.split("/") or not path.isprintable():
+                    raise UsageError(f"{quoted(path)} is not the path of a data file.")
             return replace(commit, number=number, versions=versions)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, UsageError) as error:
             raise ArchiveError(f"{where} is not a commit of an archive: {quoted(error)}.") from error
-
-
-def _check_inside(path: str) -> None:
-    """Raises UsageError: the path is of no data file of the archive. An archive may come from anybody, and what is
-    replaced is deleted one day."""
-    if not path.startswith("data/") or ".." in path.split("/") or not path.isprintable():
-        raise UsageError(f"{quoted(path)} is not the path of a data file.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +178,6 @@ class Store(Protocol):
     """The file system of an archive, as the driver uses it."""
 
     uri: str
-    executors_write: bool
-    """Whether tasks can write files there by themselves; otherwise Spark does."""
 
     def manifest(self) -> Manifest: ...
 
@@ -224,9 +217,8 @@ def refuse_other_sides(manifest: Manifest, uri: str) -> None:
 
 
 class LocalStore:
-    """An archive in a folder of this machine, or of a share that every executor sees at the same path."""
-
-    executors_write = True
+    """An archive in a folder of this machine, or of a share that every executor sees at the same path. Tasks write
+    their files there by themselves; in any other store Spark does."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.expanduser().absolute()
@@ -328,8 +320,6 @@ class HadoopStore:
     work too. A commit is renamed into place; a file system whose rename replaces an existing file (plain object stores)
     does not protect two archivers from each other, so there is to be one at a time.
     """
-
-    executors_write = False
 
     def __init__(self, context: "SparkContext", uri: str) -> None:
         self._jvm: Any = context._jvm

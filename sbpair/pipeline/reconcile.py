@@ -138,8 +138,8 @@ def search(tables: Tables, pair: PairByName, manifests: Sequence[Manifest], not_
     ids, blind = _at_destinations(pair, destinations, not_looked_at)
     tables.rows("at_destination", (("name", "string"), ("id", "string")), ids)
     tables.rows("unseen", (("name", "string"),), [(one,) for one in blind])
-    taken = [(*one.place, one.first, one.last) for one in merged(_taken(pair, manifests))]
-    tables.rows("taken_of", STRETCH_COLUMNS, taken)
+    taken = (one for manifest in manifests for commit in manifest.commits for one in commit.taken)
+    stretches(tables, "taken_of", (one.span for one in taken if one.pair == pair.name))
     tables.define("open_ones", "select * from told_apart where mine")
     tables.define(
         "looked_for",
@@ -156,12 +156,10 @@ def search(tables: Tables, pair: PairByName, manifests: Sequence[Manifest], not_
     return True
 
 
-STRETCH_COLUMNS = (
-    ("place", "string"),
-    ("dead_letter", "boolean"),
-    ("first_number", "bigint"),
-    ("last_number", "bigint"),
-)
+def stretches(tables: Tables, name: str, spans: Iterable[Span]) -> None:
+    """A table of these numbers."""
+    columns = ("place", "string"), ("dead_letter", "boolean"), ("first_number", "bigint"), ("last_number", "bigint")
+    tables.rows(name, columns, [(*one.place, one.first, one.last) for one in merged(spans)])
 
 
 def inside(message: str, stretch: str) -> str:
@@ -216,16 +214,6 @@ def _at_destinations(
                 blind.append(destination.lower())
                 not_looked_at[destination] = error.message
     return sorted(rows), blind
-
-
-def _taken(pair: PairByName, manifests: Sequence[Manifest]) -> list[Span]:
-    return [
-        one.span
-        for manifest in manifests
-        for commit in manifest.commits
-        for one in commit.taken
-        if one.pair == pair.name
-    ]
 
 
 def _report(

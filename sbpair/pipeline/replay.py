@@ -29,13 +29,12 @@ from sbpair.core.words import counted, merge_spellings
 from sbpair.pipeline.archive import ENQUEUED_MS
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.manifest import Manifest, together
-from sbpair.pipeline.reconcile import STRETCH_COLUMNS, browse_backlog, inside, waiting
+from sbpair.pipeline.reconcile import browse_backlog, inside, stretches, waiting
 from sbpair.pipeline.reports import ReplayReport
 from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import DONE_OUTCOMES, ledger_files, the_only_run
 from sbpair.pipeline.source.new_messages import ROWS
 from sbpair.pipeline.source.writer import Tally, read_tally
-from sbpair.pipeline.spans import merged
 from sbpair.pipeline.tables import KEY, Tables, same
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.restore import not_known
@@ -229,9 +228,8 @@ def _look(
         browse_backlog(tables, "there", request.pair, {one.queue for one in asked})
     except ServiceError as error:
         raise not_known(error) from error
-    for name, spans in (("asked", asked), ("left_there", left)):
-        rows = [(*one.place, one.first, one.last) for one in merged(spans)]
-        tables.rows(name, STRETCH_COLUMNS, rows)
+    stretches(tables, "asked", asked)
+    stretches(tables, "left_there", left)
     tables.define("perhaps", f"select m.* from todo m join asked a on {inside('m', 'a')}")
     tables.define("waiting", waiting("perhaps", "there"), keep=True)
     counts = tables.query(
@@ -308,32 +306,27 @@ def _send(session: "Session", request: ReplayRequest, report: ReplayReport, tell
 
 
 def _record_copies(copies: "DataFrame", folder: Path, way: Way, run: str) -> None:
-    rows = copies.selectExpr(
+    lines = copies.selectExpr(
         "if(dead_letter, concat(queue, '/$deadletterqueue'), queue)",
         "sequence_number",
         "message_id",
         f"{ENQUEUED_MS}",
         "coalesce(destination, '')",
         "session_id",
+        *("'duplicate'", f"'{datetime.now(UTC).isoformat()}'", "1", f"'run {run}'"),
         "base64(digest)",
     )
-    coming, time = rows.toLocalIterator(), datetime.now(UTC).isoformat()
+    coming = lines.toLocalIterator()
 
     async def write() -> None:
         ledger = Ledger(folder / f"{run}-duplicates.jsonl", way=way)
         try:
             while some := list(islice(coming, COPIES_AT_ONCE)):
-                await ledger.record([_copy(row, time, run) for row in some])
+                await ledger.record([Entry(*row) for row in some])
         finally:
             await ledger.close()
 
     asyncio.run(write())
-
-
-def _copy(row: Any, time: str, run: str) -> Entry:
-    queue, number, message_id, enqueued_ms, destination, session_id, digest = row
-    message = queue, number, message_id, enqueued_ms, destination, session_id
-    return Entry(*message, "duplicate", time, reason=f"run {run}", digest=digest)
 
 
 def _take_tally(report: ReplayReport, tally: Tally) -> None:

@@ -16,7 +16,7 @@ from sbpair.core.message import PING_CONTENT_TYPE, Origin, Received, State
 from sbpair.core.names import dead_letter_path, split_source
 from sbpair.core.redact import quoted
 from sbpair.core.rewrite import opened
-from sbpair.core.summary import MessageSummary, describe, describe_message, plain
+from sbpair.core.summary import describe, describe_message, plain
 from sbpair.core.transfer.filters import MessageFilter
 from sbpair.pipeline.errors import marking_errors
 
@@ -83,7 +83,7 @@ def _row(pair: str, received: Received, message: EncodedMessage | None) -> tuple
         summary.to,
         summary.reply_to,
         summary.content_type == PING_CONTENT_TYPE,
-        _properties(summary),
+        [(name, typed_text(value)) for name, value in summary.application_properties.items()],
         summary.body_kind,
         summary.body_size_bytes,
         summary.size_bytes,
@@ -258,10 +258,6 @@ def _microseconds(seconds: float | None) -> int | None:
     if seconds is None or not _EARLIEST_SECONDS <= seconds <= _LATEST_SECONDS:
         return None
     return round(seconds * 1000) * 1000
-
-
-def _properties(summary: MessageSummary) -> list[tuple[str, dict[str, str | None]]]:
-    return [(name, typed_text(value)) for name, value in summary.application_properties.items()]
 
 
 def from_typed(kind: str, text: str | None) -> Any:

@@ -9,7 +9,7 @@ when a lock's time has passed.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -162,7 +162,10 @@ class Settling:
                 moved_at, taken = CLOCK.monotonic(), machine.custody.taken
             waited = CLOCK.monotonic() - moved_at
             if not present or machine.left_full or not locked or waited > self._work.patience_seconds:
-                return self._settled(present, taken, NOT_ARCHIVED_AHEAD if machine.left_full else LOCKED)
+                unmoved = NOT_ARCHIVED_AHEAD if machine.left_full else LOCKED
+                left = Counter(unmoved if state is State.ACTIVE else state.value for state in present.values())
+                left += Counter({CHANGED: len(self._changed)})
+                return Settled(gone=max(0, len(self._wanted) - taken - left.total()), left=left)
             pump.poll_again([source], wait_seconds=RECEIVE_WAIT_SECONDS)
         return Settled()
 
@@ -175,10 +178,3 @@ class Settling:
         except EntityNotFoundError:
             return {}
         return {number: state for number, state in present.items() if number not in self._changed}
-
-    def _settled(self, present: Mapping[int, State], taken: int, unmoved: str) -> Settled:
-        reasons = Counter(unmoved if state is State.ACTIVE else state.value for state in present.values())
-        if self._changed:
-            reasons[CHANGED] = len(self._changed)
-        gone = len(self._wanted) - taken - reasons.total()
-        return Settled(gone=max(0, gone), left=reasons)

@@ -158,11 +158,12 @@ class SharedPace(Pace):
         file = self._claimed()
         try:
             with suppress(ValueError):  # empty, or cut off
-                self._take_over(json.JSONDecoder().raw_decode(file.read().decode())[0])
+                for name, value in json.JSONDecoder().raw_decode(file.read().decode())[0].items():
+                    setattr(self, name, deque(map(tuple, value)) if isinstance(value, list) else value)
             self._is_held = True
             yield
             file.seek(0)
-            file.write(json.dumps({name: self._plain(name) for name in self._kept}).encode())
+            file.write(json.dumps({name: getattr(self, name) for name in self._kept}, default=list).encode())
         finally:
             self._is_held = False
             with suppress(OSError):
@@ -178,14 +179,6 @@ class SharedPace(Pace):
                 fresh.replace(self._path)
             time.sleep(CLAIM_SECONDS)
         return file
-
-    def _plain(self, name: str) -> Any:
-        found = getattr(self, name)
-        return list(found) if isinstance(found, deque) else found
-
-    def _take_over(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, deque(map(tuple, value)) if isinstance(value, list) else value)
 
     accepted = _shared(Pace.accepted)
     refused = _shared(Pace.refused)
