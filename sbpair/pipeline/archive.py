@@ -45,6 +45,7 @@ from sbpair.pipeline.settling import Completing, Settled
 from sbpair.pipeline.source.options import queue_paths, spans_to_json
 from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import Sharing, Span, merged, overlaps, pieces, uncovered
+from sbpair.runtime.links import closing
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -174,13 +175,11 @@ def valid_covers(connection: Connection, pair: str, spans: Sequence[Span], manif
     async def valid(span: Span) -> list[Covered]:
         if not (covered := known(span)):
             return []
-        receiver = connection.receiver(span.queue, dead_letter=span.dead_letter)
         try:
-            head = await first_from(receiver, span.first)
+            async with closing(connection.receiver(span.queue, dead_letter=span.dead_letter)) as receiver:
+                head = await first_from(receiver, span.first)
         except EntityNotFoundError:
             return []  # deleted since it was looked at
-        finally:
-            await receiver.close()
         if head is None or head.enqueued_at is None:
             return covered
         # Numbers and times rise together, so a newer message with a lower number is of another life of the queue.

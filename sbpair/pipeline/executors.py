@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sbpair.core.access import namespace_name
-from sbpair.core.errors import ConfigurationError, ServiceError
+from sbpair.core.errors import ConfigurationError
 from sbpair.core.message import Received
 from sbpair.core.transfer.ledger import Way
 from sbpair.core.transfer.pace import Pace
@@ -23,6 +23,7 @@ from sbpair.pipeline.spans import Span
 from sbpair.runtime.browse import page_from, pages
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.backlog import FoundQueues, find_queues
+from sbpair.runtime.links import close_quietly
 
 if TYPE_CHECKING:
     from sbpair.core.access import NamespaceAccess
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CLOSE_SECONDS = 10.0
 CLOCK = SystemClock()
 
 
@@ -161,17 +161,10 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self.run(self._close())
+            self.run(close_quietly(self.messaging))
         finally:
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join()
-
-    async def _close(self) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self.messaging.close()
-        except (TimeoutError, ServiceError):
-            pass  # the other side is gone: nothing of it is left to be closed
 
     def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Begin something; its result is asked for later."""

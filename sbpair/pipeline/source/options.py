@@ -19,6 +19,7 @@ from sbpair.core.redact import quoted
 from sbpair.pipeline.executors import Connection, NamespaceByName, PairByName, first_from
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 from sbpair.runtime.inspection.backlog import index_of
+from sbpair.runtime.links import closing
 
 T = TypeVar("T")
 
@@ -242,9 +243,8 @@ def _moment_ms(option: str, text: str) -> int:
 async def number_at(connection: Connection, span: Span, at_ms: int) -> int:
     """The number of the first message of a stretch that was enqueued at a time or later; the one behind its last if
     there is none. Times rise with numbers, so that a few dozen looks find it."""
-    receiver = connection.receiver(span.queue, dead_letter=span.dead_letter)
     low, high = span.first, span.last + 1
-    try:
+    async with closing(connection.receiver(span.queue, dead_letter=span.dead_letter)) as receiver:
         while low < high:
             middle = (low + high) // 2
             found = await first_from(receiver, middle)
@@ -252,8 +252,6 @@ async def number_at(connection: Connection, span: Span, at_ms: int) -> int:
                 high = middle
             else:
                 low = found.sequence_number + 1
-    finally:
-        await receiver.close()
     return low
 
 

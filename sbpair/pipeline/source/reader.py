@@ -25,6 +25,7 @@ from sbpair.pipeline.rows import arrow_schema, rows_of, source_columns, to_batch
 from sbpair.pipeline.source.options import EARLIEST, LATEST, MESSAGES_PER_PARTITION, Position, ReadOptions
 from sbpair.pipeline.spans import Span, occupied, pieces
 from sbpair.pipeline.tasks import logged_task, pace_of, span_facts
+from sbpair.runtime.links import closing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,17 +148,15 @@ def _refuse_topics(connection: Connection, sources: Sequence[tuple[str, bool]]) 
     has none either, it says what it is."""
 
     async def check(source: tuple[str, bool]) -> None:
-        receiver = connection.receiver(source[0], dead_letter=source[1])
         try:
-            await receiver.receive_deferred([1])
+            async with closing(connection.receiver(source[0], dead_letter=source[1])) as receiver:
+                await receiver.receive_deferred([1])
         except ServiceError as error:
             if "topic" in error.message.lower().replace(source[0].lower(), ""):
                 raise UsageError(
                     f"{quoted(source[0])} is a topic, which holds no messages.",
                     hint=f"Read one of its subscriptions: {source[0]}/Subscriptions/NAME.",
                 ) from error
-        finally:
-            await receiver.close()
 
     connection.run(side_by_side(check, [source for source in sources if "/subscriptions/" not in source[0].lower()]))
 
@@ -186,7 +185,6 @@ def find_spans(
 
     async def spans_of(source: tuple[str, bool]) -> list[Span]:
         queue, dead_letter = source
-        receiver = connection.receiver(queue, dead_letter=dead_letter)
 
         async def first_number(number: int) -> int | None:
             while (found := await first_from(receiver, number)) is not None:
@@ -198,13 +196,12 @@ def find_spans(
             return None
 
         try:
-            return [one async for one in occupied(queue, dead_letter, first_number, first=max(first, 1), last=last)]
+            async with closing(connection.receiver(queue, dead_letter=dead_letter)) as receiver:
+                return [one async for one in occupied(queue, dead_letter, first_number, first=max(first, 1), last=last)]
         except EntityNotFoundError:
             if not missing_is_empty:
                 raise
             return []
-        finally:
-            await receiver.close()
 
     found = list(chain.from_iterable(connection.run(side_by_side(spans_of, sources))))
     if not found and not missing_is_empty:
