@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -458,14 +459,11 @@ class _Run:
 
 def _rounds(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:
     """The spans in rounds of up to `most` numbers of each queue, lowest numbers first."""
-    waiting = {(span.queue, span.dead_letter, span.partition, span.first): pieces([span], most) for span in spans}
-    while waiting:
-        taken: dict[tuple[str, bool], Span] = {}
-        for key in sorted(waiting):
-            taken.setdefault(key[:2], waiting[key].pop(0)) if key[:2] not in taken else None
-            if not waiting[key]:
-                del waiting[key]
-        yield list(taken.values())
+    waiting: dict[tuple[str, bool], list[Span]] = {}
+    for one in pieces(sorted(spans), most):
+        waiting.setdefault((one.queue, one.dead_letter), []).append(one)
+    for part in zip_longest(*waiting.values()):
+        yield [one for one in part if one is not None]
 
 
 def read_files(spark: "SparkSession", store: Store, files: Sequence[ArchiveFile]) -> "DataFrame":

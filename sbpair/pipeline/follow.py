@@ -25,7 +25,6 @@ from sbpair.core.names import split_source
 from sbpair.core.transfer.restored import Unsendable
 from sbpair.operations.restore import MOST_LINE_BYTES, NO_MESSAGE, received_in
 from sbpair.pipeline.archive import (
-    ArchivePlan,
     ArchiveRequest,
     Tell,
     anything_behind,
@@ -110,54 +109,38 @@ def _rounds(
     tell: Tell | None,
     added: Callable[[ArchiveReport], None],
 ) -> None:
-    began = moved = time.monotonic()
-    looks = _Looks(request.archiving, store)
-    whole = False
+    archiving, began = request.archiving, time.monotonic()
+    moved, whole, next_whole = began, False, 0.0
+    sources: tuple[tuple[str, bool], ...] = ()
     while True:
         stop.check()
-        plan = looks.look(whole=whole or bool(report.left))
-        if plan.missing or (request.archiving.take and plan.present):
-            done = archive(session(), request.archiving, plan=plan, tell=tell)
-            report.settled += done.settled
-            report.left = done.left
-            if done.rows or done.settled:
-                report.rounds += 1
-                moved = time.monotonic()
-                added(done)
-        elif looks.was_whole:
-            report.left = {}
+        manifest = store.manifest()
+        whole = whole or bool(report.left) or time.monotonic() >= next_whole
+        if not whole:
+            whole = anything_behind(archiving, manifest, sources)
+        if whole:
+            plan = plan_archive(archiving, manifest)
+            sources, next_whole = plan.sources, time.monotonic() + WHOLE_POLL_SECONDS
+            if plan.missing or (archiving.take and plan.present):
+                done = archive(session(), archiving, plan=plan, tell=tell)
+                report.settled += done.settled
+                report.left = done.left
+                if done.rows or done.settled:
+                    report.rounds += 1
+                    moved = time.monotonic()
+                    added(done)
+            else:
+                report.left = {}
         now = time.monotonic()
         ends = {"time": (began, request.for_seconds), "idle": (moved, request.until_idle_seconds)}
         waits = {name: since + most - now for name, (since, most) in ends.items() if most is not None}
         over = [name for name, seconds in waits.items() if seconds <= 0]
-        if over and looks.was_whole:
+        if over and whole:
             report.ended = over[0]
             return
         whole = bool(over)
         if not whole:
             time.sleep(min([request.every_seconds, *waits.values()]))
-
-
-class _Looks:
-    """Looks into the queues, cheap ones and whole ones."""
-
-    def __init__(self, request: ArchiveRequest, store: Store) -> None:
-        self._request, self._store = request, store
-        self._sources: tuple[tuple[str, bool], ...] = ()
-        self._next_whole = 0.0
-        self.was_whole = False
-
-    def look(self, *, whole: bool) -> ArchivePlan:
-        """What is to be archived; an empty plan if a cheap look found nothing new."""
-        manifest = self._store.manifest()
-        self.was_whole = whole or time.monotonic() >= self._next_whole
-        if not self.was_whole and not anything_behind(self._request, manifest, self._sources):
-            return ArchivePlan((), (), self._sources)
-        self.was_whole = True
-        plan = plan_archive(self._request, manifest)
-        self._sources = plan.sources
-        self._next_whole = time.monotonic() + WHOLE_POLL_SECONDS
-        return plan
 
 
 # Takes the JSON Lines file that `sbpair drain --archive DIR` writes into a Parquet archive.

@@ -4,7 +4,7 @@
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
@@ -128,10 +128,10 @@ class ReadOptions:
     least_rows: int | None = None
     most_delay_seconds: float = 900.0
     fails_on_data_loss: bool | None = None
-    since_ms: int | None = None
+    since: "Position | None" = None
     """From here on what filters of the query ask for: messages enqueued from then on, and before then."""
-    until_ms: int | None = None
-    only: frozenset[str] | None = None
+    until: "Position | None" = None
+    only: Set[str] | None = None
     """Paths in lower case."""
 
     @classmethod

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 2_000
 CLOCKS_DIFFER_MS = 60_000
-LATEST_MS = 2**62
 
 
 class BacklogReader(DataSourceReader):
@@ -57,12 +56,10 @@ class BacklogReader(DataSourceReader):
             first, last = options.first, options.last
             found = find_spans(connection, sources, first=first, last=last, missing_is_empty=missing_is_empty)
             begin, end = options.begin.found(connection, found), options.end.found(connection, found)
-            if options.since_ms is not None:
-                since = Position(EARLIEST, at_ms=options.since_ms).found(connection, found)
-                begin = [max(pair) for pair in zip(begin, since, strict=True)]
-            if options.until_ms is not None:
-                until = Position(LATEST, at_ms=options.until_ms).found(connection, found)
-                end = [min(pair) for pair in zip(end, until, strict=True)]
+            if options.since is not None:
+                begin = list(map(max, begin, options.since.found(connection, found)))
+            if options.until is not None:
+                end = list(map(min, end, options.until.found(connection, found)))
         cut = (replace(span, first=b, last=e - 1) for span, b, e in zip(found, begin, end, strict=True))
         return [span for span in cut if span.width > 0]
 
@@ -93,13 +90,12 @@ class FilteringReader(BacklogReader):
             elif column == "enqueued_at" and isinstance(value, datetime):
                 at_ms = math.floor(as_utc(value).timestamp() * 1000)  # times rise with numbers but for brokers' clocks
                 if up:
-                    options = replace(options, since_ms=max(options.since_ms or 0, at_ms - CLOCKS_DIFFER_MS))
+                    options = replace(options, since=Position(EARLIEST, at_ms=at_ms - CLOCKS_DIFFER_MS))
                 if down:
-                    options = replace(options, until_ms=min(options.until_ms or LATEST_MS, at_ms + CLOCKS_DIFFER_MS))
+                    options = replace(options, until=Position(LATEST, at_ms=at_ms + CLOCKS_DIFFER_MS))
             elif column == "queue" and isinstance(condition, spark.EqualTo | spark.In):
-                wanted = frozenset(
-                    str(path).lower() for path in (condition.value if isinstance(condition, spark.In) else [value])
-                )
+                paths = condition.value if isinstance(condition, spark.In) else [value]
+                wanted = {str(path).lower() for path in paths}
                 options = replace(options, only=wanted if options.only is None else options.only & wanted)
             elif column == "dead_letter" and isinstance(condition, spark.EqualTo):
                 options = replace(options, dead_letters=tuple(dead for dead in options.dead_letters if dead is value))

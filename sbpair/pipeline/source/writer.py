@@ -20,7 +20,6 @@ import json
 import os
 import re
 import shlex
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -473,27 +472,25 @@ class _Unsent:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder, self._digest, self._lock = folder, hashlib.sha256(), threading.Lock()
+        self._folder, self._digest = folder, hashlib.sha256()
         self._part: Path | None = None
         self.path: Path | None = None
         self.named: list[str] = []
 
     def add(self, line: bytes, message_id: str | None, reason: str) -> None:
-        """From any thread."""
-        with self._lock:
-            if len(self.named) < MOST_NAMED_ROWS:
-                self.named.append(f"{quoted(message_id or 'a row without message_id')}: {reason}")
-            if self._folder is None:
-                return
-            try:
-                if self._part is None:
-                    make_private_folder(self._folder)
-                    self._part = self._folder / f".{os.urandom(6).hex()}.part"
-                with open_private(self._part, "ab") as file:
-                    file.write(line)
-            except OSError as error:
-                raise ReplayError(f"Cannot write into {self._folder}: {error}.", hint=RUN_AGAIN) from error
-            self._digest.update(line)
+        if len(self.named) < MOST_NAMED_ROWS:
+            self.named.append(f"{quoted(message_id or 'a row without message_id')}: {reason}")
+        if self._folder is None:
+            return
+        try:
+            if self._part is None:
+                make_private_folder(self._folder)
+                self._part = self._folder / f".{os.urandom(6).hex()}.part"
+            with open_private(self._part, "ab") as file:
+                file.write(line)
+        except OSError as error:
+            raise ReplayError(f"Cannot write into {self._folder}: {error}.", hint=RUN_AGAIN) from error
+        self._digest.update(line)
 
     def __enter__(self) -> "_Unsent":
         return self
