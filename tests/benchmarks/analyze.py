@@ -123,13 +123,13 @@ def _spark(files: Sequence[str], rows: int) -> dict[str, Any]:
     from sbpair.pipeline.analysis.analyze import analyse
     from sbpair.pipeline.analysis.partials import Question
     from sbpair.pipeline.analysis.units import SparkEngine, together, units_in
-    from sbpair.pipeline.spark.session import SparkRequest, open_spark
+    from sbpair.pipeline.spark.session import open_spark
 
     began = time.monotonic()
     units = units_in(files, at_least=THREADS)
     if rows <= ONE_TASK_ROWS:
         units = [together(units)]
-    with open_spark(SparkRequest(rows=100_000, master=f"local[{THREADS}]")) as session:
+    with open_spark(rows=100_000, master=f"local[{THREADS}]") as session:
         started = time.monotonic()
         found = analyse(SparkEngine.over_units(session, units), Question(_AS_OF), rows=rows, top=_TOP)
         ended = time.monotonic()

@@ -209,14 +209,14 @@ def _child(master: str, files: Sequence[str], rows: int) -> dict[str, Any]:
     from sbpair.pipeline.analysis.analyze import analyse
     from sbpair.pipeline.analysis.partials import Question
     from sbpair.pipeline.analysis.units import SparkEngine, units_in
-    from sbpair.pipeline.spark.session import SparkRequest, open_spark
+    from sbpair.pipeline.spark.session import open_spark
 
     conf = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.memory": f"{EXECUTOR_MB}m",
     }
-    with open_spark(SparkRequest(rows=100_000, master=master, conf=conf)) as session:
+    with open_spark(rows=100_000, master=master, conf=conf) as session:
         engine = SparkEngine.over_units(session, units_in(files, at_least=max(WORKERS)))
         return dict(analyse(engine, Question(_AS_OF), rows=rows, top=20).counts)
 

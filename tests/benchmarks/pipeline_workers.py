@@ -126,11 +126,11 @@ class Spark:
 
     def __init__(self, config: Path) -> None:
         from sbpair.pipeline import register
-        from sbpair.pipeline.spark.session import SparkRequest, open_spark
+        from sbpair.pipeline.spark.session import open_spark
 
         began = time.perf_counter()
         self._config, self._pair = config, PairByName.load(PAIR, config)
-        self._opened = open_spark(SparkRequest(rows=JVM_ROWS, master=f"local[{CORES},4]"))
+        self._opened = open_spark(rows=JVM_ROWS, master=f"local[{CORES},4]")
         self._session = self._opened.__enter__()
         register(self._session.spark)
         self.start_seconds = time.perf_counter() - began

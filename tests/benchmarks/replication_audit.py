@@ -159,7 +159,7 @@ def _child(engine: str, folder: Path) -> dict[str, Any]:
 
     began = time.monotonic()
     from sbpair.pipeline.replication.audit import Asked, archive_parts, audit, journal_parts
-    from sbpair.pipeline.spark.session import SparkRequest, open_spark
+    from sbpair.pipeline.spark.session import open_spark
 
     parts = archive_parts([str(folder / "primary")], [str(folder / "secondary")], at_least=CORES)
     parts += asyncio.run(journal_parts(SqliteJournal(folder / "journal.db")))
@@ -167,7 +167,7 @@ def _child(engine: str, folder: Path) -> dict[str, Any]:
     if engine == "local":
         report = audit(parts, asked, journal="journal")
     else:
-        with open_spark(SparkRequest(rows=100_000, master=f"local[{CORES}]")) as session:
+        with open_spark(rows=100_000, master=f"local[{CORES}]") as session:
             report = audit(parts, asked, journal="journal", session=session)
     counts = asdict(report.counts) | {"messages": report.messages, "completed": report.completed}
     return {"seconds": round(time.monotonic() - began, 1), "counts": counts}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sbpair.pipeline import register
-from sbpair.pipeline.spark.session import Session, SparkRequest, open_spark
+from sbpair.pipeline.spark.session import Session, open_spark
 from tests.pipeline.stage import Stage, on_stage
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """Two cores; a task that fails is tried four times, as on a cluster."""
     log: Path = tmp_path_factory.mktemp("spark-log")
-    with open_spark(SparkRequest(rows=10_000, master="local[2,4]", log_directory=log, prepare=register)) as opened:
+    with open_spark(rows=10_000, master="local[2,4]", log_directory=log, prepare=register) as opened:
         assert opened.spark
         yield opened
 

@@ -38,7 +38,7 @@ from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.replay import ReplayRequest, replay
 from sbpair.pipeline.source.writer import read_tally
 from sbpair.pipeline.tables import SparkTables
-from sbpair.pipeline.spark.session import SparkRequest, open_spark
+from sbpair.pipeline.spark.session import open_spark
 
 master, config, quick, target = sys.argv[1:]
 pair = PairByName.load("shop", Path(config))
@@ -49,7 +49,7 @@ conf = {
     "spark.executor.extraJavaOptions": quick,
     "spark.deploy.maxExecutorRetries": "-1",
 }
-with open_spark(SparkRequest(rows=1000, master=master, conf=conf)) as session:
+with open_spark(rows=1000, master=master, conf=conf) as session:
     register(session.spark)
     for line in sys.stdin:
         folder, rows = Path(json.loads(line)[0]), json.loads(line)[1]

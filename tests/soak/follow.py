@@ -41,10 +41,10 @@ FOLLOW, SEND = "follow", "send"
 SENDING = """
 import sys
 from sbpair.pipeline import register
-from sbpair.pipeline.spark.session import SparkRequest, open_spark
+from sbpair.pipeline.spark.session import open_spark
 
 master, config, ledger, checkpoint, last, *conf = sys.argv[1:]
-with open_spark(SparkRequest(rows=1000, master=master, conf=dict(one.split("=", 1) for one in conf))) as session:
+with open_spark(rows=1000, master=master, conf=dict(one.split("=", 1) for one in conf)) as session:
     register(session.spark)
     options = {"pair": "shop", "config": config}
     stream = session.spark.readStream.format("sbpair-backlog").options(**options).load()

@@ -77,11 +77,11 @@ class SparkOptions(OptionSet):
     @contextmanager
     def session(self, options: Options, *, rows: int | None, name: str, sources: bool = True) -> Iterator["Session"]:
         """The open Spark session of a command, its log among sbpair's state, its start told on stderr. `rows`: see
-        `SparkRequest`. `sources`: the job may read or write by our data sources, which cost seconds to register."""
+        `open_spark`. `sources`: the job may read or write by our data sources, which cost seconds to register."""
         from sbpair.pipeline.source.datasource import register_backlog
-        from sbpair.pipeline.spark.session import LOCAL_MASTER, SparkRequest, open_spark
+        from sbpair.pipeline.spark.session import LOCAL_MASTER, open_spark
 
-        request = SparkRequest(
+        opening = open_spark(
             rows=rows,
             master=self.master or LOCAL_MASTER,
             conf=_properties(self.conf),
@@ -92,7 +92,7 @@ class SparkOptions(OptionSet):
         with ExitStack() as stack:
             with JobLog(options) as log:
                 log.say("Starting Spark")
-                session = stack.enter_context(open_spark(request))
+                session = stack.enter_context(opening)
             if options.verbose and not options.quiet:
                 java, sizing = session.java, session.sizing
                 say(f"Spark {session.context.version} on {java}, heap {sizing.heap}; log: {session.log}")

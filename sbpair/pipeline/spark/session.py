@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from io import StringIO
@@ -84,22 +84,6 @@ LOCAL_MASTER = "local[*,4]"
 MOST_LOGS = 20
 _GATEWAY = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 _DIRECT = ("local", "spark://")
-
-
-@dataclass(frozen=True, slots=True)
-class SparkRequest:
-    """What a session is asked to be."""
-
-    rows: int | None = None
-    """How many rows are expected; None: not known."""
-    master: str = LOCAL_MASTER
-    conf: Mapping[str, str] = field(default_factory=dict)
-    """Spark properties of the user; they win over ours."""
-    name: str = "sbpair"
-    log_directory: Path | None = None
-    """Where the JVM's log goes; None: a temporary folder."""
-    prepare: "Callable[[SparkSession], None] | None" = None
-    """Done once Spark SQL is loaded: registering data sources."""
 
 
 @dataclass(slots=True)
@@ -236,26 +220,39 @@ def signals_as_errors() -> Iterator[Stop]:
 
 
 @contextmanager
-def open_spark(request: SparkRequest | None = None) -> Iterator[Session]:
+def open_spark(
+    *,
+    rows: int | None = None,
+    master: str = LOCAL_MASTER,
+    conf: Mapping[str, str] = {},
+    name: str = "sbpair",
+    log_directory: Path | None = None,
+    prepare: "Callable[[SparkSession], None] | None" = None,
+) -> Iterator[Session]:
     """Open the one Spark session of this process, and end it with its JVM.
+
+    Args:
+        rows: how many are expected; None: not known.
+        conf: Spark properties of the user; they win over ours.
+        log_directory: where the JVM's log goes; None: a folder in the cache.
+        prepare: done once Spark SQL is loaded: registering data sources.
 
     Raises:
         SparkUnavailableError: PySpark, PyArrow or Java is missing, or the JVM does not start.
     """
-    wanted = request or SparkRequest()
     check_installed()
     java = find_java()
-    sizing = sizing_for(wanted.rows)
-    log = _new_log(wanted.log_directory)
-    properties = _properties(wanted, sizing)
+    sizing = sizing_for(rows)
+    log = _new_log(log_directory)
+    properties = _properties(master, name, sizing) | dict(conf)
     log_libraries_to(log)
-    direct = wanted.master.startswith(_DIRECT)
-    jvm = start_jvm(java, sizing, properties, log, sql=wanted.prepare is not None) if direct else None
+    direct = master.startswith(_DIRECT)
+    jvm = start_jvm(java, sizing, properties, log, sql=prepare is not None) if direct else None
     try:
         with _way_to_the_jvm(jvm, properties, launcher_home(java, cache_directory() / "java")):
             context = _context(properties)
         session = Session(
-            context, log, sizing, f"Java {java.version_text} ({java.origin})", lambda: _sql(properties, wanted.prepare)
+            context, log, sizing, f"Java {java.version_text} ({java.origin})", lambda: _sql(properties, prepare)
         )
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -324,10 +321,10 @@ def _pyspark_version() -> str:
         return pyspark.__version__
 
 
-def _properties(wanted: SparkRequest, sizing: Sizing) -> dict[str, str]:
+def _properties(master: str, name: str, sizing: Sizing) -> dict[str, str]:
     ours = {
-        "spark.master": wanted.master,
-        "spark.app.name": wanted.name,
+        "spark.master": master,
+        "spark.app.name": name,
         "spark.driver.memory": sizing.heap,
         "spark.sql.shuffle.partitions": str(sizing.shuffle_partitions),
         "spark.ui.enabled": "false",
@@ -341,9 +338,9 @@ def _properties(wanted: SparkRequest, sizing: Sizing) -> dict[str, str]:
         "spark.speculation": "false",
         "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
     }
-    if wanted.master.startswith("local"):
+    if master.startswith("local"):
         ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    return ours | dict(wanted.conf)
+    return ours
 
 
 @contextmanager
