@@ -17,6 +17,7 @@ id) and ledger lines of messages that no given archive has (`not_archived`). Nei
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from operator import itemgetter
 from typing import Any
 
 from sbpair.core.errors import ServiceError, UsageError
@@ -31,6 +32,7 @@ from sbpair.pipeline.tables import KEY, Tables, same
 
 FINAL_OUTCOMES = ("forwarded", "dead-lettered", "ping", "duplicate")
 LISTED = 1_000
+_key = itemgetter(*KEY.split(", "))
 _FINAL = ", ".join(f"'{one}'" for one in FINAL_OUTCOMES)
 
 _ARCHIVED_ONCE = f"""
@@ -133,11 +135,11 @@ def search(tables: Tables, pair: PairByName, manifests: Sequence[Manifest], not_
     if not rows:
         return False
     queues = {one.queue for manifest in manifests for one in manifest.files if one.pair == pair.name}
-    browse_backlog(tables, "there", pair, queues)
+    browse_backlog(tables, pair, queues)
     destinations = merge_spellings({row["destination"]: row["n"] for row in rows if row["destination"] is not None})
-    ids, blind = _at_destinations(pair, destinations, not_looked_at)
+    ids = _at_destinations(pair, destinations, not_looked_at)
     tables.rows("at_destination", (("name", "string"), ("id", "string")), ids)
-    tables.rows("unseen", (("name", "string"),), [(one,) for one in blind])
+    tables.rows("unseen", (("name", "string"),), [(one.lower(),) for one in not_looked_at])
     taken = (one for manifest in manifests for commit in manifest.commits for one in commit.taken)
     stretches(tables, "taken_of", (one.span for one in taken if one.pair == pair.name))
     tables.define("open_ones", "select * from told_apart where mine")
@@ -146,7 +148,7 @@ def search(tables: Tables, pair: PairByName, manifests: Sequence[Manifest], not_
         f"""select m.*, case when w.place is not null then 'waiting' when d.id is not null then 'arrived'
             when (t.first_number is not null or m.taken = 1) and m.destination is not null and u.name is null
             then 'taken' else 'unaccounted' end as looked
-        from open_ones m left join ({waiting("open_ones", "there")}) w on {same("m", "w")}
+        from open_ones m left join ({waiting("open_ones")}) w on {same("m", "w")}
             left join at_destination d on d.name = lower(m.destination) and d.id = m.message_id
             left join unseen u on u.name = lower(m.destination) left join taken_of t on {inside("m", "t")}""",
     )
@@ -170,50 +172,44 @@ def inside(message: str, stretch: str) -> str:
     )
 
 
-def browse_backlog(tables: Tables, name: str, pair: PairByName, queues: Iterable[str]) -> None:
-    """A table of what lies in these backlog queues now, and in their dead-letter queues: an archived message may have
-    expired into these since.
+def browse_backlog(tables: Tables, pair: PairByName, queues: Iterable[str]) -> None:
+    """The table `there`: what lies in these backlog queues now, and in their dead-letter queues, into which an archived
+    message may have expired since.
 
     Raises:
         ServiceError: one of them cannot be browsed.
     """
     with Connection.to(pair, "secondary") as connection:
         spans = find_spans(connection, [(queue, dead) for queue in sorted(queues) for dead in (False, True)])
-    tables.in_queues(name, pair, spans)
+    tables.in_queues("there", pair, spans)
 
 
-def waiting(messages: str, there: str) -> str:
+def waiting(messages: str) -> str:
     """SQL: the keys of messages that lie in their queue, at the same place or with the same id at another."""
     keys = ", ".join(f"m.{name}" for name in KEY.split(", "))
     return (
-        f"select {keys} from {messages} m join {there} q on {same('m', 'q')} "
-        f"union select {keys} from {messages} m join {there} q on m.place = q.place and m.message_id = q.message_id"
+        f"select {keys} from {messages} m join there q on {same('m', 'q')} "
+        f"union select {keys} from {messages} m join there q on m.place = q.place and m.message_id = q.message_id"
     )
 
 
 def _at_destinations(
     pair: PairByName, destinations: Iterable[str], not_looked_at: dict[str, str]
-) -> tuple[list[tuple[str, str]], list[str]]:
-    """Destination, in lower case, and id of the messages that lie there now; and the destinations that could not be
-    browsed."""
+) -> list[tuple[str, str]]:
+    """Destination, in lower case, and id of the messages that lie there now; why a destination could not be browsed is
+    added to `not_looked_at`."""
     rows: set[tuple[str, str]] = set()
-    blind: list[str] = []
     with Connection.to(pair, "primary") as connection:
         for destination in destinations:
             try:
                 if not is_destination(destination.strip("/")):
                     raise UsageError("not the path of a queue")
                 pages = connection.browse(Span(destination, False, 1, LAST_SEQUENCE_NUMBER))
-                rows |= {
-                    (destination.lower(), one.message_id)
-                    for page in pages
-                    for one in page
-                    if one.message_id is not None
-                }
+                ids = {one.message_id for page in pages for one in page if one.message_id is not None}
+                rows |= {(destination.lower(), one) for one in ids}
             except (ServiceError, UsageError) as error:
-                blind.append(destination.lower())
                 not_looked_at[destination] = error.message
-    return sorted(rows), blind
+    return sorted(rows)
 
 
 def _report(
@@ -243,10 +239,6 @@ def _report(
         not_looked_at=not_looked_at,
         listed=tuple(_listed(row, tuple(sorted(sources.get(_key(row), ())))) for row in found),
     )
-
-
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in KEY.split(", "))
 
 
 def _listed(row: dict[str, Any], ledgers: tuple[str, ...]) -> Finding:

@@ -225,13 +225,13 @@ def _look(
     if not todo or not asked:
         return
     try:
-        browse_backlog(tables, "there", request.pair, {one.queue for one in asked})
+        browse_backlog(tables, request.pair, {one.queue for one in asked})
     except ServiceError as error:
         raise not_known(error) from error
     stretches(tables, "asked", asked)
     stretches(tables, "left_there", left)
     tables.define("perhaps", f"select m.* from todo m join asked a on {inside('m', 'a')}")
-    tables.define("waiting", waiting("perhaps", "there"), keep=True)
+    tables.define("waiting", waiting("perhaps"), keep=True)
     counts = tables.query(
         "select count(*) as n, 0 as which from waiting union all "
         f"select count(*) as n, 1 as which from todo m join left_there a on {inside('m', 'a')} "
