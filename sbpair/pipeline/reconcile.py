@@ -15,7 +15,7 @@ Beside these: messages that were sent with an unacknowledged first try (`perhaps
 id) and ledger lines of messages that no given archive has (`not_archived`). Neither is a finding.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from operator import itemgetter
 from typing import Any
@@ -28,7 +28,7 @@ from sbpair.pipeline.manifest import Manifest
 from sbpair.pipeline.reports import FINDINGS, Finding, ReconcileReport
 from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span, merged
-from sbpair.pipeline.tables import KEY, Tables, same
+from sbpair.pipeline.tables import KEY, Tables, Tell, same
 
 FINAL_OUTCOMES = ("forwarded", "dead-lettered", "ping", "duplicate")
 LISTED = 1_000
@@ -86,7 +86,7 @@ def reconcile(
     ledgers: Sequence[str],
     *,
     look: PairByName | None = None,
-    tell: Callable[[Any], None] | None = None,
+    tell: Tell | None = None,
     listed: int = LISTED,
 ) -> ReconcileReport:
     """Hold archives against ledgers. `look`: the pair whose queues are searched for what no ledger knows.
@@ -94,6 +94,7 @@ def reconcile(
     Raises:
         UsageError: one of them is not there or not what it is said to be.
     """
+    tables.tell = tell
     not_looked_at: dict[str, str] = {}
     manifests = tables.archived("archived", archives, once=False)
     tables.ledgers("ledgers", ledgers)
@@ -106,18 +107,16 @@ def reconcile(
             f"select verdict, outcome, count(*) as messages, sum(case when attempts > 1 then 1 else 0 end) as resent "
             f"from {judged} group by verdict, outcome",
             "Reconciling",
-            tell,
         )
         kinds = ", ".join(f"'{one}'" for one in FINDINGS)
         tables.define(
             "found", f"select * from {judged} where verdict in ({kinds}) order by {KEY} limit {listed}", keep=True
         )
-        found = tables.query(f"select * from found order by {KEY}", "Listing", tell)
+        found = tables.query(f"select * from found order by {KEY}", "Listing")
         known = tables.query(
             f"select distinct {', '.join('f.' + name for name in KEY.split(', '))}, l.source "
             f"from found f join ledgers l on {same('f', 'l')}",
             "Listing",
-            tell,
         )
     finally:
         tables.close()

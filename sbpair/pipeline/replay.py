@@ -9,14 +9,14 @@ import asyncio
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.names import is_destination
@@ -35,7 +35,7 @@ from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import DONE_OUTCOMES, ledger_files, the_only_run
 from sbpair.pipeline.source.new_messages import ROWS
 from sbpair.pipeline.source.writer import Tally, read_tally
-from sbpair.pipeline.tables import KEY, Tables, same
+from sbpair.pipeline.tables import KEY, Tables, Tell, same
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.restore import not_known
 
@@ -150,7 +150,7 @@ def replay(
     request: ReplayRequest,
     *,
     session: "Session | None" = None,
-    tell: Callable[[Any], None] | None = None,
+    tell: Tell | None = None,
 ) -> ReplayReport:
     """Carry out a request. `session`: of Spark, which alone sends; a dry run needs none.
 
@@ -159,13 +159,13 @@ def replay(
             then is in the ledger; running the same command again goes on from there.
         UsageError: another replay has the ledger.
     """
-    began = time.monotonic()
+    tables.tell, began = tell, time.monotonic()
     report = ReplayReport(request.pair.name, uuid.uuid4().hex[:12], str(request.ledger), dry_run=request.dry_run)
     with nullcontext() if request.dry_run else the_only_run(request.ledger, report.run):
         try:
             manifest, fewer = prepare(tables, request)
-            _count(tables, request, report, fewer, tell)
-            _look(tables, request, manifest, report, tell)
+            _count(tables, request, report, fewer)
+            _look(tables, request, manifest, report)
         finally:
             tables.close()
         if not request.dry_run and session is not None and report.matched > report.already_done:
@@ -174,27 +174,23 @@ def replay(
     return report
 
 
-def _count(
-    tables: Tables, request: ReplayRequest, report: ReplayReport, fewer: bool, tell: Callable[[Any], None] | None
-) -> None:
-    groups = tables.query("select destination, is_ping, count(*) as n from todo group by 1, 2", "Counting", tell)
+def _count(tables: Tables, request: ReplayRequest, report: ReplayReport, fewer: bool) -> None:
+    groups = tables.query("select destination, is_ping, count(*) as n from todo group by 1, 2", "Counting")
     todo = sum(row["n"] for row in groups)
-    report.matched = tables.query("select count(*) as n from matched", "Counting", tell)[0]["n"] if fewer else todo
+    report.matched = tables.count("matched", "Counting") if fewer else todo
     if request.dedupe is Dedupe.CONTENT:
-        report.duplicates = tables.query("select count(*) as n from copies", "Counting", tell)[0]["n"]
+        report.duplicates = tables.count("copies", "Counting")
     if request.only is not None:
-        rows = tables.query(
-            "select destination, count(*) as n from elsewhere group by 1", "Counting what is left", tell
-        )
+        rows = tables.query("select destination, count(*) as n from elsewhere group by 1", "Counting what is left")
         report.elsewhere = _most(merge_spellings({row["destination"]: row["n"] for row in rows}))
     report.already_done = report.matched - report.duplicates - todo
-    places: dict[str, int] = {}
+    outcomes, places = Counter[str](), Counter[str]()
     for row in groups:
         kind = _expected_outcome(row["is_ping"], row["destination"])
-        report.outcomes[kind] = report.outcomes.get(kind, 0) + row["n"]
+        outcomes[kind] += row["n"]
         if kind == "forwarded":
-            places[row["destination"]] = places.get(row["destination"], 0) + row["n"]
-    report.per_destination = merge_spellings(places)
+            places[row["destination"]] += row["n"]
+    report.outcomes, report.per_destination = outcomes, merge_spellings(places)
 
 
 def _most(counts: dict[str, int]) -> dict[str, int]:
@@ -204,13 +200,7 @@ def _most(counts: dict[str, int]) -> dict[str, int]:
     return dict(ordered[:MOST_NAMES]) | ({OTHERS: rest} if rest else {})
 
 
-def _look(
-    tables: Tables,
-    request: ReplayRequest,
-    archives: Manifest,
-    report: ReplayReport,
-    tell: Callable[[Any], None] | None,
-) -> None:
+def _look(tables: Tables, request: ReplayRequest, archives: Manifest, report: ReplayReport) -> None:
     """Refuse what a drain would send again, or may have sent. A dry run says what the real one will meet.
 
     Only an archive's own record of a taking spares the question. An archive that left the queues as they are says
@@ -232,14 +222,10 @@ def _look(
     stretches(tables, "left_there", left)
     tables.define("perhaps", f"select m.* from todo m join asked a on {inside('m', 'a')}")
     tables.define("waiting", waiting("perhaps"), keep=True)
-    counts = tables.query(
-        "select count(*) as n, 0 as which from waiting union all "
-        f"select count(*) as n, 1 as which from todo m join left_there a on {inside('m', 'a')} "
-        f"where not exists (select 1 from waiting w where {same('w', 'm')})",
-        "Looking in queues",
-        tell,
-    )
-    report.waiting, report.gone = (row["n"] for row in sorted(counts, key=lambda row: row["which"]))
+    report.waiting = tables.count("waiting", "Looking in queues")
+    left_there = f"todo m join left_there a on {inside('m', 'a')}"
+    not_waiting = f"not exists (select 1 from waiting w where {same('w', 'm')})"
+    report.gone = tables.count(f"{left_there} where {not_waiting}", "Looking in queues")
     if request.dry_run:
         return
     pair, archive = request.pair.name, request.archives[0]
@@ -273,7 +259,7 @@ def tasks_of(session: "Session", request: ReplayRequest) -> int:
     return request.tasks or max(1, session.context.defaultParallelism)
 
 
-def _send(session: "Session", request: ReplayRequest, report: ReplayReport, tell: Callable[[Any], None] | None) -> None:
+def _send(session: "Session", request: ReplayRequest, report: ReplayReport, tell: Tell | None) -> None:
     tasks = tasks_of(session, request)
     with tempfile.TemporaryDirectory(prefix="sbpair-replay-") as folder:
         file = Path(folder) / "report.json"

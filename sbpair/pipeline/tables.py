@@ -71,12 +71,15 @@ def same(left: str, right: str) -> str:
 class Tables(ABC):
     """An engine and its tables. Names are replaced by those who define them again."""
 
+    tell: Tell | None = None
+    """Told how far a query is, where that is known."""
+
     @abstractmethod
     def open(self, uri: str) -> Store:
         """The archive at a path or URI; raises UsageError where this engine does not reach it."""
 
     @abstractmethod
-    def query(self, sql: str, label: str, tell: Tell | None = None) -> list[dict[str, Any]]:
+    def query(self, sql: str, label: str) -> list[dict[str, Any]]:
         """The rows of a query."""
 
     @abstractmethod
@@ -104,6 +107,10 @@ class Tables(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of what was kept."""
+
+    def count(self, source: str, label: str) -> int:
+        """How many rows there are. `source`: a table, or what else may stand behind `from`."""
+        return int(self.query(f"select count(*) as n from {source}", label)[0]["n"])
 
     def archived(self, name: str, uris: Sequence[str], *, once: bool, of_backlog: bool = True) -> list[Manifest]:
         """The messages of archives, and these archives' manifests.
@@ -184,9 +191,9 @@ class SparkTables(Tables):
     def open(self, uri: str) -> Store:
         return open_store(self._session.context, uri)
 
-    def query(self, sql: str, label: str, tell: Tell | None = None) -> list[dict[str, Any]]:
+    def query(self, sql: str, label: str) -> list[dict[str, Any]]:
         spark = self._session.spark
-        return [row.asDict() for row in self._session.run(lambda: spark.sql(sql).collect(), label, tell=tell)]
+        return [row.asDict() for row in self._session.run(lambda: spark.sql(sql).collect(), label, tell=self.tell)]
 
     def define(self, name: str, sql: str, *, keep: bool = False) -> None:
         frame = self._session.spark.sql(sql)
@@ -239,7 +246,7 @@ class LocalTables(Tables):
             raise UsageError("--engine local reads folders, not URIs.", hint="Leave --engine out: Spark reads them.")
         return LocalStore(Path(uri))
 
-    def query(self, sql: str, label: str, tell: Tell | None = None) -> list[dict[str, Any]]:
+    def query(self, sql: str, label: str) -> list[dict[str, Any]]:
         found = self._base.execute(sql)
         names = [one[0] for one in found.description or ()]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
