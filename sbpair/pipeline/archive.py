@@ -151,11 +151,8 @@ def plan_archive(request: ArchiveRequest, manifest: Manifest) -> ArchivePlan:
 
 def anything_behind(request: ArchiveRequest, manifest: Manifest, sources: Sequence[tuple[str, bool]]) -> bool:
     """Whether a message lies behind what the manifest covers of these places: one browse of a place that is empty, two
-    of one that is not, where a plan takes a dozen. Of a queue that was made again it may see nothing.
-
-    Raises:
-        ServiceError: the namespace cannot be browsed.
-    """
+    of one that is not, where a plan takes a dozen. Of a queue that was made again it may see nothing. Raises
+    ServiceError: the namespace cannot be browsed."""
     unread: dict[tuple[str, bool, int], int] = {}
     for one in manifest.covered:
         if one.pair == request.pair.name:

@@ -62,11 +62,7 @@ class Archiving:
     """What one task may browse in a second; None: as much as the namespace gives."""
 
     def of(self, span: Span) -> "ArchivedUnit":
-        """Browse a span and write its files, in a task of Spark.
-
-        Raises:
-            TaskError: with one of our errors in its text.
-        """
+        """Browse a span and write its files, in a task of Spark; raises our errors as TaskError."""
         context = TaskContext.get()
         attempt = context.attemptNumber() if context is not None else 0
         files = UnitFiles(self.root, self.run, self.pair.name, span)
@@ -136,11 +132,7 @@ def _placed(facts: ArchiveFile, name: str) -> ArchiveFile:
 
 
 class _ParquetFile:
-    """A file in the making, under a temporary name until it is whole.
-
-    Raises:
-        ArchiveError: it cannot be written.
-    """
+    """A file in the making, under a temporary name until it is whole. An error of the disk is an ArchiveError."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet as pq

@@ -194,11 +194,7 @@ class Store(Protocol):
 
 
 def check_archive(store: Store) -> Manifest:
-    """The manifest of an archive that has to be there.
-
-    Raises:
-        UsageError: no archive.
-    """
+    """The manifest of an archive; raises UsageError where there is none."""
     manifest = store.manifest()
     if not manifest.commits:
         raise UsageError(

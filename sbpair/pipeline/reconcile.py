@@ -173,11 +173,7 @@ def inside(message: str, stretch: str) -> str:
 
 def browse_backlog(tables: Tables, pair: PairByName, queues: Iterable[str]) -> None:
     """The table `there`: what lies in these backlog queues now, and in their dead-letter queues, into which an archived
-    message may have expired since.
-
-    Raises:
-        ServiceError: one of them cannot be browsed.
-    """
+    message may have expired since. Raises ServiceError: one of them cannot be browsed."""
     with Connection.to(pair, "secondary") as connection:
         spans = find_spans(connection, [(queue, dead) for queue in sorted(queues) for dead in (False, True)])
     tables.in_queues("there", pair, spans)

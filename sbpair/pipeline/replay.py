@@ -273,10 +273,8 @@ def _send(session: "Session", request: ReplayRequest, report: ReplayReport, tell
             "failOnRefused": "false",
             "report": str(file),
         }
-        if request.rate is not None:
-            options["rate"] = str(request.rate)
-        if request.reserve is not None:
-            options["reserve"] = str(request.reserve)
+        limits = {"rate": request.rate, "reserve": request.reserve}
+        options |= {name: str(limit) for name, limit in limits.items() if limit is not None}
         writer = (
             in_order(session.spark.table("todo"), tasks)
             .write.format("sbpair-backlog")
@@ -296,7 +294,7 @@ def _record_copies(copies: "DataFrame", folder: Path, way: Way, run: str) -> Non
         "if(dead_letter, concat(queue, '/$deadletterqueue'), queue)",
         "sequence_number",
         "message_id",
-        f"{ENQUEUED_MS}",
+        ENQUEUED_MS,
         "coalesce(destination, '')",
         "session_id",
         *("'duplicate'", f"'{datetime.now(UTC).isoformat()}'", "1", f"'run {run}'"),

@@ -209,11 +209,7 @@ FILTER_COLUMNS = (
 
 
 def wants_row(wanted: MessageFilter, *row: Any) -> bool:
-    """Whether a filter wants the message of a row with FILTER_COLUMNS.
-
-    Raises:
-        TaskError: with one of our errors in its text.
-    """
+    """Whether a filter wants the message of a row with FILTER_COLUMNS; raises our errors as TaskError."""
     queue, dead_letter, number, enqueued_at_us, message_id, payload, state, count = row
     with marking_errors():
         stored = queue, dead_letter, number, enqueued_at_us, message_id, bytes(payload)
@@ -268,10 +264,7 @@ def from_typed(kind: str, text: str | None) -> Any:
     """
     if text is None or kind == "null":
         return None
-    if kind == "string":
-        return text
-    made = _FROM_TEXT.get(kind)
-    if made is None:
+    if (made := _FROM_TEXT.get(kind)) is None:
         raise ValueError(f"a property of type {kind} is only in the payload")
     return made(text)
 
@@ -283,6 +276,7 @@ def _whole(kind: Callable[[int], Any]) -> Callable[[str], Any]:
 _WHOLE = (types.Byte, types.Short, types.Int, types.Long, types.Ubyte, types.Ushort, types.Uint, types.Ulong)
 _WHOLE_NAMES: dict[type, str] = {kind: kind.__name__.lower() for kind in _WHOLE}
 _FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "string": str,
     "boolean": lambda text: {"true": True, "false": False}[text],
     "double": lambda text: float(json.loads(text)),
     "uuid": uuid.UUID,

@@ -72,11 +72,8 @@ class Completing:
     """What one task may take in a second; None: as much as the namespace gives."""
 
     def of(self, rows: Iterable[tuple[str, bool, int, bytes | None]]) -> Iterator[Settled]:
-        """Complete what the archive has of one place (queue, dead letter, number, digest), in a task of Spark.
-
-        Raises:
-            TaskError: with one of our errors in its text.
-        """
+        """Complete what the archive has of one place (queue, dead letter, number, digest), in a task of Spark; raises
+        our errors as TaskError."""
         found = list(rows)
         if not found:
             return

@@ -71,6 +71,8 @@ if TYPE_CHECKING:
 
 Offset = dict[str, dict[str, int]]
 """As Spark keeps it in a checkpoint: JSON whose keys are in order, so that equal offsets are equal texts."""
+Known = Mapping[str, Mapping[str, int]]
+"""An offset that is only read."""
 
 
 def place_of(queue: str, dead_letter: bool) -> str:
@@ -83,12 +85,12 @@ def _at(span: Span) -> tuple[str, int]:
     return place_of(span.queue, span.dead_letter), span.partition
 
 
-def next_number(offset: Mapping[str, Mapping[str, int]], place: str, partition: int) -> int:
+def next_number(offset: Known, place: str, partition: int) -> int:
     """The first number that was not read yet."""
     return offset.get(place, {}).get(str(partition), max(1, partition << PARTITION_SHIFT))
 
 
-def moved(offset: Mapping[str, Mapping[str, int]], numbers: Iterable[tuple[Span, int]]) -> Offset:
+def moved(offset: Known, numbers: Iterable[tuple[Span, int]]) -> Offset:
     """The offset with the next number of some spans' partitions set."""
     found = {place: dict(partitions) for place, partitions in offset.items()}
     for span, number in numbers:
@@ -101,16 +103,12 @@ def _ordered(offset: Offset) -> Offset:
     return {place: dict(sorted(offset[place].items())) for place in sorted(offset)}
 
 
-def after(offset: Mapping[str, Mapping[str, int]], spans: Iterable[Span]) -> Offset:
+def after(offset: Known, spans: Iterable[Span]) -> Offset:
     """Where a stream stands that has read these spans as well."""
     return moved(offset, ((span, span.last + 1) for span in spans))
 
 
-def spans_between(
-    start: Mapping[str, Mapping[str, int]],
-    end: Mapping[str, Mapping[str, int]],
-    sources: Sequence[tuple[str, bool]],
-) -> list[Span]:
+def spans_between(start: Known, end: Known, sources: Sequence[tuple[str, bool]]) -> list[Span]:
     """What one micro-batch reads: all that its offsets name, also of a place that is not among the sources when it is
     carried out. `sources` give the places their own spelling."""
     spelled = {place_of(queue, dead_letter): (queue, dead_letter) for queue, dead_letter in sources}
@@ -126,7 +124,7 @@ def spans_between(
 class Poll:
     """What one look into the queues finds beyond the numbers, compared with where the stream stands."""
 
-    def __init__(self, offset: Mapping[str, Mapping[str, int]]) -> None:
+    def __init__(self, offset: Known) -> None:
         self._offset = offset
         self._newest: dict[tuple[str, int], int] = {}
         self.made_again: dict[tuple[str, int], tuple[int, int]] = {}
@@ -172,7 +170,7 @@ CLOCKS_DIFFER_MS = 2_000
 """Two brokers of a namespace may differ by this much in the time that they stamp."""
 
 
-def up_to(spans: Iterable[Span], end: Mapping[str, Mapping[str, int]]) -> list[Span]:
+def up_to(spans: Iterable[Span], end: Known) -> list[Span]:
     """The part of the spans that lies before `end`; nothing of a partition that it does not name."""
     cut = []
     for span in spans:
@@ -355,7 +353,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         if self._connection is not None:
-            self._connection.__exit__(None, None, None)
+            self._connection.__exit__()
             self._connection = None
 
     def _connected(self) -> Connection:
@@ -372,11 +370,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._found
 
     def _unread(self, poll: Poll) -> list[Span]:
-        """What lies in the queues that the stream has not read.
-
-        Raises:
-            UsageError, EntityNotFoundError, ServiceError: as `find_spans`.
-        """
+        """What lies in the queues that the stream has not read; raises as `find_spans`."""
         missing = self.options.place.made_when_needed
         return find_spans(self._connected(), self._sources(), unread=poll.unread, missing_is_empty=missing)
 

@@ -97,11 +97,7 @@ def table_of(kind: str, rows: Iterable[Sequence[Any]]) -> "pa.Table":
 
 
 def copies_in(archive: str, side: str, *, at_least: int) -> "list[ParquetCopies | LineCopies]":
-    """The parts of one archive of a side.
-
-    Raises:
-        UsageError: it is no archive.
-    """
+    """The parts of one archive of a side; raises UsageError where there is none."""
     path = Path(archive).expanduser()
     if (path / COMMITS).is_dir():
         store = LocalStore(path)
@@ -232,11 +228,7 @@ def _place(value: Any) -> int | None:
 
 
 def entries_rows(documents: Iterable[Mapping[str, Any]]) -> "list[Rows]":
-    """What the sessions' entries say.
-
-    Raises:
-        JournalError: one of them is none.
-    """
+    """What the sessions' entries say; raises JournalError where one of them is none."""
     recent, heads, passed, entries = [], [], [], []
     for document in documents:
         try:

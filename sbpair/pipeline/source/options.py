@@ -201,11 +201,8 @@ class Position:
             ) from error
 
     def found(self, connection: Connection, present: Sequence[Span]) -> list[int]:
-        """The number in each of the stretches that hold messages: from its first to the one behind its last.
-
-        Raises:
-            ServiceError: a queue cannot be browsed.
-        """
+        """The number in each of the stretches that hold messages: from its first to the one behind its last. Raises
+        ServiceError: a queue cannot be browsed."""
         if self.at_ms is not None:
             at_ms = self.at_ms
             return connection.run(side_by_side(lambda span: number_at(connection, span, at_ms), present))
