@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from sbpair.pipeline.errors import marking_errors
 from sbpair.pipeline.rows import source_columns, struct
 from sbpair.pipeline.source.options import ReadOptions
-from sbpair.pipeline.source.reader import BacklogReader, FilteringReader
+from sbpair.pipeline.source.reader import BacklogReader
 from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ class BacklogDataSource(DataSource):
     """Reads backlog queues of a pair; writes archived messages to the pair's primary."""
 
     of_backlog = True
-    reads_by: type[BacklogReader] = BacklogReader
 
     @classmethod
     def name(cls) -> str:
@@ -34,7 +33,7 @@ class BacklogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with marking_errors():
-            return self.reads_by(ReadOptions.parse(self.options, of_backlog=self.of_backlog), schema)
+            return BacklogReader(ReadOptions.parse(self.options, of_backlog=self.of_backlog), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         with marking_errors():
@@ -74,21 +73,13 @@ class ServiceBusDataSource(BacklogDataSource):
         return "servicebus"
 
 
-class _FilteredBacklog(BacklogDataSource):
-    reads_by = FilteringReader
-
-
-class _FilteredServiceBus(ServiceBusDataSource):
-    reads_by = FilteringReader
-
-
 def register(spark: "SparkSession") -> None:
     """Make the sources known to a session, and have it push filters down to them."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # a reader that takes filters fails without
-    for source in (_FilteredBacklog, _FilteredServiceBus):
-        spark.dataSource.register(source)
+    register_backlog(spark)
+    spark.dataSource.register(ServiceBusDataSource)
 
 
 def register_backlog(spark: "SparkSession") -> None:
     """Only what our own commands use: each source takes time."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # a reader that takes filters fails without
     spark.dataSource.register(BacklogDataSource)

@@ -69,11 +69,8 @@ class BacklogReader(DataSourceReader):
         with marking_errors():
             yield from batches_of(self.options, partition.value, self.columns)
 
-
-class FilteringReader(BacklogReader):
-    """The same, and looks only where a filter lets messages be; Spark filters again what it gets."""
-
     def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
+        """Look only where filters let messages be; Spark filters again what it gets."""
         from pyspark.sql import datasource as spark
 
         options = self.options
