@@ -27,7 +27,7 @@ from sbpair.core.redact import quoted
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.pipeline.delta import check_delta, publish
 from sbpair.pipeline.executors import Connection, PairByName, first_from
-from sbpair.pipeline.files import ArchivedUnit, Archiving, compact, vacuum
+from sbpair.pipeline.files import Archiving, compact, vacuum
 from sbpair.pipeline.manifest import (
     ArchiveFile,
     Commit,
@@ -213,11 +213,9 @@ def only_wanted(frame: "DataFrame", wanted: MessageFilter) -> "DataFrame":
         return frame
     from pyspark.sql import functions as F
 
-    def wants(*row: Any) -> bool:
-        return wants_row(wanted, *row)
-
     # Not by Arrow: that way Spark wants pandas.
-    return frame.where(F.udf(wants, "boolean", useArrow=False)(*(F.expr(one) for one in FILTER_COLUMNS)))
+    wants = F.udf(partial(wants_row, wanted), "boolean", useArrow=False)
+    return frame.where(wants(*(F.expr(one) for one in FILTER_COLUMNS)))
 
 
 def without_work(request: ArchiveRequest, plan: ArchivePlan) -> "ArchiveReport | None":
@@ -333,11 +331,12 @@ class _Run:
         budget = self._budget_of_one(len(cut))
         work = Archiving(asked.pair, store.root, self._report.run, asked.wanted, asked.side, budget)
         tasks = self._session.context.parallelize(cut, len(cut)).map(work.of)
-        done: list[ArchivedUnit] = self._session.run(tasks.collect, "Archiving", tell=self._tell)
-        self._report.retried += sum(1 for one in done if one.attempt)
-        self._report.throttled += sum(one.throttled for one in done)
-        self._report.waited_seconds += sum(one.waited_seconds for one in done)
-        return [file for one in done for file in one.files]
+        units = self._session.run(tasks.collect, "Archiving", tell=self._tell)
+        for _, done in units:
+            self._report.retried += bool(done.attempt)
+            self._report.throttled += done.throttled
+            self._report.waited_seconds += done.waited_seconds
+        return [file for files, _ in units for file in files]
 
     def _budget_of_one(self, tasks: int) -> float | None:
         """Of that many tasks, as many at once as there are cores."""

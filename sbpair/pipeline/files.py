@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pyspark import TaskContext
-
 from sbpair.core.message import Received
 from sbpair.core.pairing import Side
 from sbpair.core.summary import describe
@@ -32,7 +30,7 @@ from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.manifest import ArchiveFile, Commit, LocalStore, Manifest, Store, append, put_in_place
 from sbpair.pipeline.rows import MESSAGE_COLUMNS, SCHEMA_VERSION, arrow_schema, message_row, message_schema, to_batch
 from sbpair.pipeline.spans import Span
-from sbpair.pipeline.tasks import logged_task, pace_of, span_facts
+from sbpair.pipeline.tasks import TaskDone, logged_task, pace_of, span_facts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,10 +59,8 @@ class Archiving:
     budget_per_second: float | None = None
     """What one task may browse in a second; None: as much as the namespace gives."""
 
-    def of(self, span: Span) -> "ArchivedUnit":
+    def of(self, span: Span) -> tuple[list[ArchiveFile], TaskDone]:
         """Browse a span and write its files, in a task of Spark; raises our errors as TaskError."""
-        context = TaskContext.get()
-        attempt = context.attemptNumber() if context is not None else 0
         files = UnitFiles(self.root, self.run, self.pair.name, span)
         with marking_errors(), Connection.to(self.pair, self.side) as connection:
             pace = pace_of(connection.namespace, self.budget_per_second)
@@ -72,20 +68,10 @@ class Archiving:
                 for page in connection.browse(span, pace):
                     done.count(page)
                     files.add([message_row(self.pair.name, one) for one in page if self._wants(one)])
-        return ArchivedUnit(tuple(files.written), attempt, done.throttled, done.waited_seconds)
+        return files.written, done
 
     def _wants(self, received: Received) -> bool:
         return not self.wanted.is_set or self.wanted.wants(received, describe(received.payload))
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedUnit:
-    """The files of a unit, which attempt of its task wrote them, and what that counted (`TaskDone`)."""
-
-    files: tuple[ArchiveFile, ...]
-    attempt: int
-    throttled: int
-    waited_seconds: float
 
 
 class UnitFiles:

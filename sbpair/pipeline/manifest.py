@@ -24,7 +24,7 @@ from sbpair.core.serialization import from_plain
 from sbpair.files import make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError
 from sbpair.pipeline.rows import SCHEMA_VERSION
-from sbpair.pipeline.spans import Sharing, Span, merged, overlapping, uncovered
+from sbpair.pipeline.spans import Sharing, Span, merged, uncovered
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -299,14 +299,13 @@ def append(store: Store, commit: Commit, *, still_valid: Callable[[Manifest], No
 
 def refuse_overlap(covered: Sequence[Covered], known: int, manifest: Manifest) -> None:
     """Raises ArchiveError: somebody else has covered some of these numbers since commit `known`."""
-    since = [one for commit in manifest.commits if commit.number > known for one in commit.covered]
+    since = Manifest(tuple(commit for commit in manifest.commits if commit.number > known))
     for piece in covered:
-        for other in since:
-            if piece.pair == other.pair and overlapping([piece.span, other.span]):
-                raise ArchiveError(
-                    f"Another archiver has added messages {other.first} to {other.last} of {other.queue}.",
-                    hint="Nothing was added twice; run the command again for what is still missing.",
-                )
+        for other in since.covered_of(piece.pair)(piece.span):
+            raise ArchiveError(
+                f"Another archiver has added messages {other.first} to {other.last} of {other.queue}.",
+                hint="Nothing was added twice; run the command again for what is still missing.",
+            )
 
 
 class HadoopStore:

@@ -364,15 +364,14 @@ def source_columns(schema: "StructType | None" = None) -> tuple[tuple[str, str, 
         UsageError: it asks for one that there is not, or with another type.
     """
     known = {column[0]: column for column in (*MESSAGE_COLUMNS[:-1], *BODY_COLUMNS, MESSAGE_COLUMNS[-1])}
-    chosen = []
-    for field in known if schema is None else schema.fields:
-        name, kind = (field, known[field][1]) if isinstance(field, str) else (field.name, field.dataType.simpleString())
-        if name not in known:
-            raise UsageError(f"A message has no column {quoted(name)}.", hint=f"Columns are {', '.join(known)}.")
-        if kind != known[name][1]:
-            raise UsageError(f"The column {name} is {known[name][1]}, not {kind}.")
-        chosen.append(known[name])
-    return tuple(chosen)
+    if schema is None:
+        return tuple(known.values())
+    for field in schema.fields:
+        if field.name not in known:
+            raise UsageError(f"A message has no column {quoted(field.name)}.", hint=f"Columns are {', '.join(known)}.")
+        if (kind := field.dataType.simpleString()) != known[field.name][1]:
+            raise UsageError(f"The column {field.name} is {known[field.name][1]}, not {kind}.")
+    return tuple(known[field.name] for field in schema.fields)
 
 
 def struct(columns: tuple[tuple[str, ...], ...]) -> "StructType":

@@ -39,6 +39,8 @@ class TaskDone:
 
     messages: int = 0
     size_bytes: int = 0
+    attempt: int = 0
+    """How often Spark had begun it before."""
     throttled: int = 0
     """Once it is over: how often the namespace was too busy for it."""
     waited_seconds: float = 0.0
@@ -64,7 +66,8 @@ def logged_task(work: str, namespace: str, pace: Pace, **facts: int | str) -> It
         namespace: by its host.
         pace: counts how often the namespace was too busy, and the waits.
     """
-    context, done, began = TaskContext.get(), TaskDone(), time.monotonic()
+    context, began = TaskContext.get(), time.monotonic()
+    done = TaskDone(attempt=0 if context is None else context.attemptNumber())
     refused_before, waited_before = pace.pauses, pace.waited.seconds
     said = "task finished"
     try:
@@ -85,7 +88,7 @@ def logged_task(work: str, namespace: str, pace: Pace, **facts: int | str) -> It
                 **{name: one for name, one in places.items() if one is not None},
                 "stage": context.stageId(),
                 "partition": context.partitionId(),
-                "attempt": context.attemptNumber(),
+                "attempt": done.attempt,
                 **facts,
                 **done.facts,
                 "messages": done.messages,

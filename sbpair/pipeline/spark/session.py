@@ -355,16 +355,14 @@ def _way_to_the_jvm(jvm: Jvm | None, properties: Mapping[str, str], java_home: P
             write_properties(file, properties)
             changes["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {file} pyspark-shell"
             changes["JAVA_HOME"] = str(java_home)
-        before = {name: os.environ.get(name) for name in changes}
+        before = {name: os.environ[name] for name in changes if name in os.environ}
         os.environ.update(changes)
         try:
             yield
         finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+            for name in changes:
+                os.environ.pop(name, None)
+            os.environ.update(before)
 
 
 def _context(properties: Mapping[str, str]) -> "SparkContext":
