@@ -24,14 +24,7 @@ from sbpair.core.message import Received
 from sbpair.core.names import split_source
 from sbpair.core.transfer.restored import Unsendable
 from sbpair.operations.restore import MOST_LINE_BYTES, NO_MESSAGE, received_in
-from sbpair.pipeline.archive import (
-    ArchiveRequest,
-    Tell,
-    anything_behind,
-    archive,
-    open_store,
-    plan_archive,
-)
+from sbpair.pipeline.archive import ArchiveRequest, Tell, anything_behind, archive, open_store, plan_archive
 from sbpair.pipeline.delta import check_delta, publish
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.files import UnitFiles

@@ -1,6 +1,5 @@
-"""Queues as a stream: offsets, reader and writer of `readStream` and `writeStream`.
-
-Reads queues as a stream. Nothing is locked, received or changed: sequence numbers are the offsets.
+"""Queues as a stream: offsets, reader and writer of `readStream` and `writeStream`. What reads locks, receives and
+changes nothing: sequence numbers are the offsets.
 
 Spark asks how far a micro-batch goes, keeps the answer in its checkpoint and then has the batch read. A batch that is
 read again after a crash covers the same numbers; what was completed, or expired, in the meantime is not in it. Offsets

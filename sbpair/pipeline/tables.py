@@ -307,12 +307,21 @@ class LocalTables(Tables):
 
 
 _PYTHON = {"string": str, "boolean": bool, "bigint": int, "int": int}
+_BITS = {"bigint": 63, "int": 31}
 
 
 def _fields_of(text: bytes) -> list[Any] | None:
-    """The columns of a ledger's line; None for what is none, or cut off. What has a wrong type is not there."""
+    """The columns of a ledger's line; None for what is none, or cut off. What no column takes is not there."""
     try:
         read = json.loads(text)
-        return [read.get(name) if type(read.get(name)) is _PYTHON[kind] else None for name, kind in _LINE_COLUMNS]
+        return [value if _fits(value := read.get(name), kind) else None for name, kind in _LINE_COLUMNS]
     except (ValueError, RecursionError, AttributeError):
         return None
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if type(value) is not _PYTHON[kind]:
+        return False
+    if isinstance(value, str):
+        return value.isascii() or value.encode(errors="replace").decode() == value  # or half a character
+    return not isinstance(value, int) or value.bit_length() <= _BITS.get(kind, 1)

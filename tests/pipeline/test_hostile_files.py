@@ -18,6 +18,7 @@ from sbpair.pipeline.follow import import_drained
 from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore, append
 from sbpair.pipeline.rows import arrow_schema, message_row, to_batch
 from sbpair.pipeline.spans import Span
+from sbpair.pipeline.tables import LocalTables
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.core.test_fuzz import BACKLOG, ODD
 from tests.hostile import bounded, damaged, json_bytes, mutated, tame, within
@@ -162,3 +163,21 @@ def test_a_message_with_fields_of_any_type_is_a_row_of_an_archive(header: Any, a
 def test_a_folder_in_place_of_a_file_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(SbpairError):
         import_drained(LocalStore(tmp_path / "archive"), "shop", tmp_path)
+
+
+@pytest.mark.parametrize("odd", [{"enqueued_at_ms": 2**70}, {"attempts": 2**40}, {"reason": "\ud800"}])
+def test_a_value_that_no_column_takes_is_not_there_and_its_line_is(tmp_path: Path, odd: dict[str, Any]) -> None:
+    line = {
+        "queue": "q",
+        "sequence_number": 1,
+        "enqueued_at_ms": 5,
+        "outcome": "taken",
+        "reason": "",
+        "attempts": 2,
+    }
+    (tmp_path / "run-00000-a.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps(line | odd)}\n")
+    tables = LocalTables()
+    tables.ledgers("known", [str(tmp_path)])
+    rows = tables.query("select enqueued_at_ms, attempts, reason from known", "Reading")
+    (name,) = odd
+    assert [row[name] for row in rows] == [line[name], 1 if name == "attempts" else None]
