@@ -25,9 +25,10 @@ All rows of a session have to be here. What can be said, and from what:
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -77,10 +78,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Of a share of the sessions: a row for each destination, and the first findings."""
+    """Of a share of the sessions: a row for each destination, the first findings, and what was said of the rows."""
 
     destinations: list[dict[str, Any]]
     findings: list[dict[str, Any]]
+    copies: int
+    left_out: int
+    unreadable: tuple[str, ...]
 
 
 _KEY: Final = "destination, session_id, message_id"
@@ -91,7 +95,7 @@ _IN_LINE: Final = "not dead_letter and state not in ('scheduled', 'deferred')"
 """What has a place in the queue's order."""
 
 
-def judge(parts: Sequence[Rows], asked: Asked) -> Judged:
+def judge(asked: Asked, _: Key, parts: Sequence[Rows]) -> Judged:
     """All findings of the sessions whose rows these are."""
     import pyarrow as pa
 
@@ -115,7 +119,11 @@ def judge(parts: Sequence[Rows], asked: Asked) -> Judged:
             base.execute(f"insert into found {query}")
         destinations = base.sql(_DESTINATIONS).to_arrow_table().to_pylist()
         listed = base.sql(f"{_LISTED} limit {asked.limit}").to_arrow_table().to_pylist()
-    return Judged(destinations, listed)
+    copies = [one for one in parts if one.kind == COPIES]
+    unreadable = tuple(place for one in copies for place in one.unreadable)
+    return Judged(
+        destinations, listed, sum(one.rows for one in copies), sum(one.left_out for one in copies), unreadable
+    )
 
 
 def _of(table: str) -> str:
@@ -301,16 +309,6 @@ RANGE_RECORDS: Final = 250_000
 """Records that one task reads."""
 ROWS_PER_SHARE: Final = 2_000_000
 """Rows whose sessions one task judges."""
-_COUNTED: Final = "counted"
-
-
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """Copies that are judged, those without an id, and where unreadable ones lie."""
-
-    copies: int
-    left_out: int
-    unreadable: tuple[str, ...]
 
 
 def archive_parts(primary: Sequence[str], secondary: Sequence[str], *, at_least: int) -> list[Part]:
@@ -378,26 +376,22 @@ def audit(
         engine = LocalEngine(parts, cores=os.cpu_count() or 1, read=read_part)
     rows = sum(part.rows for part in parts)
     shares = 1 if not engine.units else max(engine.cores, -(-rows // ROWS_PER_SHARE))
-    keys: list[Key] = [*((SESSION, share) for share in range(shares)), (_COUNTED, 0)]
-    found = engine.by_key(partial(_by_session, shares), partial(_judged, asked), keys, "Auditing") if rows else []
-    judged = [one for one in found if isinstance(one, Judged)]
-    counted = [one for one in found if not isinstance(one, Judged)]
+    keys: list[Key] = [(SESSION, share) for share in range(shares)]
+    judged = engine.by_key(partial(_by_session, shares), partial(judge, asked), keys, "Auditing") if rows else []
     return ReplicationReport(
         journal=journal,
         as_of=asked.as_of,
-        copies=sum(one.copies for one in counted),
-        without_ids=sum(one.left_out for one in counted),
-        unreadable=tuple(sorted(place for one in counted for place in one.unreadable)),
+        copies=sum(one.copies for one in judged),
+        without_ids=sum(one.left_out for one in judged),
+        unreadable=tuple(sorted(place for one in judged for place in one.unreadable)),
         destinations=tuple(_destinations(judged)),
         listed=tuple(_listed(judged, asked.limit)),
     )
 
 
 def _by_session(shares: int, parts: Sequence[Rows]) -> Iterator[tuple[Key, Any]]:
-    """The rows of one unit, by the share of their sessions; and how many copies it had."""
+    """The rows of one unit, by the share of their sessions. What is said of all of them goes with the first."""
     for part in parts:
-        if part.kind == COPIES:
-            yield (_COUNTED, 0), _Counted(part.table.num_rows, part.left_out, part.unreadable)
         if shares == 1:
             yield (SESSION, 0), part
             continue
@@ -408,24 +402,16 @@ def _by_session(shares: int, parts: Sequence[Rows]) -> Iterator[tuple[Key, Any]]
             )
             for share in range(shares):
                 table = base.sql(f"select * exclude (share) from placed where share = {share}").to_arrow_table()
-                if table.num_rows:
+                if not share:
+                    yield (SESSION, 0), replace(part, table=table)
+                elif table.num_rows:
                     yield (SESSION, share), Rows(part.kind, table)
 
 
-def _judged(asked: Asked, key: Key, parts: Sequence[Any]) -> Any:
-    if key[0] == _COUNTED:
-        places = tuple(place for one in parts for place in one.unreadable)
-        return _Counted(sum(one.copies for one in parts), sum(one.left_out for one in parts), places)
-    return judge(parts, asked)
-
-
 def _destinations(judged: Sequence[Judged]) -> Iterator[AuditedDestination]:
-    sums: dict[str, dict[str, int]] = {}
+    sums: dict[str, Counter[str]] = {}
     for row in (row for one in judged for row in one.destinations):
-        total = sums.setdefault(row["destination"], {})
-        for name, count in row.items():
-            if name != "destination":
-                total[name] = total.get(name, 0) + count
+        sums.setdefault(row.pop("destination"), Counter()).update(row)
     for name, total in sorted(sums.items()):
         verdicts = VerdictCounts(**{one: total.pop(one) for one in VERDICTS})
         yield AuditedDestination(destination=name, verdicts=verdicts, **total)
