@@ -99,7 +99,7 @@ class Place:
         done = self.run(f"python - <<'EOF'\n{_DIVERT}\nEOF")
         assert done.returncode == 0, done.stderr
 
-    def run(self, script: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+    def run(self, script: str, timeout: float = LIMIT_SECONDS) -> "subprocess.CompletedProcess[str]":
         shell = ["bash", "-euo", "pipefail", "-c", script]
         return subprocess.run(
             shell, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=timeout
