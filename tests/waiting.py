@@ -17,6 +17,7 @@ def until(
     process: "subprocess.Popen[str] | None" = None,
     *,
     limit_seconds: float = LIMIT_SECONDS,
+    look_again_seconds: float = _LOOK_AGAIN_SECONDS,
 ) -> T:
     """The first true value of the condition.
 
@@ -27,7 +28,7 @@ def until(
     while not (value := condition()):
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(_LOOK_AGAIN_SECONDS)
+        time.sleep(look_again_seconds)
     return value
 
 

@@ -1,7 +1,8 @@
 """Terminals of any size, and what commands show in them.
 
-`show` starts the real process on a pseudo-terminal. `show_each` is for hundreds of combinations: a process that has
-imported everything forks a child for each, which runs the console script on its own pseudo-terminal.
+`show` starts the real process on a pseudo-terminal; `answer` has it forked, and answers what it asks. `show_each` is
+for hundreds of combinations: a process that has imported everything forks a child for each, which runs the console
+script on its own pseudo-terminal.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from tests.cli.forked import can_fork
 from tests.cli.process import Sbpair
 from tests.waiting import LIMIT_SECONDS
 
@@ -81,7 +83,8 @@ def answer(
     """Run a command whose stdin and stderr are a terminal, and type something when it asks. `ahead`: typed before."""
     controller, terminal = _terminal(80)
     os.write(controller, ahead.encode())
-    process = runner.start(*arguments, stdin=terminal, stderr=terminal, env=runner.variables(environ))
+    start = runner.begin if can_fork(arguments, environ or {}) else runner.start
+    process = start(*arguments, stdin=terminal, stderr=terminal, env=runner.variables(environ))
     os.close(terminal)
     shown, deadline = b"", time.monotonic() + LIMIT_SECONDS
     while question.encode() not in shown and time.monotonic() < deadline:

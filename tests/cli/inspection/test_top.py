@@ -20,6 +20,8 @@ from tests.cli.screens import show
 from tests.waiting import LIMIT_SECONDS, until
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
+LOOK_AGAIN_SECONDS = 0.2
+"""Each look at the screen starts a process of tmux."""
 SCREEN_SECONDS = 180
 """Much more than a key or a start takes on a busy machine, and much less than a whole run should wait for one."""
 HOSTILE = r'{"body":"\u001b[31mred \u4f60\u597d\u0000\u202eevil\nsecond","message_id":"\u001b]0;x\u0007\u4f60[b]"}'
@@ -73,7 +75,7 @@ class Terminal:
             return all(text in seen[0] for text in texts) and but not in seen[0]
 
         try:
-            until(there, limit_seconds=SCREEN_SECONDS)
+            until(there, limit_seconds=SCREEN_SECONDS, look_again_seconds=LOOK_AGAIN_SECONDS)
         except AssertionError:
             raise AssertionError((texts, but, seen[0])) from None
         return seen[0]
@@ -216,7 +218,8 @@ def test_rates_come_from_two_reads(full: Sbpair) -> None:
     with terminal(full, "local-primary") as top:
         top.shows("local-primary:parcels")
         assert full("send", "parcels", "--namespace", "local-primary", stdin="x\n" * 50).code == 0
-        text = until(lambda: re.search(r"local-primary:parcels +queue +50 +\+[\d.]+ ", top.screen()))
+        growing = re.compile(r"local-primary:parcels +queue +50 +\+[\d.]+ ")
+        text = until(lambda: growing.search(top.screen()), look_again_seconds=LOOK_AGAIN_SECONDS)
         assert text
 
 
