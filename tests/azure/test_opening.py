@@ -125,3 +125,13 @@ async def test_an_asynchronous_link_is_closed_within_a_bound_and_its_socket_drop
         await wire.close_forgotten_async(link)
         assert (dropped, link._keep_alive_thread.cancelled(), link.closed.is_set()) == (["aborted"], True, not silent)
     await wire.close_forgotten_async(Link())
+
+
+def test_a_sender_is_closed_once_its_sdk_says_so() -> None:
+    def check_live() -> None:
+        raise ValueError("The handler has already been shutdown.")
+
+    assert wire.is_closed(SimpleNamespace(_check_live=check_live))
+    assert not wire.is_closed(SimpleNamespace(_check_live=lambda: None))
+    with pytest.raises(ValueError, match="shutdown"):
+        wire.check_live(SimpleNamespace(_check_live=check_live))

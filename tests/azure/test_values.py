@@ -190,6 +190,15 @@ async def test_an_empty_page_speaks_for_the_partition_that_was_asked() -> None:
     assert [one.sequence_number for one in found] == numbers
 
 
+@pytest.mark.parametrize(("partition", "passed_over"), [(16, 16), (17, 0)])
+async def test_numbers_higher_than_an_entity_has_partitions_have_passed_nothing_over(
+    partition: int, passed_over: int
+) -> None:
+    entity = Entity([(partition << 48) + 1], [partition])
+    assert [one.sequence_number for one in await Browser().next_page(entity.ask, 1)] == entity.numbers
+    assert len(entity.asked) == 1 + passed_over
+
+
 async def test_browsing_an_ordinary_queue_asks_no_more_than_it_must() -> None:
     entity = Entity(list(range(1, 7)), [0])
     assert await walk(entity) == list(range(1, 7))

@@ -5,12 +5,12 @@ Four kinds of rows:
     size       per queue, dead-letter reason, destination and size bucket
     time       per destination, minute of arrival and time-to-live bucket
     session    per session and queue: its messages in the order of their numbers, for inversions
-    hash       a 64-bit hash of destination and id of every message that has an id
+    hash       a 32-bit hash of destination and id of every message that has an id
 
 Merging is associative, so it may be done anywhere: in tasks, then on the driver. The two summed kinds grow with
 destinations and minutes, not with messages. The other two grow with the messages, so they are cut into shares by the
 hash of their key, and each share is merged by itself. A hash only chooses the messages that are then compared by their
-ids: two ids with the same hash are possible and harmless.
+ids: two ids with the same hash are possible and harmless (of ten million, some twenty thousand have one).
 
 A message without an enqueued time counts as just arrived. Inversions of a session are neighbours in the order of the
 queue's numbers whose enqueued times go backwards.
@@ -121,6 +121,7 @@ def highest_sql(bucket: str) -> str:
     return f"({lowest_sql(f'({bucket} + 1)')} - 1)"
 
 
+_HASH_OF_ID: Final = "(hash(pair, destination, message_id) >> 32)::uinteger"
 _SIZE_KEYS: Final = "pair, queue, dead_letter, reason, destination, spelled, bucket"
 _TIME_KEYS: Final = "pair, destination, dead_letter, minute, bucket"
 _LANE_KEYS: Final = "pair, queue, dead_letter, destination"
@@ -275,9 +276,7 @@ def parts_of(
             found = base.sql(f"select * from sessions where {mine}").to_arrow_table()
             if found.num_rows or empty:
                 yield (SESSION, share), found
-        base.execute(
-            "create table ids as select hash(pair, destination, message_id) as hash from m where message_id is not null"
-        )
+        base.execute(f"create table ids as select {_HASH_OF_ID} as hash from m where message_id is not null")
         for share in range(shares):
             found = base.sql(f"select hash from ids where hash % {shares} = {share}").to_arrow_table()
             if found.num_rows or empty:
@@ -333,7 +332,7 @@ def perhaps_equal(messages: "pa.Table", hashes: "pa.Table", question: Question) 
         base.register("messages", messages)
         base.register("wanted", hashes)
         return base.sql(
-            f"""with hashed as (select hash(pair, destination, message_id) as hash, pair, destination, message_id,
+            f"""with hashed as (select {_HASH_OF_ID} as hash, pair, destination, message_id,
                 queue, dead_letter, {_moment_sql(question)} as moment from messages where message_id is not null)
             select * from hashed semi join wanted using (hash)"""
         ).to_arrow_table()
