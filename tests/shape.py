@@ -27,7 +27,7 @@ ROOMS = {
     "amqp": 2_220,
     "azure": 5_200,
     "cli": 16_650,
-    "clients": 2_290,
+    "clients": 2_310,
     "core": 22_800,
     "emulator": 13_780,
     "engine": 4_560,

@@ -4,7 +4,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -42,6 +42,28 @@ class Background:
             work.close()
             raise RuntimeError("A callback of the client (on_event) must not send: it would wait for itself.")
         return self.begin(work)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result, as of `submit`. A signal that interrupts the caller ends the work, at whatever moment
+        it comes: also before there is a future to cancel."""
+        tasks: list[asyncio.Task[Any]] = []
+        interrupted = False
+
+        async def unless_interrupted() -> T:
+            tasks.append(cast("asyncio.Task[Any]", asyncio.current_task()))
+            if interrupted:
+                raise asyncio.CancelledError
+            return await work
+
+        try:
+            return self.submit(unless_interrupted()).result()
+        except BaseException:
+            interrupted = True
+            if not tasks:
+                work.close()
+            elif not tasks[0].done():
+                tasks[0].get_loop().call_soon_threadsafe(tasks[0].cancel)
+            raise
 
     def begin(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         """Start the coroutine there, from any thread; nobody of the loop's own may wait for it."""

@@ -214,12 +214,7 @@ class Failover:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result, from any thread."""
         self.used = True
-        asked = PROCESS.background.submit(work)
-        try:
-            return asked.result()
-        except BaseException:
-            asked.cancel()
-            raise
+        return PROCESS.background.call(work)
 
     async def acall(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result, from any event loop."""

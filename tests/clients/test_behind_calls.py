@@ -354,6 +354,37 @@ def test_a_call_that_is_interrupted_ends_its_work(monkeypatch: pytest.MonkeyPatc
     client.close()
 
 
+@pytest.mark.parametrize("began", [False, True])
+def test_an_interruption_before_there_is_anything_to_wait_for_ends_the_work_as_well(began: bool) -> None:
+    """It comes after the work was handed to the loop, and before the caller has the future."""
+    starting, let_go = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    async def work() -> None:
+        seen.append("began")
+        starting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("ended")
+
+    class Interrupted(Background):
+        def submit(self, coroutine: Any) -> Any:
+            if not began:
+                self._started().call_soon_threadsafe(let_go.wait, LIMIT_SECONDS)
+            super().submit(coroutine).add_done_callback(lambda _: seen.append("over"))
+            if began:
+                assert starting.wait(LIMIT_SECONDS)
+            raise KeyboardInterrupt
+
+    background = Interrupted("interrupted", lambda: True)
+    with pytest.raises(KeyboardInterrupt):
+        background.call(work())
+    let_go.set()
+    wait_until(lambda: "over" in seen)
+    assert seen == (["began", "ended", "over"] if began else ["over"])
+
+
 # What the clients of a process share.
 
 
