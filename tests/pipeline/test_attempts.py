@@ -21,7 +21,7 @@ EACH = 300
 def archived_by(stage: Stage) -> tuple[Path, int]:
     """One attempt: the file it wrote and its rows."""
     root = Path(stage.archive_path)
-    (file,) = Archiving(stage.pair, root, "run").of(Span(backlog(0), False, 1, EACH)).files
+    (file,), _ = Archiving(stage.pair, root, "run").of(Span(backlog(0), False, 1, EACH))
     return root / file.path, file.rows
 
 
