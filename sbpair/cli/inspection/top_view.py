@@ -18,7 +18,7 @@ from textual.widgets import DataTable, Static
 
 from sbpair import operations
 from sbpair.cli.inspection.exporter import Watched
-from sbpair.cli.inspection.top import (
+from sbpair.cli.inspection.top_rows import (
     COLUMNS,
     ENTITIES,
     LETTERS,
