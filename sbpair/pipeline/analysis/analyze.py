@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sbpair.core.inspection.snapshot import Snapshot
 
 ROWS_PER_SHARE = 4_000_000
-"""Messages whose sessions or hashes one task merges; 4 million hashes take about 250 MB."""
+"""Messages whose sessions or hashes one task merges."""
 RESULTS: Final = results.RESULTS
 
 

@@ -211,8 +211,9 @@ def physical_memory_bytes() -> int:
 
 
 START_SECONDS = 120.0
-STOP_SECONDS = 60.0
-"""Within which a JVM ends; it may have its classes to archive."""
+STOP_SECONDS = 15.0
+WRITE_SECONDS = 60.0
+"""So long one may take that archives its classes when it ends."""
 _POLL_SECONDS = 0.02
 _MOST_CLASS_FILES = 8
 """An archive of 70 or 150 MB and an empty file for each Java, release of Spark and kind of session."""
@@ -254,13 +255,14 @@ class Jvm:
         """End it: its end of stdin is the sign; a JVM that does not go within a bound is killed."""
         if self.process.stdin is not None:
             self.process.stdin.close()
+        fresh = self.classes if self.classes is not None and self.classes.suffix == ".new" else None
         try:
-            self.process.wait(STOP_SECONDS)
+            self.process.wait(STOP_SECONDS if fresh is None else WRITE_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        if self.classes is not None and self.classes.suffix == ".new":
-            _keep(self.classes, whole=self.process.returncode == 0)
+        if fresh is not None:
+            _keep(fresh, whole=self.process.returncode == 0)
         self.directory.cleanup()
 
 
@@ -334,7 +336,7 @@ def _started(java: Java, sizing: Sizing, properties: Mapping[str, str], log: Pat
 
 def class_archive(java: Java, folder: Path, *, sql: bool) -> Path | None:
     """The archive of Spark's classes that a session reads (`.jsa`), or writes when it ends (`.new`), if any: class data
-    sharing, which halves the time and the work of a start.
+    sharing, which takes nearly half of the CPU time off a session with a small job.
 
     Writing takes 5 to 10 seconds. The second session that could have used an archive does it: the first may be the only
     one on its machine.
