@@ -87,9 +87,7 @@ class Night:
         ledgers = [str(one) for one in (self.ledger, self._stage.ledger) if one.exists()]
         if not self.has_archive:
             return {}
-        found = self._stage.reconcile(
-            self._session, [self._stage.archive_path], ledgers, look=self._stage.pair, config=self._stage.config
-        )
+        found = self._stage.reconcile(self._session, [self._stage.archive_path], ledgers, look=self._stage.pair)
         return dict(found.verdicts)
 
     def step(self, name: str) -> None:
