@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sbpair.amqp.sections import Section
+from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import JournalUnavailableError, ServiceError
 from sbpair.core.pairing import MAX_DELIVERY_COUNT, Side
-from sbpair.core.replication.ownership import Granularity, Terms
+from sbpair.core.replication.ownership import FORGOTTEN, OVERTAKEN, Granularity, Terms
 from sbpair.core.rewrite import compose
 from sbpair.emulator.broker.mailbox import MAIN
 from sbpair.emulator.broker.messages import Message
@@ -174,6 +176,8 @@ class Replicated:
         self.journal_file = world.folder / "journal.sqlite3"
         self.worked: dict[str, float] = {}
         self.failed: dict[str, float] = {}
+        self.overtaken: set[str] = set()
+        """Of these the dead letter says what became of them: they were never begun, and the journal has no record."""
         self.starts: Counter[str] = Counter()
         self.fences: Counter[str] = Counter()
         self.last: dict[str, str] = {}
@@ -235,9 +239,8 @@ class Replicated:
             if key not in self.worked and key not in self.failed:
                 raise Violation(f"replicated message {key} was accepted, and never processed")
         if self.worked or self.failed:
-            # A copy that comes after its completion is forgotten becomes a dead letter, and has no new record.
             finished = self.failed | self.worked
-            known = {key for key, since in finished.items() if self._remembered(since)}
+            known = {key for key, since in finished.items() if self._remembered(since)} - self.overtaken
             for claim in of_journal(self.journal_file, set(self.worked), set(self.failed), known):
                 raise Violation(claim)
 
@@ -262,6 +265,9 @@ class Replicated:
             if self.starts[key] < MOST_ATTEMPTS and not forgotten and not self._doubtful(0.0):
                 raise Violation(f"replicated message {key} was dead-lettered after {self.starts[key]} attempts")
             self.failed.setdefault(key, self.world.loop.time())
+            properties = EncodedMessage(message.payload)
+            if properties.entry(Section.APPLICATION_PROPERTIES, "DeadLetterReason") in (OVERTAKEN, FORGOTTEN):
+                self.overtaken.add(key)
 
     def dropped(self, lies: Lies, message: Message) -> None:
         key = str(message.message_id)
