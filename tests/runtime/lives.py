@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import inspect
+import itertools
 import os
 import random
 import sys
@@ -353,6 +354,17 @@ def drawn_ids(dice: random.Random) -> Iterator[None]:
         os.urandom = urandom
 
 
+class Numbered(asyncio.Task[Any]):
+    """A task whose place in a set is the same each time."""
+
+    def __init__(self, work: Any, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        self._number = number
+        super().__init__(work, loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 Story = Callable[[Life, Path], Coroutine[Any, Any, None]]
 
 
@@ -361,6 +373,8 @@ def lived(name: str, story: Story, number: int) -> list[str]:
     with folder() as path, drawn_ids(random.Random(f"ids {name} {number}")):
 
         async def live() -> list[str]:
+            numbers = itertools.count()
+            asyncio.get_running_loop().set_task_factory(lambda loop, work: Numbered(work, loop, next(numbers)))
             life = Life(name, number)
             try:
                 await story(life, path)
@@ -378,9 +392,9 @@ def digest(lines: Sequence[str]) -> str:
 
 def stories() -> dict[str, tuple[Story, int]]:
     """By name, with how many lives."""
-    from tests.runtime import stories_of_pairings, stories_of_transfers
+    from tests.runtime import stories_of_pairings, stories_of_replications, stories_of_transfers
 
-    return stories_of_transfers.STORIES | stories_of_pairings.STORIES
+    return stories_of_transfers.STORIES | stories_of_pairings.STORIES | stories_of_replications.STORIES
 
 
 def subjects() -> dict[str, Callable[[], list[str]]]:

@@ -254,9 +254,11 @@ class _Consumer:
     async def _leave(self) -> None:
         """Workers end by themselves, with the handlers' grace; what takes longer is cut off, and is taken over
         later."""
-        if self._workers:
-            await asyncio.wait(set(self._workers), timeout=self._request.grace_seconds + LEAVING_SECONDS)
-        await end(*set(self._workers))
+        try:
+            if self._workers:
+                await asyncio.wait(set(self._workers), timeout=self._request.grace_seconds + LEAVING_SECONDS)
+        finally:
+            await end(*set(self._workers))
 
     def _count(self, side: str, session_id: str, message_id: str, result: str) -> None:
         self._counts[side, result] += 1
@@ -327,7 +329,7 @@ class _Consumer:
         """Other consumers may have met second copies."""
         single = self._single or set()
         with suppress(JournalUnavailableError):  # then these stay among those that were not met here
-            for session_id, message_id in list(single):
+            for session_id, message_id in sorted(single):
                 if len(await self._setup.store.settled(session_id, message_id)) == len(Side):
                     single.discard((session_id, message_id))
 
@@ -396,8 +398,6 @@ class _Consumer:
         self._active_at = self._clock.monotonic()
         try:
             await SessionWorker(self._setup, side.value, first[0].session_id or "", receiver).run(first)
-        except ServiceError as error:
-            self._observer.notify(ReceiveFailed(self._now(), f"{self._request.source} ({side})", error.code, 0.0))
         except Exception as error:  # noqa: BLE001 - raised by `run`: the journal's refusal, or a bug
             self._fatal = error
             self._end("stop")

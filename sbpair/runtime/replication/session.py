@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sbpair.concurrency import end
 from sbpair.core.errors import (
+    Category,
     JournalConflictError,
     JournalUnavailableError,
     LockLostError,
@@ -39,7 +40,7 @@ from sbpair.core.replication.ownership import (
     Wait,
     decide,
 )
-from sbpair.core.retry import Backoff
+from sbpair.core.retry import SERVER_BUSY_SECONDS, Backoff
 from sbpair.ports import Clock, MessageReceiver, Observer
 from sbpair.runtime.links import close_quietly, keep_session
 from sbpair.runtime.replication.handlers import Delivery, Handler, RetryLater
@@ -217,6 +218,8 @@ POLL_AGAIN = Backoff(first_seconds=0.1, most_seconds=2.0)
 """Between polls of a session that can only wait."""
 RETRY = Backoff(first_seconds=1.0, most_seconds=60.0)
 """Before the next attempt at a message that failed."""
+KEPT_SECONDS = 1.0
+"""How long a session is kept in which a request failed: who asks for the next session would get it at once again."""
 MOST_RENEWAL_SECONDS = 20.0
 LEAST_RENEWAL_SECONDS = 1.0
 MOST_OUTCOMES = 1_000
@@ -264,26 +267,32 @@ class SessionWorker:
     """Messages in the entry's `recent` whose records are written."""
     _owned: bool = False
     _lost: bool = False
+    _failed: ServiceError | None = None
     _waits: int = 0
 
     def __post_init__(self) -> None:
         self.owner = f"{self.setup.name}/{self.side}/{uuid.uuid4().hex[:12]}"
 
     async def run(self, first: list[Received]) -> None:
-        """Until the session is empty, can only wait, its lock is lost or the consumer stops.
+        """Until the session is empty, can only wait, its lock is lost, the namespace fails or the consumer stops.
 
         Raises:
-            JournalError: the journal refuses permanently. ServiceError: the namespace does.
+            JournalError: the journal refuses permanently.
         """
         renewing = asyncio.create_task(self._keep_lock(first[0]))
         try:
-            await self._take_in(first)
-            await self._work()
-        except LockLostError:
-            self._lost = True  # its messages come again, to the next owner of the session
+            try:
+                await self._take_in(first)
+                await self._work()
+            except ServiceError as error:
+                self._failed = error  # its messages come again, to the next owner of the session
+            finally:
+                await self._give_up_session()
+            if self._failed is not None and not isinstance(self._failed, LockLostError):
+                busy = self._failed.category is Category.BUSY
+                await self._rest(self._failed.code, SERVER_BUSY_SECONDS if busy else KEPT_SECONDS)
         finally:
             await end(renewing)
-            await self._give_up_session()
             await close_quietly(self.receiver)
 
     async def _work(self) -> None:
@@ -314,7 +323,7 @@ class SessionWorker:
         return self._lost or self.setup.stop.is_set()
 
     async def _rest(self, code: str, seconds: float) -> None:
-        """Nothing is done without the journal."""
+        """Nothing is done without the journal, nor where the namespace fails."""
         self.setup.observer.notify(Paused(self._now(), f"session {self.session_id}", code, seconds))
         try:
             async with asyncio.timeout(seconds):
@@ -357,8 +366,8 @@ class SessionWorker:
         settled = True
         try:
             await self.receiver.settle(received, disposition, reason=reason, description=description)
-        except ServiceError:
-            self._lost, settled = True, False
+        except ServiceError as error:
+            self._lost, self._failed, settled = True, error, False
         self._tell(received.message_id or "", result, f"{reason} {description}".strip())
         return settled
 

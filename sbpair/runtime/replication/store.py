@@ -52,7 +52,7 @@ async def entries_in(journal: Journal, destination: str | None = None) -> list[S
     found: dict[str, SessionEntry] = {}
     async with aclosing(journal.scan(SESSION)) as entries:  # type: ignore[type-var]
         async for raw in entries:
-            entry = SessionEntry.from_dict(raw.document)
+            entry = _session(journal, raw)
             if destination is not None and entry.destination != destination_of(destination):
                 continue
             # A journal from before sessions were compared without case may have the entry of then beside it.
@@ -130,11 +130,8 @@ class SessionStore:
         found = raw if raw is not None else await self._spelled(SESSION, session_id)
         if found is None:
             return Known(SessionEntry(self.destination, session_id), None)
-        try:
-            # One of an earlier build stays as it is; the next version of the entry is made under the key.
-            return Known(SessionEntry.from_dict(found.document), raw)
-        except UsageError as error:
-            raise JournalError(f"{self._journal.name}, session {session_id!r}: {error.message}") from error
+        # One of an earlier build stays as it is; the next version of the entry is made under the key.
+        return Known(_session(self._journal, found), raw)
 
     async def swap(self, known: Known, entry: SessionEntry) -> Known:
         """Raises JournalConflictError if somebody wrote since `known` was read."""
@@ -199,6 +196,13 @@ class SessionStore:
             return MessageRecord.from_dict(raw.document)
         except UsageError as error:
             raise JournalError(f"{self._journal.name}, message record {raw.key!r}: {error.message}") from error
+
+
+def _session(journal: Journal, raw: Entry) -> SessionEntry:
+    try:
+        return SessionEntry.from_dict(raw.document)
+    except UsageError as error:
+        raise JournalError(f"{journal.name}, session {raw.key!r}: {error.message}") from error
 
 
 def _host_name(host: str) -> str:

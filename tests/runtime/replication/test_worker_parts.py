@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sbpair.core.errors import (
+    ConnectionLostError,
     JournalConflictError,
     JournalUnavailableError,
     LockLostError,
@@ -25,7 +26,7 @@ from sbpair.ports import Entry
 from sbpair.runtime.replication import session
 from sbpair.runtime.replication.consumer import ConsumeRequest
 from sbpair.runtime.replication.handlers import Delivery, RetryLater
-from sbpair.runtime.replication.session import NO_ID, SessionWorker, Setup
+from sbpair.runtime.replication.session import KEPT_SECONDS, NO_ID, SessionWorker, Setup
 from sbpair.runtime.replication.store import SessionStore
 from tests.fakes import EPOCH, FakeClock, RecordingObserver, virtual_time
 
@@ -48,10 +49,13 @@ class Receiver:
     renewed: list[float] = field(default_factory=list)
     lost_at: float = float("inf")
     refuses: ServiceError | None = None
+    fails: ServiceError | None = None
     closed: int = 0
 
     async def receive(self, most: int, *, wait_seconds: float) -> list[Received]:
         self.asked.append((most, wait_seconds))
+        if self.fails is not None:
+            raise self.fails
         if not self.coming:
             await asyncio.sleep(wait_seconds)
         found, self.coming = self.coming[:most], self.coming[most:]
@@ -220,12 +224,29 @@ def test_an_attempt_that_fails_is_made_again_and_the_last_one_is_dead_lettered(t
     story(tmp_path, scenario, request={"hold_seconds": 60.0})
 
 
-def test_a_settlement_without_an_answer_ends_the_work_on_the_session(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(ServerBusyError("busy"), 10.0), (ConnectionLostError("silence"), KEPT_SECONDS), (LockLostError("lost"), 0.0)],
+)
+@pytest.mark.parametrize("settling", [True, False])
+def test_a_request_that_fails_ends_the_work_on_the_session_which_nobody_gets_again_at_once(
+    tmp_path: Path, error: ServiceError, kept: float, settling: bool, stops: bool
+) -> None:
     async def scenario(world: World) -> None:
-        world.receiver.refuses = ServerBusyError("busy")
-        assert await world.work(copy("m1", 1), copy("m2", 2)) == [("m1", "completed")]
-        assert await world.setup.store.settled("s", "m1") == ()
-        assert world.clock.monotonic() == 0.0
+        worked = [("m1", "completed")]
+        if settling:
+            world.receiver.refuses = error
+        else:
+            world.receiver.fails = error
+        if stops:
+            asyncio.get_running_loop().call_later(0.5, world.stop.set)
+        assert await world.work(copy("m1", 1), *([copy("m2", 2)] if settling else [])) == worked
+        assert await world.setup.store.settled("s", "m1") == (() if settling else ("primary",))
+        assert (await world.setup.store.read("s")).entry.owner == "", "the other side may go on with it"
+        told = [(one.entity, one.error_code, one.seconds) for one in world.observer.of(Paused)]
+        assert told == ([("session s", error.code, kept)] if kept else [])
+        assert world.clock.monotonic() == (min(kept, 0.5) if stops else kept)
 
     story(tmp_path, scenario)
 
