@@ -329,8 +329,13 @@ def answer(ask: Callable[[], Any]) -> list[str]:
         found = [*islice(found, LONGEST)] if isinstance(found, Iterator | tuple | list) else [found]
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, *REFUSED) as error:
         return [f"{type(error).__name__}: {error if isinstance(error, SbpairError) else ''}"]
-    parts = [_SENTENCE_END.split(one.strip()) if isinstance(one, str) else [said(one)] for one in found]
+    parts = [_sentences(one) if isinstance(one, str) else [said(one)] for one in found]
     return [line for part in itertools.chain(*parts) for line in part.splitlines()]
+
+
+def _sentences(text: str) -> list[str]:
+    around = [] if text == text.strip() else ["with spaces around it"]
+    return [*_SENTENCE_END.split(text.strip()), *around]
 
 
 def answers(example: Any) -> dict[str, list[str]]:

@@ -5,6 +5,7 @@ import pytest
 from sbpair.amqp import sections
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Array, Char, Decimal128, Described, Int, Long, Symbol, Timestamp, Ubyte, Uint, Ulong, same
+from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import MalformedMessageError, NotABacklogMessageError, ReservedPropertyError
 from sbpair.core.rewrite import (
     NEVER_MS,
@@ -343,6 +344,16 @@ def test_bytes_that_are_no_message_are_malformed(garbage):
         home(garbage)
     with pytest.raises(MalformedMessageError):
         for_backlog(garbage, "q")
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [(Section.PROPERTIES, b"\xc0\x03\x01\xa1\x05"), (Section.APPLICATION_PROPERTIES, b"\xc1\x03\x01\xa1\x00")],
+)
+def test_a_section_that_cannot_be_parsed_is_named(section, value):
+    message = EncodedMessage(sections.section_bytes(section, value) + sections.build(data=b""))
+    with pytest.raises(MalformedMessageError, match=f"^The {section.name.lower().replace('_', ' ')} of the message "):
+        message.read(section)
 
 
 # What a broker adds

@@ -378,6 +378,15 @@ def test_a_browsed_message_is_read_the_shorter_way_too():
         opened(twice, head)
 
 
+@pytest.mark.parametrize("place", [PropertyField.MESSAGE_ID, PropertyField.GROUP_ID])
+@pytest.mark.parametrize("value", [b"id", Symbol("id"), Timestamp(7), Ulong(7), uuid.UUID(int=7), "id"])
+def test_an_id_of_a_rare_type_is_read_the_long_way(place, value):
+    sent = sections.build(properties={place: value}, application_properties={"x-ms-path": "q"}, data=b"body")
+    payload = as_delivered(sent)
+    received = to_received(payload, "q", receipt=object())
+    assert replace(received, receipt=None, locked_until=None, decoded=None) == read_received(payload, "q")
+
+
 @pytest.mark.parametrize("annotated", [False, True])
 def test_a_reason_of_a_dead_letter_that_is_no_text_goes_like_any_other(annotated):
     """Nobody has to read it: it is taken off."""

@@ -138,6 +138,10 @@ class Told:
     def shade(self) -> Shade | None:
         return Shade.DARK if self.counted else None
 
+    @published
+    def since(self) -> Time:
+        return "2026-01-01T00:00:00Z"
+
 
 TOLD = Told(
     (("orders", 1), ("carts", 2)),
@@ -164,6 +168,7 @@ def test_what_else_fields_may_say() -> None:
         "moment": "2026-01-01T00:00:00.000Z",
         "counted": 2,
         "shade": "dark",
+        "since": "2026-01-01T00:00:00Z",
     }
 
 
@@ -175,7 +180,7 @@ def test_the_schema_follows_what_fields_say() -> None:
     properties = schema["properties"]
     assert properties["pairs"] == properties["named"] == {"type": "object", "additionalProperties": {"type": "integer"}}
     assert properties["failed"]["items"]["required"] == ["queue", "code", "message", "hint"]
-    assert properties["at"] == {"type": "string", "format": "date-time"}
+    assert properties["at"] == properties["since"] == {"type": "string", "format": "date-time"}
     assert properties["gone"]["anyOf"] == [properties["at"], {"type": "null"}]
     assert properties["counted"] == {"type": "integer", "description": "All of them."}
     assert properties["shade"]["anyOf"][0] == {"enum": ["light", "dark"]}

@@ -41,7 +41,7 @@ from tests.core.examples import (
 )
 from tests.core.inspection import worlds
 from tests.core.replication.histories import History as SessionHistory
-from tests.core.transfer import runs
+from tests.core.transfer import ends, looks, runs
 from tests.core.transfer.histories import History as PumpHistory
 
 WALKS, STEPS = 36, 60
@@ -264,4 +264,5 @@ def subjects() -> Mapping[str, Iterator[Answered]]:
             found[f"walk {place} rough"] = rough(module)
         if place in QUIET:
             found[f"walk {place} quiet"] = quiet(module)
-    return found | worlds.subjects() | runs.subjects() | bills.subjects()
+    found |= worlds.subjects() | runs.subjects() | ends.subjects() | looks.subjects()
+    return found | bills.subjects()

@@ -162,7 +162,8 @@ def problems(workload: Workload) -> tuple[str, ...]:
     room = workload.queues * capacity_bytes(DOCUMENTED_SETTINGS)
     needed = sum(count * flow.size_bytes for count, flow in diverted)
     if needed > room:
-        found.append(f"the diverted {needed:,} bytes do not fit {workload.queues} backlog queues ({room:,} bytes)")
+        queues = counted(workload.queues, "backlog queue")
+        found.append(f"the diverted {needed:,} bytes do not fit {queues} ({room:,} bytes)")
     return tuple(found)
 
 

@@ -114,7 +114,8 @@ class RestoreResult:
 
     def _notes(self) -> Iterator[str]:
         if again := self.restored.sent_again:
-            yield f"{again:,} were sent again after an unclear answer, with the same MessageId."
+            verb = "was" if again == 1 else "were"
+            yield f"{again:,} {verb} sent again after an unclear answer, with the same MessageId."
         lines = self.plan.unsendable
         for line in lines[:_NAMED_LINES]:
             yield f"Line {line.line} of {line.file}: {line.description}"

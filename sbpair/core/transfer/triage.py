@@ -208,7 +208,7 @@ class Cause:
     numbers: tuple[int, ...]
     """Sequence numbers of the first `MOST_NUMBERS` of them."""
     command: str = field(metadata=column("Command", advice=True))
-    """Deals with all of them."""
+    """Deals with all of them; shows those of the entity by reason, where they are of many causes."""
     parts: Mapping[str, int] = field(default_factory=dict, metadata=HIDDEN)
     """How many there are of each text, as a digest: what the next look is compared with."""
     body: str | None = field(default=None, metadata=OMITTED_IF_NONE)
@@ -285,7 +285,8 @@ class _Group:
         self.messages += 1
         if len(self.numbers) < MOST_NUMBERS:
             self.numbers.append(received.sequence_number)
-        self.texts[text] += 1
+        if text in self.texts or len(self.texts) < MOST_NUMBERS:
+            self.texts[text] += 1
         if (at := received.enqueued_at) is not None:
             self.oldest = at if self.oldest is None else min(self.oldest, at)
             self.newest = at if self.newest is None else max(self.newest, at)
@@ -294,12 +295,11 @@ class _Group:
         self.messages += other.messages
         self.texts += other.texts
         self.parts += other.parts
-        self.fields &= other.fields or self.fields
+        self.fields &= other.fields
         times = [at for at in (self.oldest, other.oldest) if at is not None]
         self.oldest = min(times, default=None)
         self.newest = max((at for at in (self.newest, other.newest) if at is not None), default=None)
         self.numbers = sorted(self.numbers + other.numbers)[:MOST_NUMBERS]
-        self.example = self.example or other.example
 
 
 _Where = tuple[str, str, str | None, str | None]
@@ -307,9 +307,10 @@ _Where = tuple[str, str, str | None, str | None]
 
 
 class CauseCounter:
-    """Groups dead letters by cause as they come, in bounded memory."""
+    """Groups dead letters by cause as they come, in bounded memory. `most_causes`: texts that are told apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_causes: int = MOST_CAUSES) -> None:
+        self._most = most_causes
         self._groups: dict[_Where, dict[str, list[_Group]]] = defaultdict(lambda: defaultdict(list))
         self._texts = 0
         self.messages = 0
@@ -321,18 +322,18 @@ class CauseCounter:
         where = entity, template_of(fault_of(summary)), origin.exception, origin.frame
         said = summary.dead_letter_description or ""
         text = template_of(said.partition("\n")[0]) if origin.frame is None else ""
-        groups = self._groups[where][text]
         fields = fields_of_body(received.payload)
-        group = next((one for one in groups if _alike(one.fields, fields)), None)
-        if group is None and self._texts >= MOST_CAUSES:
+        there = self._groups.get(where, {}).get(text, ())
+        group = next((one for one in there if _alike(one.fields, fields)), None)
+        if group is None and self._texts >= self._most:
             self.left_off = True
             where, text = (entity, OTHERS, None, None), OTHERS
-            groups = self._groups[where][text]
-            group = next(iter(groups), None)
+            group = next(iter(self._groups[where][text]), None)
         if group is None:
             self._texts += 1
-            group = _Group(origin, fault_of(summary), set(fields), mark=min(fields))
-            groups.append(group)
+            origin, reason = (Origin(), OTHERS) if text == OTHERS else (origin, fault_of(summary))
+            group = _Group(origin, reason, set(fields), mark=min(fields))
+            self._groups[where][text].append(group)
         group.add(received, template_of(said.partition("\n")[0]), (text, group.mark))
 
     def causes(self, namespace: str, before: Mapping[str, int] | None, *, with_body: bool = False) -> tuple[Cause, ...]:
@@ -374,7 +375,7 @@ def _merged(by_text: Mapping[str, Sequence[_Group]]) -> Iterator[tuple[str, _Gro
             if len(several) < _LEAST_VALUES or fixed < 2:
                 continue
             groups = left.setdefault(mask, [])
-            for words in several:
+            for words in sorted(several):
                 for group in left.pop(words):
                     same = next((one for one in groups if _alike(one.fields, group.fields)), None)
                     if same is None:
@@ -432,6 +433,8 @@ _EXPIRED = "ttlexpiredexception"
 
 def _command(namespace: str, entity: str, group: _Group, alone: bool) -> str:
     place = f"{namespace}:{entity}"
+    if group.reason == OTHERS:
+        return shlex.join(["sbpair", "dlq", "list", place])
     said = group.texts.most_common(1)[0][0]
     reason = ["--reason", group.reason] if group.reason else []
     chosen = [*reason, *(["--where", group.origin.where] if not alone and group.origin.where else [])]

@@ -6,17 +6,31 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from sbpair.core.cost.model import Workload, estimate
-from sbpair.core.cost.result import billed_alone, billed_lines, estimated, price_list
+from sbpair.core.cost.model import (
+    AVERAGE_MONTH,
+    DOCUMENTED_MONTH,
+    SYPHON_MODELS,
+    Billed,
+    Flow,
+    Workload,
+    active_active,
+    calendar_month,
+    estimate,
+    polling_syphon,
+    without_pairing,
+)
+from sbpair.core.cost.request import Choices, CostRequest, problems, workload_of
+from sbpair.core.cost.result import billed_alone, billed_lines, compared, estimated, price_list
 from sbpair.core.cost.usage import COLUMNS, BilledRow, Field, add_up, billed_row, is_header, map_columns, read_metrics
-from sbpair.core.entities import Counts
+from sbpair.core.entities import Counts, NamespaceFacts, Tier
 from sbpair.core.errors import SbpairError
 from sbpair.core.prices import PriceTable, built_in, charge, check_bands, exact, steps, to_cents, total
 from tests.core.examples import Answered, Mixer, NoExampleError, answer, said
-from tests.core.snapshots import healthy, path
+from tests.core.snapshots import a_pair, healthy, path
 
 METERS = (
     *("Standard Base Unit", "standard messaging operations", "Premium Messaging Units", "Hybrid Connection"),
@@ -153,6 +167,74 @@ def sums(dice: random.Random) -> Iterator[str]:
     yield from answer(lambda: said(estimated(workload, built_in(), pair="orders", snapshot=snapshot).notes))
 
 
+SYPHONS = (None, *SYPHON_MODELS, polling_syphon(7), polling_syphon(900))
+
+
+def namespace(dice: random.Random) -> Billed:
+    return Billed(dice.choice([*Tier]), dice.choice((1, 4)), dice.choice(("one", "one", "two")), dice.choice((1, 1, 2)))
+
+
+def estimates(dice: random.Random) -> Iterator[str]:
+    """A month's operations and money, alternatives beside each other, and the workload that a request is about."""
+    sizes, prices = (0, 900, 65_536, 65_537, 262_145), built_in()
+    workload = Workload(
+        flows=tuple(
+            Flow(name, dice.choice((0, 7, 10**6, 10**8)), dice.choice(sizes), dice.choice((1, 1, 3)))
+            for name in ("orders", "Orders", "news")[: dice.choice((0, 1, 2, 3))]
+        ),
+        primary=namespace(dice),
+        secondary=namespace(dice) if dice.random() < 0.8 else None,
+        month=dice.choice((DOCUMENTED_MONTH, AVERAGE_MONTH, calendar_month(2028, 2))),
+        queues=dice.choice((0, 1, 2, 10)),
+        hosts=dice.choice((0, 1, 2)),
+        syphon=dice.choice(SYPHONS),
+        outage_seconds=dice.choice((0, 0, 61, 3600, 10**8)),
+        diverted_share=dice.choice((None, None, Fraction(1, 3), Fraction(1))),
+        processes=dice.choice((0, 1, 3)),
+        ping_interval_seconds=dice.choice((1, 60)),
+        redelivered_share=dice.choice((Fraction(0), Fraction(1, 7))),
+        peek_lock=dice.random() < 0.7,
+        audits=dice.choice((0, 3)),
+        calls_per_audit=dice.choice((0, 5)),
+        follow_every_seconds=dice.choice((0, 0, 7, 300, 301)),
+        crossings=dice.choice((0, 1, 2)),
+        connections_per_process=dice.choice((1, 2)),
+        consumers=dice.choice((1, 3)),
+    )
+    workload = active_active(workload) if dice.random() < 0.2 else workload
+    found = estimated(workload, prices, pair="orders")
+    yield f"{said(found)} {found.summary()} {problems(workload)}"
+    choices = Choices(*(dice.choice(((), some)) for some in ((1, 400), (0, 2), SYPHONS[:2], tuple(Tier))))
+    beside = compared(workload, prices, choices)
+    yield f"{said(beside)} {beside.summary()} {without_pairing(workload).share_diverted}"
+    request = CostRequest(
+        messages_per_day=dice.choice((0, 5, 1001)),
+        copies=dice.choice((1, 2)),
+        outage_seconds=dice.choice((0, 60)),
+        queues=dice.choice(((), (3, 4))),
+        hosts=dice.choice(((1,), (2, 3), ())),
+        syphons=dice.choice(((None,), (SYPHONS[-1], None))),
+        tiers=dice.choice(((), (Tier.PREMIUM, Tier.BASIC))),
+        messaging_units=dice.choice((1, 4)),
+        geo_replicated=dice.random() < 0.3,
+        two_subscriptions=dice.random() < 0.3,
+        month=workload.month,
+        audits_per_day=dice.choice((0, 0, 2)),
+        follow_every_seconds=dice.choice((0, 60)),
+    )
+    pair = a_pair(dice.choice((2, 5)), entities=dice.choice(((), ("orders", "bills", "news"))))
+    facts = NamespaceFacts(
+        "contoso",
+        "contoso.example",
+        tier=dice.choice([*Tier]),
+        messaging_units=dice.choice((None, 2)),
+        geo_replication_locations=dice.choice(((), ("a", "b", "c"))),
+    )
+    snapshot = healthy()
+    snapshot = replace(snapshot, primary=replace(snapshot.primary, facts=dice.choice((None, facts))))
+    yield said(workload_of(request, dice.choice((None, pair)), dice.choice((None, snapshot))))
+
+
 def drawn(of: Callable[[random.Random], Iterator[str]], what: str, runs: int) -> Iterator[Answered]:
     for number in range(runs):
         yield f"{what} {number}".__str__, [*of(random.Random(f"{what} {number}"))]
@@ -164,4 +246,5 @@ def subjects() -> dict[str, Iterator[Answered]]:
         "run bills": drawn(rows, "bill", 150),
         "run metrics": drawn(metrics, "metrics", 400),
         "run sums": drawn(sums, "sums", 60),
+        "run estimates": drawn(estimates, "estimate", 200),
     }

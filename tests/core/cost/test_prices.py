@@ -171,6 +171,7 @@ class TestYaml:
             ({"colour": 1}, "unknown key 'colour'"),
             ({"date": "soon"}, "date 'soon'"),
             ({"region": None}, "'region' is missing or empty"),
+            ({"region": " "}, "'region' is missing or empty"),
             ({"meters": {}}, "at least one meter"),
             ({"meters": {"standart-base": 1}}, r"meters.standart-base: no such meter; known: basic-operations"),
             ({"meters": {"premium-unit-hour": "x"}}, r"meters.premium-unit-hour\[0\] is 'x'"),

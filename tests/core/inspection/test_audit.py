@@ -333,6 +333,12 @@ class TestSkipped:
         snapshot = of_secondary(control_plane="data-plane", tier=Tier.PREMIUM, status=None, service_time=None)
         assert self.codes(snapshot) == {"SBP017", "SBP021", "SBP026"}
 
+    def test_only_arm_tells_what_nothing_else_is_missing_for(self) -> None:
+        untold = of_both({"status": None}, {"status": None})
+        for snapshot, arm_only in ((untold, True), (with_primary(untold, facts=None), False)):
+            [skipped] = run(snapshot, a_pair(), checks=["SBP026"]).skipped
+            assert (skipped.arm_only, skipped.reason.count("; ")) == (arm_only, 1), skipped.reason
+
     def test_a_queue_that_could_not_be_browsed(self) -> None:
         unread = (Unread(f"messages of {path(1)}", "timeout", "late", "unreachable"),)
         report = run(with_secondary(healthy(), unread=unread), a_pair())

@@ -66,7 +66,8 @@ def test_a_circle_of_forwarding_is_planned_as_it_comes() -> None:
         (Tier.PREMIUM, {"enable_partitioning": True}, {"max_size_in_megabytes": 20480}, "not partitioned"),
         (Tier.PREMIUM, {"enable_express": True}, {"enable_express": False}, "not express"),
         (Tier.PREMIUM, {"max_message_size_in_kilobytes": 256}, {"max_message_size_in_kilobytes": None}, ""),
-        (Tier.PREMIUM, {"max_message_size_in_kilobytes": 4096}, {"max_message_size_in_kilobytes": 4096}, ""),
+        (Tier.PREMIUM, {"max_message_size_in_kilobytes": 1024}, {"max_message_size_in_kilobytes": 1024}, ""),
+        (Tier.STANDARD, {"max_message_size_in_kilobytes": 256}, {"max_message_size_in_kilobytes": None}, ""),
         (Tier.STANDARD, {"max_size_in_megabytes": 81920}, {"max_size_in_megabytes": 5120}, "at most 5,120 MB"),
         (Tier.STANDARD, {"max_message_size_in_kilobytes": 4096}, {"max_message_size_in_kilobytes": None}, "above 256"),
         (Tier.STANDARD, {"status": EntityStatus.SEND_DISABLED}, {"status": EntityStatus.ACTIVE}, "created active"),
@@ -80,6 +81,7 @@ def test_settings_are_made_to_fit_the_tier_and_the_difference_is_named(
     assert {name: getattr(step.settings, name) for name in created} == created
     assert not step.settings.enable_partitioning
     assert said in " ".join(step.notes)
+    assert bool(said) is bool(step.notes)
 
 
 def test_basic_has_no_topics_and_no_sessions() -> None:

@@ -4,6 +4,7 @@ spelled in several ways, as the service lets them be.
 What is drawn from any names (`tests.core.examples`) hardly ever finds in one namespace what another one mentions.
 """
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +25,22 @@ from sbpair.core.inspection.contents import (
     compare,
     plan_entities,
 )
+from sbpair.core.inspection.diagnosis import Diagnosis
+from sbpair.core.inspection.drilled import (
+    LIVE_COUNT,
+    NOT_REMOVED,
+    ORDER,
+    Drilled,
+    DrilledEntity,
+    DrillLine,
+    Mark,
+    Proof,
+    Reaction,
+    fingerprint,
+    live_differences,
+    plan_drill,
+    sample,
+)
 from sbpair.core.inspection.evacuated import BothNamespaces, EvacuateResult, EvacuationPlan, EvacuationScope, Lag
 from sbpair.core.inspection.plan import (
     as_confirmed,
@@ -38,7 +55,7 @@ from sbpair.core.inspection.plan import (
 )
 from sbpair.core.inspection.snapshot import EntitySeen, NamespaceSnapshot, Peeked, QueueSeen, Snapshot, Unread
 from sbpair.core.names import dead_letter_path
-from sbpair.core.pairing import Pair, SendAvailabilityOptions, backlog_settings
+from sbpair.core.pairing import Pair, SendAvailabilityOptions, Side, backlog_settings
 from sbpair.service import QueueSettings
 from tests.core.examples import (
     Answered,
@@ -206,9 +223,70 @@ def evacuations() -> Iterator[Answered]:
         yield partial(str, f"world {number}"), [line for ask in asked for line in answer(ask)]
 
 
+CHECKS = (NOT_REMOVED, LIVE_COUNT, ORDER, "right to send")
+
+
+def proof(dice: random.Random) -> Proof:
+    wrong = [dice.choice(((), (), (), (), ("m1",), ("m1", "m2"))) for _ in range(4)]
+    return Proof("orders", 60, dice.choice((60, 60, 60, 59)), *wrong)
+
+
+def drilled(dice: random.Random, entity: str) -> DrilledEntity:
+    seconds = [dice.choice((None, 0.25, 7.126)) for _ in range(4)]
+    diverted, failed = dice.choice((0, 0, 30)), dice.choice((0, 0, 0, 1))
+    expects = Reaction.REFUSED if failed else Reaction.DIVERTED if diverted else Reaction.WAITED
+    expects = expects if dice.random() < 0.8 else dice.choice([*Reaction])
+    trouble = dice.choice(("", "", "It was late."))
+    overtaken = dice.choice((0, 0, 0, 2))
+    return DrilledEntity("dark", entity, 60, diverted, failed, *seconds, overtaken, expects, proof(dice), trouble)
+
+
+def drills() -> Iterator[Answered]:
+    """What a drill creates and is marked with, and what is told of it."""
+    for number in range(WORLDS):
+        world = World(EntityFacts, f"world of a drill {number}")
+        dice, both = (
+            world.dice,
+            [{(side, one.path.lower()): one for one in world.entities()} for side in (*Side, *Side)],
+        )
+        before, after = both[0] | both[1], both[0] | both[1] | both[3]
+        tiers = {side: world.value(Tier | None) for side in Side}
+        wanted = [one for one in both[0].values() if one.kind is not EntityKind.SUBSCRIPTION]
+        wanted = [replace(one, path=one.path * dice.choice((1, 1, 1, 60))) for one in wanted]
+        plan = plan_drill("r1", NOW, before, wanted, [path(n) for n in range(number % 5)], tiers, dice.choice((3, 60)))
+        lines = [said(plan), said(plan.forecast), *map(said, live_differences(before, after))]
+        for shadow in plan.shadows:
+            text = shadow.settings.user_metadata or ""
+            for marked in (text, text.replace("r1;", "r2;"), text.replace("2026", "20x6"), f"{text}x", text[1:]):
+                settings = replace(shadow.settings, user_metadata=marked)
+                lines.append(said(Mark.of(EntityFacts(shadow.kind, world.spelled(shadow.path), settings))))
+        findings = (world.example(Diagnosis) for _ in range(dice.choice((0, 0, 1, 3))))
+        told = Drilled(
+            "orders",
+            NOW,
+            dice.random() < 0.3,
+            plan.shadows,
+            dice.choice((1, 7)),
+            tuple(drilled(dice, name) for name in ("orders", "news")[: dice.choice((0, 1, 2))]),
+            tuple(replace(one, check=dice.choice(CHECKS)) for one in findings),
+            None,
+            dice.choice(((), (), ("a", "b"))),
+            world.value(tuple[DrillLine, ...]),
+            dice.random() < 0.1,
+            plan if dice.random() < 0.7 else None,
+        )
+        asked = sample(
+            number, "m", dice.choice((None, "s")), dice.choice((None, NOW + 0.4)), expires=dice.random() < 0.3
+        )
+        lines += [f"{name}: {part}" for name, parts in answers(told).items() for part in parts]
+        lines += [f"{told.proved} {[one.sentence for one in told.entities]}", repr(asked), fingerprint(asked)]
+        yield partial(str, f"world {number}"), lines
+
+
 def subjects() -> dict[str, Iterator[Answered]]:
     """Rooms and files by name."""
     found = {"world of audits": audits(), "world of cleanups": cleanups(), "world of evacuations": evacuations()}
+    found["world of drills"] = drills()
     for module in modules():
         place = module.__name__.removeprefix("sbpair.core.")
         if place.startswith("inspection.") or place in PLACES:

@@ -2,6 +2,7 @@
 are sent to one destination, and how fast they may go. All is drawn; `tests.core.walks` has the digests approved.
 """
 
+import copy
 import json
 import random
 from collections import Counter, deque
@@ -14,7 +15,7 @@ from typing import Any
 
 from sbpair.core.editing import Editable, Repair
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, QueueFacts, RuleFacts, TopicFacts
-from sbpair.core.errors import ConnectionLostError, EntityNotFoundError, SbpairError, ServerBusyError
+from sbpair.core.errors import ConnectionLostError, EntityNotFoundError, SbpairError, ServerBusyError, ServiceError
 from sbpair.core.message import Disposition, Origin, Received, State
 from sbpair.core.names import dead_letter_path
 from sbpair.core.rewrite import TtlMode, compose, for_backlog
@@ -57,7 +58,7 @@ from sbpair.core.transfer.resend import (
     stays,
 )
 from sbpair.core.transfer.state import Finish, Limits, key_of
-from sbpair.core.transfer.triage import CauseCounter, ReasonCounter, Triage
+from sbpair.core.transfer.triage import MOST_CAUSES, CauseCounter, ReasonCounter, Triage
 from sbpair.core.transfer.verdict import Classifier, DestinationSeen, Judge, Wanted, expected, missing
 from sbpair.service import EntityStatus, QueueSettings
 from tests.core.examples import FAILURES, Answered, answer, answers, said
@@ -70,6 +71,11 @@ def drawn(of: Callable[[random.Random], Iterator[str]], what: str, runs: int = R
     for number in range(runs):
         dice = random.Random(f"{what} {number}")
         yield f"{what} {number}".__str__, [*of(dice)]
+
+
+def failures() -> Sequence[ServiceError]:
+    """Of its own for each who asks: some who get an error write a hint into it."""
+    return copy.deepcopy(FAILURES)
 
 
 def told(example: Any) -> Iterator[str]:
@@ -224,7 +230,16 @@ BODIES = (
 )
 
 
-def letter(dice: random.Random, number: int) -> tuple[Received, Any]:
+VALUES = (*WORDS, *map(" ".join, zip(WORDS, reversed(WORDS), strict=True)))
+ABOUT = ("No {} left in the store", "No {} left in the shop", "{} is gone", "gone: {}", "it is {}")
+
+
+def of_one_cause(dice: random.Random) -> dict[str, Any]:
+    """One sentence about many things."""
+    return {"DeadLetterReason": "Failed", "DeadLetterErrorDescription": dice.choice(ABOUT).format(dice.choice(VALUES))}
+
+
+def of_any_cause(dice: random.Random) -> dict[str, Any]:
     words = f"No {dice.choice(WORDS)} left in {dice.choice(('store', 'shop'))} of the town"
     text = dice.choice((*TEXTS, *FRAMES, words, words, words))
     properties: dict[str, Any] = {"DeadLetterErrorDescription": text} if dice.random() < 0.9 else {}
@@ -238,6 +253,10 @@ def letter(dice: random.Random, number: int) -> tuple[Received, Any]:
         properties[name] = dice.choice((*EXCEPTIONS, "It's.Error, Assembly", " , x", ""))
     if dice.random() < 0.3:
         properties[dice.choice(("StackTrace", "x-exception-stacktrace"))] = dice.choice((*FRAMES, "nowhere"))
+    return properties
+
+
+def letter(dice: random.Random, number: int, properties: Mapping[str, Any]) -> tuple[Received, Any]:
     payload = compose(body=dice.choice(BODIES), message_id=f"m{number}", application_properties=properties)
     at = dice.choice((None, NOW + number, NOW - number))
     return Received(payload, number, dead_letter_path("orders"), enqueued_at=at), describe(payload)
@@ -245,13 +264,15 @@ def letter(dice: random.Random, number: int) -> tuple[Received, Any]:
 
 def letters(dice: random.Random) -> Iterator[str]:
     before: Mapping[str, int] | None = None
+    of, entities = dice.choice(((of_any_cause, ("orders", "orders", "news/Subscriptions/all", "Bills")),
+                                (of_one_cause, ("orders",))))  # fmt: skip
     for look in range(2):
-        reasons, counter = ReasonCounter(), CauseCounter()
+        reasons, counter = ReasonCounter(), CauseCounter(dice.choice((MOST_CAUSES, MOST_CAUSES, 12)))
         some = dice.choice((3, 12, 60, 120))
         for number in range(some):
-            received, summary = letter(dice, number)
+            received, summary = letter(dice, number, of(dice))
             reasons.add(received, summary)
-            counter.add(dice.choice(("orders", "orders", "news/Subscriptions/all", "Bills")), received, summary)
+            counter.add(dice.choice(entities), received, summary)
         causes = counter.causes("contoso", before, with_body=dice.random() < 0.2)
         before = {key: max(0, number + dice.choice((-1, 0, 1))) for one in causes for key, number in one.parts.items()}
         yield from map(said, (*reasons.reasons(), *causes))
@@ -320,7 +341,7 @@ def destination(dice: random.Random) -> DestinationSeen:
     )
     size, kind = dice.choice((0, 1024**2 - 1, 1024**2)), dice.random()
     topic = TopicFacts("news", settings.status, False, settings.requires_duplicate_detection, 900.0, 1, None, size)
-    error = dice.choice((*FAILURES, ServerBusyError("busy"))) if dice.random() < 0.2 else None
+    error = dice.choice((*failures(), ServerBusyError("busy"))) if dice.random() < 0.2 else None
     if isinstance(error, EntityNotFoundError):
         error = EntityNotFoundError("There is no entity 'orders'.")
     return DestinationSeen(
@@ -406,6 +427,17 @@ def judged(dice: random.Random) -> Iterator[str]:
         for held in (planned, part):
             for found in answer(partial(_said_of, held, message)):
                 yield f"then {message.sequence_number}: {found} {stays(found[14:-2])}"
+
+
+def for_one_subscription(dice: random.Random) -> Iterator[str]:
+    """What goes to a topic again so that only one of its subscriptions gets it."""
+    given, topic = subscriptions(dice), DestinationSeen("news", topic=TopicFacts("news"), asked=True)
+    resender = Resender(topic, Selection(), same_entity=False, now=lambda: NOW)
+    asked = OnlyFor(resender, dice.choice(given).path.swapcase(), given)
+    for number in range(8):
+        message = received(dice, number)
+        message = message if dice.random() < 0.1 else replace(message, state=State.ACTIVE)
+        yield from answer(partial(_said_of, asked, message))
 
 
 def at_destination(dice: random.Random) -> Iterator[str]:
@@ -545,8 +577,9 @@ def subjects() -> dict[str, Iterator[Answered]]:
     return {
         "run ledgers": drawn(ledger, "ledger", 300),
         "run strange lines": drawn(strange_line, "strange line", 200),
-        "run dead letters": drawn(letters, "letters", 40),
+        "run dead letters": drawn(letters, "letters", 60),
         "run judges": drawn(judged, "judge", 500),
+        "run subscriptions": drawn(for_one_subscription, "subscription", 300),
         "run destinations": drawn(at_destination, "destination", 300),
         "run repairs": drawn(edited, "repair", 200),
         "run windows": drawn(window, "window", 200),

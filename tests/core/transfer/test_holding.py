@@ -96,6 +96,16 @@ def test_half_of_the_bytes_are_held_and_with_one_byte_more_all_goes_back():
     assert released(bench.keep()) == [3, 2]
 
 
+def test_gaps_are_browsed_more_seldom_the_longer_nothing_moves():
+    bench, there = Bench(), [Received(payload=b"", sequence_number=1, source=QUEUE)]
+    bench.missing()
+    queue, began, waits = bench.queue(), bench.now, []
+    for page, since in ((there, 1.0), (there, 2.0), (there, 200.0), (there, 1000.0), ([], 1000.0), ([], 1000.0)):
+        queue.gaps_sampled(1, page, began + since)
+        waits.append(queue.sample_at - began - since)
+    assert waits == [0.5, 0.5, 10.0, 15.0, 0.25, 0.5]
+
+
 def test_what_is_blocked_is_counted_when_something_comes_and_else_from_time_to_time():
     bench = Bench(in_flight_messages=2)
     bench.missing()

@@ -170,6 +170,31 @@ def test_several_who_know_nothing_of_each_other_use_the_whole_budget_together():
     assert budget.refused < 0.01 * budget.taken
 
 
+def learnt(*accepted, refused):
+    """The pace after the last of these refusals; what was accepted are numbers of messages and times."""
+    pace = Pace()
+    for at, messages in sorted([*accepted, *((at, None) for at in refused)], key=lambda one: one[0]):
+        if messages is None:
+            pace.refused(at)
+        else:
+            pace.accepted(messages, at)
+    return pace.per_second(pace.paused_until)
+
+
+def test_the_most_of_a_second_is_looked_for_in_the_last_three():
+    assert learnt((0.0, 50), (3.0, 1), refused=[3.0]) == 50
+    assert learnt((0.0, 50), (3.1, 2), refused=[3.1]) == 2
+    assert learnt((0.0, 50), (0.9, 50), refused=[0.9]) == 100
+    assert learnt((0.0, 50), (1.0, 51), refused=[1.0]) == 51
+
+
+def test_what_was_accepted_since_the_second_of_the_first_refusal_tells_the_pace_of_the_next():
+    accepted = ((0.0, 10), (40.0, 100), (42.0, 60))
+    assert learnt(*accepted, refused=[40.5]) == 100
+    measured = 160 / (42.2 - 40.0)
+    assert learnt(*accepted, refused=[40.5, 42.2]) == pytest.approx(measured + 0.25 * (100 - measured), rel=0.001)
+
+
 def test_nothing_is_bounded_before_the_first_refusal():
     pace = Pace()
     assert pace.allowance(0.0) is None

@@ -3,9 +3,10 @@
 import json
 import random
 import time
+import tracemalloc
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -15,7 +16,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import compose
 from sbpair.core.summary import describe
 from sbpair.core.transfer.peeked import NotBrowsed
-from sbpair.core.transfer.triage import CauseCounter, Triage, template_of
+from sbpair.core.transfer.triage import MOST_CAUSES, CauseCounter, Triage, fields_of_body, template_of
 
 Said = tuple[str | None, str, dict[str, object]]
 """Reason, description, headers."""
@@ -323,6 +324,13 @@ def test_a_text_is_told_with_stars_for_what_differs() -> None:
         assert template_of(text) == "order * of * failed after * s at *"
 
 
+def test_a_body_is_read_up_to_a_size() -> None:
+    envelope = len(compose(body="x" * 60_000, message_id="m")) - 60_000
+    fits = compose(body="x" * (64 * 1024 - envelope), message_id="m")
+    more = compose(body="x" * (64 * 1024 - envelope + 1), message_id="m")
+    assert (len(fits), fields_of_body(fits), fields_of_body(more)) == (64 * 1024, {"<text>"}, {"<large>"})
+
+
 def cause(reason: str | None, description: str, count: int, entity: str = "orders", **headers: str) -> str:
     properties = {"DeadLetterErrorDescription": description, **headers} | (
         {"DeadLetterReason": reason} if reason else {}
@@ -349,6 +357,44 @@ def test_each_cause_has_the_command_that_deals_with_it() -> None:
     assert cause(None, "no answer", 2, "news/Subscriptions/a") == (
         "sbpair dlq resubmit contoso:news/Subscriptions/a --to QUEUE --reason '(no reason)' --grow 1,2,5,20,100"
     )
+
+
+def told_apart(texts: Sequence[str], most_causes: int = MOST_CAUSES) -> CauseCounter:
+    """Letters with one reason, the newest one first."""
+    counter = CauseCounter(most_causes)
+    for number, text in enumerate(texts):
+        properties = {"DeadLetterReason": "Failed", "DeadLetterErrorDescription": text}
+        payload = compose(body="{}", message_id=f"m{number}", application_properties=properties)
+        counter.add("orders", Received(payload, len(texts) - number, "orders"), describe(payload))
+    return counter
+
+
+def test_a_cause_names_a_thousand_of_its_letters() -> None:
+    for texts in (["no answer"], [f"no answer of {word}" for word in "abcdefgh"]):
+        [found] = told_apart((texts * 1001)[:1001]).causes("contoso", None)
+        assert (found.messages, len(found.numbers)) == (1001, 1000)
+
+
+def test_more_texts_than_are_told_apart_fall_together_and_no_command_is_for_all_of_them() -> None:
+    texts = [f"{word} {word} {word}" for word in "abcde"]
+    counter = told_apart(texts * 2, most_causes=3)
+    *own, rest = sorted(counter.causes("contoso", None), key=lambda one: one.messages)
+    assert ([(one.messages, one.reason) for one in own], counter.left_off) == ([(2, "Failed")] * 3, True)
+    assert (rest.messages, rest.reason, rest.text) == (4, "(others)", "(others)")
+    assert rest.command == "sbpair dlq list contoso:orders"
+    assert not told_apart(texts, most_causes=5).left_off
+
+
+def test_texts_that_are_not_told_apart_take_no_memory() -> None:
+    long = "x" * 300
+    texts = [long + f"{number:b}".replace("0", "a").replace("1", "b") for number in range(3000)]
+    tracemalloc.start()
+    try:
+        counter = told_apart(texts, most_causes=1)
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    finally:
+        tracemalloc.stop()
+    assert counter.messages == 3000
 
 
 def test_of_two_causes_with_one_reason_each_command_selects_its_own() -> None:
