@@ -95,6 +95,7 @@ async def test_a_topic_and_a_session_subscription_are_made(
         found = await other.get_subscription("a/events", "all")
         assert found is not None
         assert (found.settings.requires_session, found.settings.max_delivery_count) == (True, MAX_DELIVERY_COUNT)
+        assert found.settings == made.settings, "and nothing that only queues have"
     with pytest.raises(EntityExistsError):
         await admin.create_topic("a/events")
     with pytest.raises(EntityExistsError):

@@ -574,11 +574,39 @@ def test_a_batch_is_as_large_as_the_link_or_the_standard_tier_takes() -> None:
     with pytest.raises(MessageSizeExceededError):
         wire.encode_outgoing(many, sender)
     assert len(wire.encode_outgoing(many[:2], sender)) == 2
+    assert not wire.is_closed(sender)
     kept = sender._handler = object()
     sender._running = True
     assert wire.forget_connection(sender) is kept
     assert (sender._handler, sender._running) == (None, False)
     wire.close_forgotten(None)
+    wire.begin_close(sender)
+    assert wire.is_closed(sender)
+
+
+@pytest.mark.skipif(not wire._opens_within(), reason="this SDK opens links without a bound of its own")
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(("seconds", "tried"), [(5.0, 5.0), (50.0, 7.0)])
+async def test_a_link_is_opened_in_time_and_each_try_within_the_one_of_the_sdk(
+    asynchronous: bool, seconds: float, tried: float
+) -> None:
+    from azure.servicebus import ServiceBusSender as Synchronous
+
+    given: list[Any] = []
+    sdk: Any = ServiceBusSender if asynchronous else Synchronous
+    one = sdk("host", AzureNamedKeyCredential("name", "key"), queue_name="q")
+    one._config.try_timeout = 7.0
+
+    async def asynchronously(timeout: float | None = None) -> None:
+        given.append(timeout)
+
+    if asynchronous:
+        one._open = asynchronously
+        await wire.open_within_async(one, seconds)
+    else:
+        one._open = lambda timeout=None: given.append(timeout)
+        wire.open_within(one, seconds)
+    assert given == [pytest.approx(tried, abs=0.5)]
 
 
 def sdk_error(condition: str | bytes | None, inner: BaseException | None) -> ServiceBusError:
@@ -773,7 +801,8 @@ async def test_a_link_to_another_entity_is_one_in_any_spelling_until_it_ends() -
     made.refuses = TokenAuthFailure(404, b"no such queue")
     with pytest.raises(WireError, match="no such queue"):
         await made.sending_to("third")
-    made._fail(ConnectionResetError("cut"))
+    made._connection._error = ConnectionResetError("cut")
+    made._tell()
     assert isinstance(going.confirmed.exception(), ConnectionResetError)
     with pytest.raises(ConnectionResetError):
         await made.sending_to("orders")
@@ -807,6 +836,11 @@ async def test_the_coordinator_s_transactions_are_declared_and_discharged() -> N
     transacting._tell()
     assert transacting.failed
     assert "detached" in str(ends[0].confirmed.exception())
+    cut = wire.CoordinatorWire(SimpleNamespace(_running=True))
+    cut._connection = peer = Peer()
+    peer.readable = False
+    cut._tell()
+    assert cut.failed, "and the connection is minded with it"
 
 
 async def test_what_waits_when_the_writing_begins_is_written_and_what_comes_while_it_writes() -> None:

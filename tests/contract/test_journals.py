@@ -237,13 +237,14 @@ async def test_sqlite_hands_out_a_kind_in_stretches_that_several_readers_take(
     for number in range(documents_there):
         await journal.create("message", f"{number:03}", {"n": number}, ttl_seconds=HOUR)
     await journal.create("message", "forgotten", {}, ttl_seconds=-1)
-    await journal.create("session", "005", {}, ttl_seconds=HOUR)
+    await journal.create("session", "005", {"é": [1, 2]}, ttl_seconds=HOUR)
     ranges = key_ranges(path, "message", 4)
     assert [one.rows for one in ranges] == stretches
     read = [[json.loads(text)["n"] for text in documents(path, "message", one)] for one in ranges]
     assert [len(one) for one in read] == stretches
     assert list(itertools.chain(*read)) == list(range(documents_there))
     assert [json.loads(text)["n"] for text in documents(path, "message")] == list(range(documents_there))
+    assert [*documents(path, "session")] == ['{"é":[1,2]}'], "as short as it can be said"
     await journal.close()
 
 

@@ -140,6 +140,20 @@ def test_what_a_destination_does_not_take_is_left_or_dead_lettered(
     assert sum(left.values()) + sum(dead.values()) + going == 4
 
 
+@pytest.mark.parametrize(("over", "session", "without"), [(0, "s", False), (1, "s", True), (1, None, False)])
+def test_a_message_that_may_be_too_large_counts_without_the_key_that_a_drain_adds(
+    over: int, session: str | None, without: bool
+) -> None:
+    def large(body: int, key: str | None = "s") -> bytes:
+        return compose(body=bytes(body), message_id="large", session_id="s", partition_key=key)
+
+    body = 2 * LARGE_BYTES - len(large(LARGE_BYTES)) + over
+    run = dry_run({1: Forward(large(body), "orders", session)})
+    run.add(message(1))
+    counted = run.report([], seconds=1.0, stopped=False).forwarded_bytes
+    assert counted == (len(large(body, None)) if without else LARGE_BYTES + over)
+
+
 @virtual_time
 async def test_a_namespace_that_nobody_answers_for_is_waited_for_once() -> None:
     for error, failed, asked in (

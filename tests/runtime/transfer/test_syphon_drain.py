@@ -570,6 +570,34 @@ async def test_the_time_limit_ends_it():
     assert world.remaining() == 5000 - report.forwarded
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+@virtual_time
+async def test_a_queue_that_fails_still_when_the_time_is_up_could_not_be_read(stopped):
+    world = World(queues=2)
+    world.divert(message(1))
+    world.secondary.fail("receive", ServerBusyError("busy"), entity=world.paths[1])
+    if stopped:
+        asyncio.get_running_loop().call_later(5.0, world.stop.set)
+    report = await world.drain(for_seconds=None if stopped else 5.0)
+    assert (report.forwarded, report.ended_by) == (1, "stop" if stopped else "time")
+    assert [one.queue for one in report.failures] == ([] if stopped else [world.paths[1]])
+
+
+@virtual_time
+async def test_one_queue_without_hope_does_not_end_the_wait_for_the_locks_of_another():
+    world = World(queues=2, lock_seconds=300.0)
+    for number in range(2):
+        world.divert(message(number, session_id="s"))
+        world.divert(message(f"x{number}"), queue=1)
+    [first, _] = world.queues[0].messages.values()
+    first.lock, first.locked_until = -1, EPOCH + 900.0
+    for number, stored in enumerate(world.queues[1].messages.values(), 1):
+        stored.lock, stored.locked_until = -1, EPOCH + 4.0 * number
+    report = await world.drain(lock_wait_seconds=5.0)
+    assert sorted(ids(world.orders.payloads)) == ["mx0", "mx1"]
+    assert sum(one.count for one in report.left) == 2
+
+
 @virtual_time
 async def test_the_rate_is_kept():
     world = World()
