@@ -24,7 +24,7 @@ from typing import Any
 from sbpair.concurrency import waits
 from sbpair.core import errors
 from sbpair.core.errors import ServiceError
-from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received
+from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received, State
 from sbpair.core.names import ByName, dead_letter_path
 from sbpair.service import session_key
 from tests.fakes import (
@@ -32,6 +32,7 @@ from tests.fakes import (
     FakeMessaging,
     FakeNamespace,
     FakeReceiver,
+    FakeSender,
     RecordingObserver,
     Stored,
     run_virtual,
@@ -161,7 +162,7 @@ class Told:
             found = value(*args, **more)
             if inspect.isasyncgen(found):
                 return self._given(what, found)
-            opened = type(found).__name__ in ("FakeSender", "PlainReceiver", "SessionReceiver")
+            opened = isinstance(found, FakeSender | FakeReceiver | ScheduledMover)
             return Told(found, f"{self._name}.{name}", self._say) if opened else found
 
         return called
@@ -230,10 +231,20 @@ class Namespace(FakeNamespace):
 class Messaging(FakeMessaging):
     """Hands out messages by session where a session is named, or the next one is asked for."""
 
+    namespace: Namespace
+
     def receiver(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> FakeReceiver:
         if session_id is not None:
             return SessionReceiver(self, path, session_id)
         return PlainReceiver(self, dead_letter_path(path) if dead_letter else path, None)
+
+    def mover(self, path: str, *, dead_letter: bool = False, session_id: str | None = None) -> FakeReceiver:
+        if session_id is not None:
+            return SessionMover(self, path, session_id)
+        return PlainMover(self, dead_letter_path(path) if dead_letter else path, None)
+
+    def scheduled_mover(self, entity: str) -> "ScheduledMover":
+        return ScheduledMover(self, entity)
 
 
 class PlainReceiver(FakeReceiver):
@@ -336,6 +347,72 @@ class SessionReceiver(FakeReceiver):
                 for one in self._namespace.queue(self._path).messages.values():
                     if session_key(one.session_id or "") == session_key(self._session_id or ""):
                         one.lock = None
+
+
+class Moving:
+    """Takes messages to other entities of its namespace: all of them, or none."""
+
+    _messaging: Messaging
+    _namespace: Namespace
+
+    async def why_not(self) -> ServiceError | None:
+        return None
+
+    async def max_message_bytes(self, entity: str) -> int:
+        return await self._messaging.sender(entity).max_message_bytes()
+
+    def _taken(self, received: Received) -> Stored:
+        return self._namespace.locked(received)[1]
+
+    async def move(
+        self, received: Sequence[Received], payloads: Sequence[bytes], entity: str, *, timeout_seconds: float
+    ) -> None:
+        everything = tuple(range(len(received)))
+        try:
+            await self._messaging.begin("move", entity)
+        except errors.LockLostError:
+            raise errors.LocksLostError("They are lost.", lost=everything[:1]) from None
+        lost = []
+        for place, one in enumerate(received):
+            try:
+                self._taken(one)
+            except errors.LockLostError:
+                lost.append(place)
+        if lost:
+            raise errors.LocksLostError("Some are lost.", lost=tuple(lost))
+        self._namespace.accept(entity, payloads)
+        for one in received:
+            del self._namespace.queue(one.source).messages[one.sequence_number]
+        try:
+            self._namespace.end("move", entity)
+        except ServiceError:
+            unknown = errors.LocksLostError("Nobody knows.", lost=everything)
+            unknown.uncertain = True
+            raise unknown from None
+
+
+class PlainMover(Moving, PlainReceiver):
+    _namespace: "Namespace"
+
+
+class SessionMover(Moving, SessionReceiver):
+    pass
+
+
+class ScheduledMover(Moving):
+    """Takes what is scheduled, by its numbers."""
+
+    def __init__(self, messaging: Messaging, entity: str) -> None:
+        self._messaging, self._namespace, self._entity = messaging, messaging.namespace, entity
+
+    def _taken(self, received: Received) -> Stored:
+        found = self._namespace.queue(self._entity).messages.get(received.sequence_number)
+        if found is None or found.state is not State.SCHEDULED:
+            raise errors.LockLostError("It is scheduled no more.")
+        return found
+
+    async def close(self) -> None:
+        self._namespace.closed_receivers.append(f"scheduled {self._entity}")
 
 
 @contextlib.contextmanager

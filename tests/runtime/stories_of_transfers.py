@@ -19,6 +19,7 @@ from sbpair.ports import Ends
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToQueue, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.move import move
+from sbpair.runtime.transfer.move_sessions import SessionMove
 from sbpair.runtime.transfer.moving import MoveJob
 from sbpair.runtime.transfer.restore import restore
 from sbpair.runtime.transfer.syphon import serve, syphon_until
@@ -232,7 +233,9 @@ def _judged(life: Life) -> Any:
 
 async def a_move(life: Life, folder: Path) -> None:
     dice = life.dice
-    source, target = life.namespace("source"), life.namespace("target")
+    source = life.namespace("source")
+    within = life.chance(0.35)
+    target = source if within else life.namespace("target")
     by_session = life.chance(0.5)
     lock_seconds = dice.choice((10.0, 30.0))
     queue = source.add_queue(
@@ -255,7 +258,8 @@ async def a_move(life: Life, folder: Path) -> None:
             target.sessions["to", session_key(session)] = Session(state=dice.choice((b"state", b"other")))
         if life.chance(0.1):
             source.sessions["q", session_key(session)] = Session("another", source.epoch() + 40.0)
-    life.trouble(source, target, operations=(*OPERATIONS, "cancel", "session", "state"), most=2)
+    both = dict.fromkeys((source, target))
+    life.trouble(*both, operations=(*OPERATIONS, "cancel", "session", "state", *["move"] * 5 * within), most=2)
     if life.chance(0.3):
         life.later(dice.choice((1.0, 20.0)), partial(source.put, "q", *(a_message(life, 900 + one) for one in (1, 2))))
     if life.chance(0.2):
@@ -285,6 +289,7 @@ async def a_move(life: Life, folder: Path) -> None:
             source.messaging(),
             target.messaging(),
             admin=dice.choice((None, source.admin())),
+            transactions=source.messaging() if within else None,
             source_access=NamespaceAccess("source", source.host),
             target_access=NamespaceAccess("target", target.host),
         ),
@@ -303,10 +308,69 @@ async def a_move(life: Life, folder: Path) -> None:
     await life.result(move(job))
     if ledger is not None:
         await ledger.close()
-    life.left_in(source, target)
+    life.left_in(*both)
     for file in sorted(folder.glob("*.jsonl*")):
         life.lines.append(file.name)
         life.file(file)
+
+
+async def a_follow(life: Life, folder: Path) -> None:
+    """Twice with one ledger: what the first one could not complete is not sent again by the second."""
+    dice = life.dice
+    source, target = life.namespace("source"), life.namespace("target")
+    by_session = life.chance(0.6)
+    settings = QueueSettings(lock_duration_seconds=dice.choice((10.0, 30.0)), requires_session=by_session)
+    queue = source.add_queue(life.spelled("q"), settings)
+    target.add_queue("To", QueueSettings(requires_session=by_session))
+    target.add_queue("other")
+    numbers = iter(range(1_000))
+
+    def put(most: int) -> None:
+        for number in [next(numbers) for _ in range(dice.randrange(most + 1))]:
+            later = source.epoch() + 15.0 if life.chance(0.1) else None
+            source.put("q", a_message(life, number, scheduled_at=later))
+
+    for session in ("a", "B", "only") if by_session else ():
+        if life.chance(0.4):
+            source.sessions["q", session_key(session)] = Session(state=b"state")
+        if life.chance(0.2):
+            target.sessions["to", session_key(session)] = Session(state=dice.choice((b"state", b"other")))
+        if life.chance(0.2):
+            source.sessions["q", session_key(session)] = Session("another", source.epoch() + 20.0)
+    path = folder / "ledger.jsonl"
+    recorded = life.chance(0.8)
+    for run in range(2):
+        put(12)
+        for seconds in (3.0, 25.0, 70.0):
+            if life.chance(0.5):
+                life.later(seconds, partial(put, 5))
+        life.trouble(source, target, operations=(*OPERATIONS, "settle", "session", "state"), most=2)
+        life.later(dice.choice((4.0, 30.0, 90.0)), life.stop.set)
+        ledger = Ledger(path, resume=run > 0) if recorded else None
+        job = MoveJob(
+            TransferRequest((life.spelled("q"),), leave_missing=True, leave_refused=True, in_flight_messages=20),
+            Ends(
+                source.messaging(),
+                target.messaging(),
+                source_access=NamespaceAccess("source", source.host),
+                target_access=NamespaceAccess("target", target.host),
+            ),
+            _judged(life),
+            seen=DestinationSeen("to"),
+            facts=dice.choice(({}, {path: QueueFacts("q", queue.settings) for path in ("q", "Q")})),
+            clock=life.clock,
+            observer=life.observer,
+            ledger=ledger,
+            stop=life.stop,
+        )
+        await life.result(SessionMove(job).followed() if by_session else job.followed(job.recorded, stop=life.stop))
+        if ledger is not None:
+            life.say(f"forwarded {sorted(map(str, ledger.forwarded))}")
+            await ledger.close()
+        life.stop.clear()
+        source.heal()
+    life.left_in(source, target)
+    life.file(path)
 
 
 async def a_restore(life: Life, folder: Path) -> None:
@@ -354,6 +418,7 @@ async def a_restore(life: Life, folder: Path) -> None:
 STORIES = {
     "drain": (a_drain, 64),
     "syphon": (a_syphon, 32),
-    "move": (a_move, 64),
+    "move": (a_move, 96),
+    "follow": (a_follow, 32),
     "restore": (a_restore, 24),
 }

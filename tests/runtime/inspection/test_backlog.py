@@ -17,6 +17,7 @@ from sbpair.core.message import State
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.operations.status import StatusReader
+from sbpair.runtime.browse import PAGE_MESSAGES
 from sbpair.runtime.inspection.backlog import MOST_BROWSED_MESSAGES, FoundQueues, find_queues, read_backlog
 from tests.fakes import FakeClock, FakeNamespace, virtual_time
 from tests.runtime.inspection.admin_fake import Lies, LyingAdmin
@@ -176,13 +177,20 @@ async def test_counts_that_read_zero_are_not_believed() -> None:
 
 @virtual_time
 async def test_a_large_queue_is_not_browsed_to_its_end() -> None:
-    namespace = world(0, 1, 2)
-    namespace.put(PATH.format(0), *[MESSAGE] * (MOST_BROWSED_MESSAGES + 1))
+    namespace, most = world(0, 1, 2), MOST_BROWSED_MESSAGES
+    namespace.put(PATH.format(0), *[MESSAGE] * (most + 1))
+    namespace.put(PATH.format(2), *[MESSAGE] * PAGE_MESSAGES)
+    for _ in range(most + 1):
+        namespace.put_dead_letter(PATH.format(1), MESSAGE, "Why")
     counted = await read(namespace)
-    assert (counted.active, counted.at_least) == (MOST_BROWSED_MESSAGES + 1, False)
-    assert namespace.calls["peek", PATH.format(0)] == 1
+    numbers = [(queue.active, queue.dead_letter, queue.at_least) for queue in counted.queues]
+    assert numbers == [(most + 1, 0, False), (0, most + 1, False), (PAGE_MESSAGES, 0, False)]
+    assert [namespace.calls["peek", path] for path in paths(0, 2)] == [1, 2], (
+        "what one page shows is browsed to its end"
+    )
     browsed = await read(namespace, manage=False)
-    assert (browsed.active, browsed.at_least) == (MOST_BROWSED_MESSAGES, True)
+    numbers = [(queue.active, queue.dead_letter, queue.at_least) for queue in browsed.queues]
+    assert numbers == [(most, 0, True), (0, most, True), (PAGE_MESSAGES, 0, False)]
 
 
 @virtual_time
