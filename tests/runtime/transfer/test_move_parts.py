@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from sbpair.core.errors import (
     ServerBusyError,
     ServiceError,
     UnauthorizedError,
+    UsageError,
 )
 from sbpair.core.message import Disposition, Received, State
 from sbpair.core.rewrite import compose
@@ -29,6 +31,7 @@ from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.runtime.browse import PAGE_MESSAGES
 from sbpair.runtime.transfer import move
 from sbpair.runtime.transfer.drain import TransferRequest
+from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.move import _Browsed, _MovesBrowsed
 from sbpair.runtime.transfer.moving import Ends, MoveJob, _DeferredOnly
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, virtual_time
@@ -261,6 +264,9 @@ class World:
     def judge(self, received: Received) -> Any:
         return self.verdicts.get(received.message_id or "", Forward(received.payload, "to"))
 
+    def raising(self, received: Received) -> Any:
+        raise self.verdicts[received.message_id or ""]
+
     def job(self, **more: Any) -> MoveJob:
         return MoveJob(
             self.request,
@@ -338,6 +344,30 @@ async def test_a_queue_that_cannot_be_browsed_moves_nothing_and_says_so() -> Non
     with pytest.raises(ServerBusyError, match=r"Nothing was moved\."):
         await move.move(world.job(copy=True))
     assert world.ids(world.target, "to") == []
+
+
+@virtual_time
+async def test_what_is_followed_and_not_completed_is_known_to_the_ledger_and_to_who_follows_next(
+    tmp_path: Path,
+) -> None:
+    world = World()
+    world.ledger = Ledger(tmp_path / "ledger.jsonl")
+    world.put("sent", "known", "again")
+    [sent, known, again] = (key_of(one) for one in await world.source.messaging().receiver("q").peek(3))
+    world.source.fail("settle", ServerBusyError("busy"))
+    world.ledger.forwarded = {again}
+    recorded = {known}
+    asyncio.get_running_loop().call_later(5.0, world.stop.set)
+    await world.job().followed(recorded, stop=world.stop)
+    assert world.ids(world.target, "to") == ["sent", "again"], "of what the ledger has, only what can be there is asked"
+    assert recorded == {sent, known, again} == world.ledger.forwarded | {known}
+    await world.ledger.close()
+    broken = World()
+    broken.put("first")
+    broken.verdicts["first"] = UsageError("no verdict")
+    broken.judge = broken.raising  # type: ignore[method-assign]
+    with pytest.raises(UsageError):
+        await broken.job().followed(set(), stop=broken.stop)
 
 
 @virtual_time
