@@ -474,3 +474,10 @@ def test_stuck_sessions_say_why() -> None:
 def test_terms_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         Terms(**wrong)  # type: ignore[arg-type]
+
+
+def test_terms_that_just_work_are_taken() -> None:
+    edge = Terms(20, 20, 1, gap_seconds=60, retention_seconds=80, remember_seconds=80)
+    assert (edge.margin_seconds, Terms(margin_seconds=0).margin_seconds) == (edge.lease_seconds, 0)
+    with pytest.raises(UsageError):
+        replace(edge, gap_seconds=60.1)
