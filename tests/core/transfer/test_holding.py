@@ -4,8 +4,8 @@ import pytest
 
 from sbpair.core.message import Disposition, Received
 from sbpair.core.transfer.machine import CHECK_SECONDS, Settlement
-from sbpair.core.transfer.order import PARKED_MESSAGES, WAITS_BEHIND, Gap, Mode
-from sbpair.core.transfer.state import Forward, Limits, PollAgain, Sample, Settle, Stage, key_of
+from sbpair.core.transfer.order import FOLLOW_SECONDS, PARKED_MESSAGES, TELL_AGAIN_SECONDS, WAITS_BEHIND, Gap, Mode
+from sbpair.core.transfer.state import Followed, Forward, Limits, PollAgain, Sample, Settle, Stage, key_of
 
 QUEUE, OTHER = "backlog/0", "backlog/1"
 LANE = ("orders", "s")
@@ -104,6 +104,20 @@ def test_gaps_are_browsed_more_seldom_the_longer_nothing_moves():
         queue.gaps_sampled(1, page, began + since)
         waits.append(queue.sample_at - began - since)
     assert waits == [0.5, 0.5, 10.0, 15.0, 0.25, 0.5]
+
+
+def test_how_fast_others_go_on_is_looked_for_and_told_from_time_to_time():
+    bench = Bench()
+    queues, queue = bench.machine.queues, bench.queue()
+    queues.report_leaders(0.0)
+    queue.mode, queue.head, queue.followed_since = Mode.STANDING_BACK, 41, (-FOLLOW_SECONDS, 1)
+    told = []
+    for now in (0.0, FOLLOW_SECONDS - 0.1, FOLLOW_SECONDS, FOLLOW_SECONDS + TELL_AGAIN_SECONDS - 0.1,
+                FOLLOW_SECONDS + TELL_AGAIN_SECONDS):  # fmt: skip
+        queues.report_leaders(now)
+        told.append([(one.sources, one.messages_per_second) for one in bench.done() if isinstance(one, Followed)])
+    first, again = (40 / (2 * FOLLOW_SECONDS), 40 / (2 * FOLLOW_SECONDS + TELL_AGAIN_SECONDS))
+    assert told == [[], [], [((QUEUE,), first)], [], [((QUEUE,), again)]]
 
 
 def test_what_is_blocked_is_counted_when_something_comes_and_else_from_time_to_time():
