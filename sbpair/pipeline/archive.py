@@ -25,7 +25,7 @@ from sbpair.core.message import PARTITION_SHIFT, Received
 from sbpair.core.pairing import Side
 from sbpair.core.redact import quoted
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
-from sbpair.pipeline.delta import check_delta, publish
+from sbpair.pipeline.delta import publish
 from sbpair.pipeline.executors import Connection, PairByName, first_from
 from sbpair.pipeline.files import Archiving, compact, vacuum
 from sbpair.pipeline.manifest import (
@@ -41,7 +41,7 @@ from sbpair.pipeline.manifest import (
     refuse_overlap,
 )
 from sbpair.pipeline.reports import ArchiveReport
-from sbpair.pipeline.rows import FILTER_COLUMNS, MESSAGE_COLUMNS, message_schema, wants_row
+from sbpair.pipeline.rows import FILTER_COLUMNS, MESSAGE_COLUMNS, spark_schema, wants_row
 from sbpair.pipeline.settling import Completing, Settled
 from sbpair.pipeline.source.options import queue_paths, spans_to_json
 from sbpair.pipeline.source.reader import find_spans
@@ -66,7 +66,8 @@ _FACTS = """
         unix_millis(max(enqueued_at)) as last_enqueued_ms
     from {written} group by file, pair, queue, dead_letter"""
 """Spark SQL: what a manifest says of files."""
-LEDGER_KEY = ("queue", "dead_letter", "sequence_number", "enqueued_at_ms")
+LEDGER_KEY = ("dead_letter", "sequence_number", f"{ENQUEUED_MS} enqueued_at_ms")
+"""Spark SQL: what tells a message in its queue from all others there, as ledgers write it."""
 _GONE = """
     with known as (
         select *, there is null as gone
@@ -239,10 +240,8 @@ def archive(
     before it stays."""
     began = time.monotonic()
     store = open_store(session.context, request.into)
-    check_delta(store, wanted=request.delta)
-    report = ArchiveReport(request.pair.name, store.uri, _new_run(), dry_run=request.dry_run)
     found = plan if plan is not None else plan_archive(request, store.manifest())
-    report.spans = found.missing
+    report = ArchiveReport(request.pair.name, store.uri, _new_run(), found.missing, dry_run=request.dry_run)
     if not request.dry_run:
         try:
             _Run(session, request, store, report, tell).carry_out(found)
@@ -369,7 +368,7 @@ class _Run:
         if not paths:
             return
         spark = self._session.spark
-        read = spark.read.schema(message_schema()).parquet(*paths).selectExpr("_metadata.file_path file", "*")
+        read = spark.read.schema(spark_schema()).parquet(*paths).selectExpr("_metadata.file_path file", "*")
         facts = spark.sql(_FACTS, written=read)
         for row in self._session.run(lambda: facts.collect(), "Checking files", tell=self._tell):
             found = row.asDict()
@@ -386,14 +385,13 @@ class _Run:
         run, begun = self._report.run, self._new(lie_there, lambda commit: (*commit.taken, *commit.taking))
         if begun:  # what a killed run has completed is not taken for what a drain has sent
             append(self._store, Commit(time.time(), run, taking=begun))
-        total = Settled()
-        for one in self._session.run(tasks.collect, label, tell=self._tell):
-            total.add(one)
-        self._report.settled += total.completed
-        self._report.gone += total.gone
-        self._report.waited_seconds += total.waited_seconds
-        self._report.left = dict(Counter(self._report.left) + Counter(total.left))
-        if total.left or total.gone > left_before:
+        settled = self._session.run(tasks.collect, label, tell=self._tell)
+        gone, left = sum(one.gone for one in settled), sum((one.left for one in settled), Counter[str]())
+        self._report.settled += sum(one.completed for one in settled)
+        self._report.gone += gone
+        self._report.waited_seconds += sum(one.waited_seconds for one in settled)
+        self._report.left = dict(Counter(self._report.left) + left)
+        if left or gone > left_before:
             return
         if taken := self._new(lie_there, lambda commit: commit.taken):
             append(self._store, Commit(time.time(), run, taken=taken))  # a replay need not look for these in the queues
@@ -405,10 +403,11 @@ class _Run:
         files = list(dict.fromkeys(one for span in spans for one in files_of(span)))
 
         def stretches() -> list[Any]:
-            archived = with_milliseconds(within(spark, read_files(spark, self._store, files), spans))
-            there = messages_in(spark, self._request.pair, spans).selectExpr(*LEDGER_KEY, "true there")
-            archived, there = archived.select(*LEDGER_KEY).distinct(), there.distinct()
-            return spark.sql(_GONE, archived=archived, there=there).collect()
+            archived = within(spark, read_files(spark, self._store, files), spans)
+            there = read_spans(spark, self._request.pair, spans, includePayload="false")
+            keys = archived.selectExpr("queue", *LEDGER_KEY).distinct()
+            waiting = there.selectExpr("queue", *LEDGER_KEY, "true there").distinct()
+            return spark.sql(_GONE, archived=keys, there=waiting).collect()
 
         found = self._session.run(stretches, "Looking in queues", tell=self._tell)
         gone = [Span(row["queue"], row["dead_letter"], row["first"], row["last"]) for row in found]
@@ -465,25 +464,15 @@ def _rounds(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:
 def read_files(spark: "SparkSession", store: Store, files: Sequence[ArchiveFile]) -> "DataFrame":
     """Some files of an archive, in the columns of `rows.MESSAGE_COLUMNS`."""
     if not files:
-        return spark.createDataFrame([], message_schema())
+        return spark.createDataFrame([], spark_schema())
     paths = [store.location(one.path) for one in files]
-    return spark.read.schema(message_schema()).parquet(*paths).select(*(name for name, *_ in MESSAGE_COLUMNS))
+    return spark.read.schema(spark_schema()).parquet(*paths).select(*(name for name, *_ in MESSAGE_COLUMNS))
 
 
 def read_spans(spark: "SparkSession", pair: PairByName, spans: Sequence[Span], **options: str) -> "DataFrame":
     """What lies in these stretches now, as `sbpair-backlog` reads it with these options, without bodies."""
     options |= pair.options | {"ranges": spans_to_json(spans), "includeBody": "false"}
     return spark.read.format("sbpair-backlog").options(**options).load()
-
-
-def messages_in(spark: "SparkSession", pair: PairByName, spans: Sequence[Span]) -> "DataFrame":
-    """The messages of these stretches without their payloads, and their `enqueued_at_ms`."""
-    return with_milliseconds(read_spans(spark, pair, spans, includePayload="false"))
-
-
-def with_milliseconds(frame: "DataFrame") -> "DataFrame":
-    """With `enqueued_at_ms`, a message's enqueued time as ledgers write it."""
-    return frame.selectExpr("*", f"{ENQUEUED_MS} enqueued_at_ms")
 
 
 def within(spark: "SparkSession", frame: "DataFrame", spans: Sequence[Span]) -> "DataFrame":

@@ -15,7 +15,6 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from sbpair.core.errors import UsageError
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError, SparkUnavailableError
 from sbpair.pipeline.manifest import ArchiveFile, Commit, LocalStore, Manifest, Store
 from sbpair.pipeline.rows import arrow_schema
@@ -34,18 +33,9 @@ def is_delta(store: Store) -> bool:
     return isinstance(store, LocalStore) and (store.root / LOG).is_dir()
 
 
-def check_delta(store: Store, *, wanted: bool) -> None:
-    """Make sure that the table can be kept up to date, before anything is archived.
-
-    Args:
-        wanted: it shall become one, if it is none.
-
-    Raises:
-        UsageError: no folder, which only a plain archive may be.
-        SparkUnavailableError: the package is missing.
-    """
-    if wanted and not isinstance(store, LocalStore):
-        raise UsageError("--format delta writes into a folder, not a URI.")
+def check_delta(store: LocalStore, *, wanted: bool) -> None:
+    """Make sure that the table can be kept up to date, before anything is archived. `wanted`: it shall become one, if
+    it is none. Raises SparkUnavailableError: the package is missing."""
     if not wanted and not is_delta(store):
         return
     try:

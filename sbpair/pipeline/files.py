@@ -28,7 +28,7 @@ from sbpair.files import make_private_file, make_private_folder
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError, marking_errors
 from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.manifest import ArchiveFile, Commit, LocalStore, Manifest, Store, append, put_in_place
-from sbpair.pipeline.rows import MESSAGE_COLUMNS, SCHEMA_VERSION, arrow_schema, message_row, message_schema, to_batch
+from sbpair.pipeline.rows import MESSAGE_COLUMNS, SCHEMA_VERSION, arrow_schema, message_row, spark_schema, to_batch
 from sbpair.pipeline.spans import Span
 from sbpair.pipeline.tasks import TaskDone, logged_task, pace_of, span_facts
 
@@ -282,7 +282,7 @@ def _join_here(store: LocalStore, group: Sequence[ArchiveFile], run: str) -> Arc
 def _join_by_spark(store: Store, session: "Session", group: Sequence[ArchiveFile]) -> ArchiveFile | None:
     folder = f"data/run=joined-{uuid.uuid4().hex[:12]}"
     paths = [store.location(one.path) for one in group]
-    frame = session.spark.read.schema(message_schema()).parquet(*paths).coalesce(1)
+    frame = session.spark.read.schema(spark_schema()).parquet(*paths).coalesce(1)
     ordered = frame.sortWithinPartitions("sequence_number")
     session.run(lambda: ordered.write.parquet(store.location(folder)), "Joining small files")
     files = ((path, size) for path, size, _ in store.list_data() if path.startswith(folder + "/"))

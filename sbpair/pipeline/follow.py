@@ -25,7 +25,7 @@ from sbpair.core.names import split_source
 from sbpair.core.transfer.restored import Unsendable
 from sbpair.operations.restore import MOST_LINE_BYTES, NO_MESSAGE, received_in
 from sbpair.pipeline.archive import ArchiveRequest, Tell, anything_behind, archive, open_store, plan_archive
-from sbpair.pipeline.delta import check_delta, publish
+from sbpair.pipeline.delta import publish
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.files import UnitFiles
 from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore, Manifest, Store, append, is_folder
@@ -75,7 +75,6 @@ def follow(
     """
     into = request.archiving.into
     store: Store = LocalStore(Path(into)) if is_folder(into) else open_store(session().context, into)
-    check_delta(store, wanted=request.archiving.delta)
     publish(store, wanted=request.archiving.delta)  # what a run that was killed has committed
     report = FollowReport(request.archiving.pair.name, store.uri)
     began, rows = time.monotonic(), store.manifest().rows

@@ -23,12 +23,13 @@ from typing import Any
 from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.names import is_destination
 from sbpair.core.words import merge_spellings
+from sbpair.pipeline.archive import Tell
 from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.manifest import Manifest
 from sbpair.pipeline.reports import FINDINGS, Finding, ReconcileReport
 from sbpair.pipeline.source.reader import find_spans
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span, merged
-from sbpair.pipeline.tables import KEY, Tables, Tell, same
+from sbpair.pipeline.tables import KEY, Tables, same
 
 FINAL_OUTCOMES = ("forwarded", "dead-lettered", "ping", "duplicate")
 LISTED = 1_000
@@ -96,7 +97,7 @@ def reconcile(
     """
     tables.tell = tell
     not_looked_at: dict[str, str] = {}
-    manifests = tables.archived("archived", archives, once=False)
+    manifests = tables.archived(archives, once=False)
     tables.ledgers("ledgers", ledgers)
     verdicts(tables)
     judged = "judged"

@@ -26,7 +26,7 @@ from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.core.transfer.ledger import Entry, Way
 from sbpair.core.transfer.verdict import MOST_NAMES, OTHERS
 from sbpair.core.words import counted, merge_spellings
-from sbpair.pipeline.archive import ENQUEUED_MS
+from sbpair.pipeline.archive import ENQUEUED_MS, Tell
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.manifest import Manifest, together
 from sbpair.pipeline.reconcile import browse_backlog, inside, stretches, waiting
@@ -35,7 +35,7 @@ from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import DONE_OUTCOMES, ledger_files, the_only_run
 from sbpair.pipeline.source.new_messages import ROWS
 from sbpair.pipeline.source.writer import Tally, read_tally
-from sbpair.pipeline.tables import KEY, Tables, Tell, same
+from sbpair.pipeline.tables import KEY, Tables, same
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.restore import not_known
 
@@ -96,7 +96,7 @@ def prepare(tables: Tables, request: ReplayRequest) -> tuple[Manifest, bool]:
     Raises:
         UsageError: no archive, or none of the backlog.
     """
-    manifests = tables.archived("archived", request.archives, once=True)
+    manifests = tables.archived(request.archives, once=True)
     tables.filtered("wanted", "archived", request.wanted)
     way = request.pair.way()
     of_pair = (("name", "string"), ("namespace", "string"), ("target", "string"))

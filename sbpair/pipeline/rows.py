@@ -195,16 +195,7 @@ def values_of(column: "pa.Array") -> list[Any]:
     return values
 
 
-FILTER_COLUMNS = (
-    "queue",
-    "dead_letter",
-    "sequence_number",
-    "unix_micros(enqueued_at)",
-    "message_id",
-    "payload",
-    "state",
-    "delivery_count",
-)
+FILTER_COLUMNS = (*STORED_COLUMNS[:3], "unix_micros(enqueued_at)", "message_id", "payload", "state", "delivery_count")
 """What a filter looks at, in Spark SQL. The time as a number: a Python time would be in the worker's own zone."""
 
 
@@ -352,11 +343,6 @@ KEY_COLUMNS: Final = ("queue", "dead_letter", "sequence_number", "enqueued_at")
 """What tells one stored message from every other (a queue deleted and made again counts from 1 again)."""
 
 
-def message_schema() -> "StructType":
-    """Spark's schema of an archived message."""
-    return struct(MESSAGE_COLUMNS)
-
-
 def source_columns(schema: "StructType | None" = None) -> tuple[tuple[str, str, str], ...]:
     """The columns of the sources, or those of them that a reader's schema asks for.
 
@@ -374,14 +360,14 @@ def source_columns(schema: "StructType | None" = None) -> tuple[tuple[str, str, 
     return tuple(known[field.name] for field in schema.fields)
 
 
-def struct(columns: tuple[tuple[str, ...], ...]) -> "StructType":
+def spark_schema(columns: Sequence[tuple[str, ...]] = MESSAGE_COLUMNS) -> "StructType":
     """The columns as Spark's type, without a JVM."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(arrow_schema(columns))
 
 
-def arrow_schema(columns: tuple[tuple[str, ...], ...] = MESSAGE_COLUMNS) -> "pa.Schema":
+def arrow_schema(columns: Sequence[tuple[str, ...]] = MESSAGE_COLUMNS) -> "pa.Schema":
     """The columns as Arrow, exactly as every release of Spark wants them."""
     import pyarrow as pa
 

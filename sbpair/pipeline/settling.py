@@ -45,18 +45,12 @@ CHANGED = "not the message that was archived"
 
 @dataclass(slots=True)
 class Settled:
-    """What became of the rows."""
+    """What became of the rows of a task."""
 
     completed: int = 0
     gone: int = 0
     left: Counter[str] = field(default_factory=Counter)
     waited_seconds: float = 0.0
-
-    def add(self, other: "Settled") -> None:
-        self.completed += other.completed
-        self.gone += other.gone
-        self.waited_seconds += other.waited_seconds
-        self.left += other.left
 
 
 @dataclass(frozen=True, slots=True)

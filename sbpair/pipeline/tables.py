@@ -15,7 +15,7 @@ number of the ledger among those given.
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +23,8 @@ from sbpair.core.errors import UsageError
 from sbpair.core.names import DEAD_LETTER_SUFFIX
 from sbpair.core.transfer.filters import MessageFilter
 from sbpair.core.transfer.ledger import NO_MESSAGE_OUTCOMES
-from sbpair.pipeline.archive import messages_in, only_wanted, open_store, read_files
+from sbpair.core.transfer.state import key_of
+from sbpair.pipeline.archive import ENQUEUED_MS, LEDGER_KEY, Tell, only_wanted, open_store, read_files, read_spans
 from sbpair.pipeline.executors import Connection, PairByName
 from sbpair.pipeline.manifest import (
     ArchiveFile,
@@ -35,14 +36,13 @@ from sbpair.pipeline.manifest import (
     refuse_other_sides,
     spark_path,
 )
-from sbpair.pipeline.rows import FILTER_COLUMNS, KEY_COLUMNS, arrow_schema, struct, to_table, wants_row
+from sbpair.pipeline.rows import FILTER_COLUMNS, KEY_COLUMNS, arrow_schema, spark_schema, to_table, wants_row
 from sbpair.pipeline.runs import ledger_files
 from sbpair.pipeline.spans import Span, overlapping
 
 if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
 
-Tell = Callable[[Any], None]
 KEY = "place, dead_letter, sequence_number, enqueued_at_ms"
 """What tells one stored message from every other."""
 PLACE_COLUMNS = (
@@ -112,8 +112,8 @@ class Tables(ABC):
         """How many rows there are. `source`: a table, or what else may stand behind `from`."""
         return int(self.query(f"select count(*) as n from {source}", label)[0]["n"])
 
-    def archived(self, name: str, uris: Sequence[str], *, once: bool, of_backlog: bool = True) -> list[Manifest]:
-        """The messages of archives, and these archives' manifests.
+    def archived(self, uris: Sequence[str], *, once: bool, of_backlog: bool = True) -> list[Manifest]:
+        """The table `archived`: the messages of archives, whose manifests are returned.
 
         Args:
             once: a message that several files hold is one row; else it is as many, to be compared with each other.
@@ -127,21 +127,20 @@ class Tables(ABC):
         for number, (store, manifest) in enumerate(zip(stores, manifests, strict=True)):
             if of_backlog:
                 refuse_other_sides(manifest, store.uri)
-            self._files(f"{name}_{number}", store, manifest.files)
-        self.define(name, " union all ".join(f"select * from {name}_{number}" for number in range(len(stores))))
+            self._files(f"archive_{number}", store, manifest.files)
+        copies = " union all ".join(f"select * from archive_{number}" for number in range(len(stores)))
         spans = [
             Span(f"{one.pair}/{one.queue}", one.dead_letter, one.first, one.last)
             for manifest in manifests
             for one in manifest.files
         ]
         if once and overlapping(spans):
-            self.define(f"{name}_copies", f"select * from {name}")
             keys = ", ".join(("pair", *KEY_COLUMNS))
-            self.define(
-                name,
-                f"select * from (select *, row_number() over (partition by {keys} order by content) as copy_number "
-                f"from {name}_copies) where copy_number = 1",
+            ranked = (
+                f"select *, row_number() over (partition by {keys} order by content) as copy_number from ({copies})"
             )
+            copies = f"select * from ({ranked}) where copy_number = 1"
+        self.define("archived", copies)
         return manifests
 
     def ledgers(self, name: str, paths: Sequence[str]) -> None:
@@ -203,24 +202,22 @@ class SparkTables(Tables):
         frame.createOrReplaceTempView(name)
 
     def rows(self, name: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> None:
-        self._session.spark.createDataFrame(list(rows), struct(tuple(columns))).createOrReplaceTempView(name)
+        self._session.spark.createDataFrame(list(rows), spark_schema(columns)).createOrReplaceTempView(name)
 
     def in_queues(self, name: str, pair: PairByName, spans: Sequence[Span]) -> None:
-        frame = messages_in(self._session.spark, pair, spans)
-        frame.selectExpr("lower(queue) place", *(column for column, _ in PLACE_COLUMNS[1:])).createOrReplaceTempView(
-            name
-        )
+        frame = read_spans(self._session.spark, pair, spans, includePayload="false")
+        frame.selectExpr("lower(queue) place", *LEDGER_KEY, "message_id").createOrReplaceTempView(name)
 
     def filtered(self, name: str, source: str, wanted: MessageFilter) -> None:
         only_wanted(self._session.spark.table(source), wanted).createOrReplaceTempView(name)
 
     def _files(self, name: str, store: Store, files: Sequence[ArchiveFile]) -> None:
         frame = read_files(self._session.spark, store, files)
-        more = ("coalesce(unix_millis(enqueued_at), -1L) enqueued_at_ms", "base64(digest) content")
-        frame.selectExpr("*", "lower(queue) place", *more).createOrReplaceTempView(name)
+        more = ("lower(queue) place", f"{ENQUEUED_MS} enqueued_at_ms", "base64(digest) content")
+        frame.selectExpr("*", *more).createOrReplaceTempView(name)
 
     def _lines(self, name: str, files: Sequence[Path]) -> None:
-        read = self._session.spark.read.schema(struct(_LINE_COLUMNS))
+        read = self._session.spark.read.schema(spark_schema(_LINE_COLUMNS))
         if files:
             read.json([spark_path(path) for path in files]).createOrReplaceTempView(name)
         else:
@@ -255,23 +252,13 @@ class LocalTables(Tables):
         self._base.execute(f"create or replace temp {'table' if keep else 'view'} {name} as {sql}")
 
     def rows(self, name: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> None:
-        self._base.register(name, to_table(rows, arrow_schema(tuple(columns))))
+        self._base.register(name, to_table(rows, arrow_schema(columns)))
 
     def in_queues(self, name: str, pair: PairByName, spans: Sequence[Span]) -> None:
         with Connection.to(pair, "secondary") as connection:
-            found = [
-                (
-                    span.queue.lower(),
-                    span.dead_letter,
-                    one.sequence_number,
-                    -1 if one.enqueued_at is None else round(one.enqueued_at * 1000),
-                    one.message_id,
-                )
-                for span in spans
-                for page in connection.browse(span)
-                for one in page
-            ]
-        self.rows(name, PLACE_COLUMNS, found)
+            found = [(span, key_of(one)) for span in spans for page in connection.browse(span) for one in page]
+        rows = [(*span.place, number, at_ms, message_id) for span, (_, number, message_id, at_ms) in found]
+        self.rows(name, PLACE_COLUMNS, rows)
 
     def filtered(self, name: str, source: str, wanted: MessageFilter) -> None:
         columns = ", ".join(one.replace("unix_micros(", "epoch_us(") for one in FILTER_COLUMNS)

@@ -124,7 +124,7 @@ class Stage:
 def rows_in(session: Session, *archives: str) -> list[dict[str, Any]]:
     """What archives hold, each message once, by their numbers."""
     tables = SparkTables(session)
-    tables.archived("archived", archives, once=True, of_backlog=False)
+    tables.archived(archives, once=True, of_backlog=False)
     return tables.query("select * from archived order by sequence_number", "Reading")
 
 

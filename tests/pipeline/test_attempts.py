@@ -9,7 +9,7 @@ from sbpair.core.message import Disposition
 from sbpair.core.transfer.ledger import Entry
 from sbpair.pipeline.executors import Connection
 from sbpair.pipeline.files import Archiving
-from sbpair.pipeline.rows import STORED_COLUMNS, message_schema
+from sbpair.pipeline.rows import STORED_COLUMNS, spark_schema
 from sbpair.pipeline.runs import done_by, drop_locks, ledger_of, the_only_attempt
 from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
 from sbpair.pipeline.spans import Span
@@ -47,7 +47,7 @@ def test_two_attempts_of_a_replay_send_each_message_once(stage: Stage) -> None:
     stage.divert(messages(EACH, sessions=5))
     path, _ = archived_by(stage)
     given = stage.options | {"ledger": str(stage.ledger), "reserve": "400"}
-    writer = ReplayWriter(WriteOptions.parse(given, overwrite=False), message_schema())
+    writer = ReplayWriter(WriteOptions.parse(given, overwrite=False), spark_schema())
     tallies = []
 
     def attempt() -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sbpair.core.errors import UsageError
 from sbpair.pipeline.archive import ArchiveRequest
-from sbpair.pipeline.delta import APPLICATION, LOG, check_delta, is_delta, publish
+from sbpair.pipeline.delta import APPLICATION, LOG, is_delta, publish
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.files import UnitFiles, compact
 from sbpair.pipeline.follow import FollowRequest, follow
@@ -105,8 +104,6 @@ def test_a_log_that_is_none_is_told(tmp_path: Path) -> None:
     (store.root / LOG / f"{0:020d}.json").write_text("no log")
     with pytest.raises(ArchiveError, match="Delta log"):
         publish(store)
-    with pytest.raises(UsageError, match="into a folder"):
-        check_delta(object(), wanted=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.spark

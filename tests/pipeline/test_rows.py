@@ -16,7 +16,7 @@ from sbpair.pipeline.rows import (
     content_digest,
     message_row,
     source_columns,
-    struct,
+    spark_schema,
     to_batch,
     typed_text,
 )
@@ -116,5 +116,5 @@ def test_batches_have_exactly_the_schema_that_spark_wants() -> None:
     batch = to_batch([message_row("shop", Received(compose(body=b"x", message_id="m"), 1, QUEUE))], arrow_schema())
     # Spark 4.0 and 4.1 know no other time zone.
     zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-    assert batch.schema == arrow_schema() == to_arrow_schema(struct(MESSAGE_COLUMNS), **zone)
-    assert arrow_schema(source_columns()) == to_arrow_schema(struct(source_columns()), **zone)
+    assert batch.schema == arrow_schema() == to_arrow_schema(spark_schema(MESSAGE_COLUMNS), **zone)
+    assert arrow_schema(source_columns()) == to_arrow_schema(spark_schema(source_columns()), **zone)

@@ -16,7 +16,7 @@ from sbpair.core.summary import describe
 from sbpair.emulator.entities import QueueDescription, TopicDescription
 from sbpair.pipeline.errors import TaskError, error_in
 from sbpair.pipeline.executors import Connection
-from sbpair.pipeline.rows import body_of, source_columns, struct
+from sbpair.pipeline.rows import body_of, source_columns, spark_schema
 from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.spark.session import Session
 from sbpair.pipeline.streaming import CLOCKS_DIFFER_MS, Offset, QueueStreamReader
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 def reading(options: dict[str, str], *, of_backlog: bool = True, **more: Any) -> Iterator[QueueStreamReader]:
     """A reader as Spark's process has it."""
     given = options | {name: str(value) for name, value in more.items()}
-    reader = QueueStreamReader(ReadOptions.parse(given, of_backlog=of_backlog, stream=True), struct(source_columns()))
+    reader = QueueStreamReader(
+        ReadOptions.parse(given, of_backlog=of_backlog, stream=True), spark_schema(source_columns())
+    )
     try:
         yield reader
     finally:

@@ -149,7 +149,7 @@ def _by_spark(options: Options, archives: list[str], wanted: _Wanted, by: Engine
     with spark as session, JobLog(options) as log:
         if rows is not None:
             return wanted.of(SparkEngine.over_units(session, units, log), rows)
-        manifests = SparkTables(session).archived("archived", archives, once=True, of_backlog=False)
+        manifests = SparkTables(session).archived(archives, once=True, of_backlog=False)
         rows = sum(manifest.rows for manifest in manifests)
         return wanted.of(SparkEngine.over_rows(session, session.spark.table("archived"), rows, log), rows)
 

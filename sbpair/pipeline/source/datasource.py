@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.types import StructType
 
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.rows import source_columns, struct
+from sbpair.pipeline.rows import source_columns, spark_schema
 from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.source.reader import BacklogReader
 from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
@@ -29,7 +29,7 @@ class BacklogDataSource(DataSource):
         return "sbpair-backlog"
 
     def schema(self) -> StructType:
-        return struct(source_columns())
+        return spark_schema(source_columns())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with marking_errors():
