@@ -6,6 +6,7 @@ above it, so this file alone takes the settings and the Azure adapter by name.
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
@@ -70,12 +71,10 @@ class PairByName:
 
     def resolve(self) -> "Pair":
         """The pair with its secrets, which are looked up in this process."""
-        import os
-
         from sbpair.settings import Settings, Sourced
 
         values = {key: Sourced(value, "the pair as the driver knows it") for key, value in self.values.items()}
-        return Settings(values, environ=dict(os.environ)).pair(self.name)
+        return Settings(values, environ=os.environ).pair(self.name)
 
     def way(self, *, to_archive: bool = False) -> Way:
         """Between which namespaces messages of the pair move; what a ledger's lines say."""
@@ -96,8 +95,6 @@ class NamespaceByName:
         Raises:
             ConfigurationError: nothing names the namespace, or its credential is not there.
         """
-        import os
-
         from sbpair.settings import Settings, Sourced
 
         values = {key: Sourced(_absolute(f".{key}", value), "an option") for key, value in self.values.items()}

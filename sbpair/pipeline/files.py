@@ -91,7 +91,7 @@ class UnitFiles:
                 self.written = [day.finish() for day in self._open.values()]
         finally:
             for day in self._open.values():
-                day.discard()
+                day.file.discard()
 
     def add(self, rows: list[tuple[Any, ...]]) -> None:
         by_date: dict[str, list[tuple[Any, ...]]] = {}
@@ -154,7 +154,7 @@ class _DayFile:
     def __init__(self, root: Path, run: str, pair: str, span: Span, date: str) -> None:
         facts = ArchiveFile("", pair, span.queue, span.dead_letter, date, 0, 0, span.first, span.last)
         self._facts = _placed(facts, f"{run}-{os.urandom(4).hex()}")
-        self._file = _ParquetFile(root / self._facts.path)
+        self.file = _ParquetFile(root / self._facts.path)
         self._rows: list[tuple[Any, ...]] = []
         self._buffered = 0
         self._written: list[ArchiveFile] = []
@@ -169,7 +169,7 @@ class _DayFile:
     def _flush(self) -> None:
         if not self._rows:
             return
-        self._file.write(to_batch(self._rows, self._file.schema))
+        self.file.write(to_batch(self._rows, self.file.schema))
         numbers = [row[_SEQUENCE] for row in self._rows]
         times = [row[_ENQUEUED] // 1000 for row in self._rows if row[_ENQUEUED] is not None]
         found = replace(self._facts, rows=len(self._rows), first=min(numbers), last=max(numbers))
@@ -180,11 +180,7 @@ class _DayFile:
     def finish(self) -> ArchiveFile:
         """On disk under its name."""
         self._flush()
-        return replace(joined(self._written), bytes=self._file.finish())
-
-    def discard(self) -> None:
-        """Leave nothing of it behind, unless it was finished."""
-        self._file.discard()
+        return replace(joined(self._written), bytes=self.file.finish())
 
 
 @contextmanager

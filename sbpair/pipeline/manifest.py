@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sbpair.core.errors import UsageError
 from sbpair.core.pairing import Side
@@ -174,26 +174,7 @@ def together(manifests: Iterable[Manifest]) -> Manifest:
     return Manifest(tuple(commit for manifest in manifests for commit in manifest.commits))
 
 
-class Store(Protocol):
-    """The file system of an archive, as the driver uses it."""
-
-    uri: str
-
-    def manifest(self) -> Manifest: ...
-
-    def commit(self, commit: Commit) -> bool:
-        """Write the commit under its number; False if that number is taken."""
-
-    def location(self, relative: str) -> str:
-        """Path of a file for Spark's reader."""
-
-    def list_data(self) -> list[tuple[str, int, float]]:
-        """All data files, committed or not: relative path, bytes, time of last change (UTC epoch seconds)."""
-
-    def delete(self, relative: str) -> None: ...
-
-
-def check_archive(store: Store) -> Manifest:
+def check_archive(store: "Store") -> Manifest:
     """The manifest of an archive; raises UsageError where there is none."""
     manifest = store.manifest()
     if not manifest.commits:
@@ -235,6 +216,7 @@ class LocalStore:
         return Manifest(tuple(commits))
 
     def commit(self, commit: Commit) -> bool:
+        """Write the commit under its number; False if that number is taken."""
         folder = self.root / COMMITS
         temporary = folder / f".{_name(commit.number)}.{os.getpid()}-{os.urandom(4).hex()}"
         try:
@@ -254,9 +236,11 @@ class LocalStore:
         return True
 
     def location(self, relative: str) -> str:
+        """Path of a file for Spark's reader."""
         return spark_path(self.root / relative)
 
     def list_data(self) -> list[tuple[str, int, float]]:
+        """All data files, committed or not: relative path, bytes, time of last change (UTC epoch seconds)."""
         files = (path for path in (self.root / "data").rglob("*") if path.is_file())
         return [
             (path.relative_to(self.root).as_posix(), facts.st_size, facts.st_mtime)
@@ -283,7 +267,7 @@ def _name(number: int) -> str:
     return f"{number:08d}.json"
 
 
-def append(store: Store, commit: Commit, *, still_valid: Callable[[Manifest], None] = lambda manifest: None) -> Commit:
+def append(store: "Store", commit: Commit, *, still_valid: Callable[[Manifest], None] = lambda _: None) -> Commit:
     """Write the commit under the next free number.
 
     `still_valid(manifest)` is asked whenever others have committed meanwhile; it raises when that takes the ground from
@@ -392,6 +376,9 @@ def _translated(uri: str) -> Iterator[None]:
             "--conf spark.jars.packages=org.apache.hadoop:hadoop-azure:3.5.0",
         ) from error
 
+
+Store = LocalStore | HadoopStore
+"""The file system of an archive, as the driver uses it."""
 
 # Paths as Spark takes them, and files that are there whole or not at all.
 

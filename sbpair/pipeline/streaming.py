@@ -185,7 +185,7 @@ def shared(spans: Sequence[Span], most: int) -> list[Span]:
     long queue does not keep the others waiting."""
     taken: list[Span] = []
     left = most
-    for rank, span in enumerate(narrow_first(spans)):
+    for rank, span in enumerate(sorted(spans, key=_width)):
         width = min(span.width, left // (len(spans) - rank))
         if width:
             taken.append(replace(span, last=span.first + width - 1))
@@ -193,10 +193,10 @@ def shared(spans: Sequence[Span], most: int) -> list[Span]:
     return taken
 
 
-def narrow_first(spans: Sequence[Span]) -> list[Span]:
-    """In the order in which each may have its share of what is left: what a narrow one does not need, wider ones
+def _width(span: Span) -> tuple[int, Span]:
+    """For the order in which each may have its share of what is left: what a narrow one does not need, wider ones
     get."""
-    return sorted(spans, key=lambda span: (span.width, span))
+    return span.width, span
 
 
 def within_bytes(spans: Sequence[Span], most: int, sizes: Callable[[Span], Iterable[tuple[int, int]]]) -> list[Span]:
@@ -208,11 +208,10 @@ def within_bytes(spans: Sequence[Span], most: int, sizes: Callable[[Span], Itera
     """
     taken: list[Span] = []
     left = most
-    ordered = narrow_first(spans)
-    for rank, span in enumerate(ordered):
-        share, used, last = left // (len(ordered) - rank), 0, None
+    for rank, span in enumerate(sorted(spans, key=_width)):
+        share, used, last = left // (len(spans) - rank), 0, None
         for number, size in sizes(span):
-            alone = rank == len(ordered) - 1 and not taken and last is None
+            alone = rank == len(spans) - 1 and not taken and last is None
             if used + size > share and not alone:
                 break
             used, last = used + size, number

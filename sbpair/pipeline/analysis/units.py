@@ -231,24 +231,6 @@ class Sized(Protocol):
     def rows(self) -> int: ...
 
 
-class Engine(Protocol):
-    """Works on every unit of an archive."""
-
-    @property
-    def units(self) -> int: ...
-
-    @property
-    def cores(self) -> int: ...
-
-    def whole(self, work: Callable[[Any], T], label: str) -> T:
-        """The result for the only unit there is."""
-
-    def by_key(
-        self, work: Work, reduce: Reduce[T], keys: Sequence[Key], label: str, *, read: Read | None = None
-    ) -> list[T]:
-        """The results of all keys for which there was a part. `read`: reads less of a unit, where units are read."""
-
-
 class LocalEngine:
     """In this process, a thread for each core; the library below works outside of Python's lock."""
 
@@ -263,11 +245,13 @@ class LocalEngine:
         self.units = len(units)
 
     def whole(self, work: Callable[[Any], T], label: str) -> T:
+        """The result for the only unit there is."""
         return work(self._read(self._units[0]))
 
     def by_key(
         self, work: Work, reduce: Reduce[T], keys: Sequence[Key], label: str, *, read: Read | None = None
     ) -> list[T]:
+        """The results of all keys for which there was a part. `read`: reads less of a unit, where units are read."""
         reading = read or self._read
         with ThreadPoolExecutor(self.cores) as pool:
             found = pool.map(lambda unit: list(work(reading(unit))), self._units)
@@ -326,6 +310,10 @@ class SparkEngine:
         reduced = parts.mapPartitions(partial(_reduced, reduce))
         found: list[T] = self._session.run(reduced.collect, label, tell=self._tell)
         return found
+
+
+Engine = LocalEngine | SparkEngine
+"""Works on every unit of an archive."""
 
 
 def _read_in_task(read: Read, unit: Any) -> Any:

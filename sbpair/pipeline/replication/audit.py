@@ -30,13 +30,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.core.errors import JournalError, UsageError
 from sbpair.core.replication.ownership import DAY_SECONDS, FAILED, FORGOTTEN, OVERTAKEN, SessionState
 from sbpair.journal.sqlite import SqliteJournal, documents, key_ranges
-from sbpair.pipeline.analysis.partials import SESSION, Key, database
+from sbpair.pipeline.analysis.partials import MICROS, SESSION, Key, database
 from sbpair.pipeline.analysis.units import Engine, LocalEngine, SparkEngine
 from sbpair.pipeline.replication.sources import (
     COLUMNS,
@@ -47,7 +48,6 @@ from sbpair.pipeline.replication.sources import (
     Rows,
     copies_in,
     entries_rows,
-    read_part,
     record_rows,
     table_of,
 )
@@ -58,9 +58,6 @@ from sbpair.runtime.replication.store import SESSION as SESSION_ENTRY
 if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
     from sbpair.ports import Journal
-
-
-_MICROS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ def judge(asked: Asked, _: Key, parts: Sequence[Rows]) -> Judged:
         moments = as_of - asked.remember_seconds, as_of - asked.retention_seconds, until
         base.execute(
             "create table moments as select ? as remembered_from, ? as retained_from, ? as judged_until",
-            [round(seconds * _MICROS) for seconds in moments],
+            [round(seconds * MICROS) for seconds in moments],
         )
         for name, query in _TABLES.items():
             base.execute(f"create table {name} as {query}")
@@ -370,10 +367,11 @@ def audit(
 ) -> ReplicationReport:
     """Hold archives and journal together, by Spark or in this process. `journal`: what the report calls it."""
     engine: Engine
+    read = methodcaller("read")
     if session is not None and parts:
-        engine = SparkEngine.over_units(session, parts, tell, read=read_part)
+        engine = SparkEngine.over_units(session, parts, tell, read=read)
     else:
-        engine = LocalEngine(parts, cores=os.cpu_count() or 1, read=read_part)
+        engine = LocalEngine(parts, cores=os.cpu_count() or 1, read=read)
     rows = sum(part.rows for part in parts)
     shares = 1 if not engine.units else max(engine.cores, -(-rows // ROWS_PER_SHARE))
     keys: list[Key] = [(SESSION, share) for share in range(shares)]

@@ -25,7 +25,7 @@ from sbpair.core.replication.ordering import AFTER, AFTER_IDS, NUMBER, STREAM
 from sbpair.core.replication.ownership import SessionEntry
 from sbpair.core.summary import describe
 from sbpair.journal.sqlite import KeyRange, documents
-from sbpair.pipeline.analysis.partials import database
+from sbpair.pipeline.analysis.partials import MICROS, database
 from sbpair.pipeline.analysis.units import Unit, row_groups, units_in
 from sbpair.pipeline.manifest import COMMITS, LocalStore, check_archive
 from sbpair.pipeline.rows import arrow_schema, to_table
@@ -62,7 +62,6 @@ _ABOUT_LINE_BYTES: Final = 1_000
 _LINES_TRIED: Final = 100
 """A file in whose first lines none can be read is no archive."""
 _NOT_TAKEN: Final = (ValueError, TypeError, OverflowError)
-_MICROS: Final = 1_000_000
 _OF_PARQUET: Final = (
     "queue", "dead_letter", "sequence_number", "enqueued_at", "state", "dead_letter_reason", "message_id",
     "session_id", "properties",
@@ -193,7 +192,7 @@ class LineCopies:
         try:
             read = json.loads(line)
             source, number, at = str(read["queue"]), int(read["sequence_number"]), read["enqueued_at"]
-            at_us = None if at is None else round(_MICROS * (epoch_seconds(at) if isinstance(at, str) else float(at)))
+            at_us = None if at is None else round(MICROS * (epoch_seconds(at) if isinstance(at, str) else float(at)))
             message = describe(base64.b64decode(read["payload_base64"], validate=True))
             queue, dead_letter = split_source(source)
             said = message.application_properties
@@ -272,7 +271,7 @@ def _record(document: Any) -> tuple[Any, ...]:
 
 
 def _us(seconds: float) -> int | None:
-    return round(seconds * _MICROS) if math.isfinite(seconds) else None
+    return round(seconds * MICROS) if math.isfinite(seconds) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +295,3 @@ class JournalRange:
 
 
 Part = ParquetCopies | LineCopies | JournalRange | Rows
-
-
-def read_part(part: Part) -> list[Rows]:
-    return part.read()

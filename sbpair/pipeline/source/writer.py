@@ -44,7 +44,6 @@ from sbpair.core.transfer.custody import REFUSED_OUTCOME
 from sbpair.core.transfer.ledger import Entry, Line, Way
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.pace import Pace
-from sbpair.core.transfer.report import Tally as Counters
 from sbpair.core.transfer.state import Finish, Forward, Item, Key, Limits, Verdict, key_of
 from sbpair.core.transfer.verdict import Classifier
 from sbpair.core.words import counted
@@ -118,12 +117,7 @@ class ToEntity:
     """Messages go to one queue or topic, as their application sent them, or as their columns say."""
 
     namespace: NamespaceByName
-    entity: str
-
-    @property
-    def to(self) -> str:
-        """Where all messages go."""
-        return self.entity
+    to: str
 
     def connect(self) -> Connection:
         return Connection(self.namespace.resolve())
@@ -132,7 +126,7 @@ class ToEntity:
         return Way(ROWS, namespace_name(self.namespace.resolve()))
 
     def judge(self) -> Callable[[Received], Verdict]:
-        return partial(_as_sent_to, self.entity)
+        return partial(_as_sent_to, self.to)
 
     def check(self, schema: "StructType") -> None:
         """Raises UsageError: rows of this schema are neither messages that were read nor new ones."""
@@ -254,15 +248,10 @@ class Tally:
     """Files that hold them."""
 
     def add(self, other: "Tally") -> None:
-        self.outcomes += other.outcomes
-        self.refusals += other.refusals
-        self.per_destination += other.per_destination
-        self.skipped += other.skipped
-        self.resent += other.resent
-        self.throttled += other.throttled
-        self.waited_seconds += other.waited_seconds
-        self.refused = (self.refused + other.refused)[:MOST_NAMED_ROWS]
-        self.refused_files = sorted({*self.refused_files, *other.refused_files})
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+        self.refused = self.refused[:MOST_NAMED_ROWS]
+        self.refused_files = sorted({*self.refused_files})
 
     def count(self, line: Line) -> None:
         """A message that an earlier attempt of this task has dealt with, and that Spark knows of from nobody else."""
@@ -382,14 +371,23 @@ class ReplayWriter(DataSourceArrowWriter):
         sending.result()
         for refusal in machine.destinations.given_up().values():
             raise refusal
-        tally = _tally(machine.tally, skipped=rows.skipped, refused=unsent.named)
+        numbers, names = machine.tally.numbers, machine.tally.names
+        outcomes = {"forwarded": "forwarded", "pings": "ping", "dead_lettered": REFUSED_OUTCOME}
+        tally = Tally(
+            outcomes=+Counter({outcome: numbers[counter] for counter, outcome in outcomes.items()}),
+            refusals=Counter(names["dead_letter_reasons"]),
+            per_destination=Counter(names["per_destination"]),
+            skipped=rows.skipped,
+            resent=numbers["sent_again"],
+            refused=unsent.named,
+        )
         if (open_ones := rows.given - sum(tally.outcomes.values())) or not taken_over:
             raise ReplayError(f"A task ended with {open_ones:,} messages that were not sent.", hint=RUN_AGAIN)
         for line in rows.sent_before:
             tally.count(line)
         self._refuse(connection, rows.bad, ledger, unsent, tally)
         done.messages = tally.outcomes.get("forwarded", 0)
-        done.size_bytes = machine.tally.numbers["forwarded_bytes"]
+        done.size_bytes = numbers["forwarded_bytes"]
         done.facts = {"refused": sum(tally.refusals.values()), "skipped": tally.skipped, "resent": tally.resent}
         return tally
 
@@ -574,16 +572,3 @@ class _Rows:
         self._before = key
         self.given += 1
         return True
-
-
-def _tally(counters: Counters, *, skipped: int, refused: list[str]) -> Tally:
-    numbers = counters.numbers
-    outcomes = {"forwarded": numbers["forwarded"], "ping": numbers["pings"], REFUSED_OUTCOME: numbers["dead_lettered"]}
-    return Tally(
-        outcomes=+Counter(outcomes),
-        refusals=Counter(counters.names["dead_letter_reasons"]),
-        per_destination=Counter(counters.names["per_destination"]),
-        skipped=skipped,
-        resent=numbers["sent_again"],
-        refused=refused,
-    )

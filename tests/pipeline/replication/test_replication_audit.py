@@ -15,7 +15,7 @@ from sbpair.core.replication.ordering import Stamp
 from sbpair.core.replication.ownership import Head, SessionEntry
 from sbpair.journal.sqlite import SqliteJournal, documents, key_ranges
 from sbpair.pipeline.replication.audit import Asked, archive_parts, audit, journal_parts
-from sbpair.pipeline.replication.sources import JournalRange, LineCopies, read_part
+from sbpair.pipeline.replication.sources import JournalRange, LineCopies
 from sbpair.pipeline.reports import ReplicationReport
 from sbpair.ports import Entry
 from sbpair.runtime.replication.store import MESSAGE
@@ -207,7 +207,7 @@ def test_a_message_id_that_is_no_text_is_taken_from_the_message(tmp_path: Path, 
     path = Path(file) if Path(file).is_file() else next(Path(file).glob("*.jsonl"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"message_id": text}) + "\n")
     (part,) = archive_parts([str(path)], [], at_least=1)
-    assert read_part(part)[0].table.column("message_id").to_pylist() == ["m"]
+    assert part.read()[0].table.column("message_id").to_pylist() == ["m"]
 
 
 @pytest.mark.parametrize("document", ["{", "[]", "{}", '{"finished": 1, "settled": []}', "[" * 100_000])
