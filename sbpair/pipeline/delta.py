@@ -49,11 +49,8 @@ def check_delta(store: LocalStore, *, wanted: bool) -> None:
 
 
 def publish(store: Store, *, wanted: bool = False) -> int:
-    """Bring the table up to the manifest, if the archive is one or `wanted`; how many commits that were.
-
-    Raises:
-        ArchiveError: the log cannot be read or written. The archive is whole; the next run goes on.
-    """
+    """Bring the table up to the manifest, if the archive is one or `wanted`; how many commits that were. Raises
+    ArchiveError: the log cannot be read or written. The archive is whole; the next run goes on."""
     if not isinstance(store, LocalStore) or not (wanted or is_delta(store)):
         return 0
     from deltalake.exceptions import DeltaError

@@ -46,11 +46,8 @@ class PairByName:
 
     @classmethod
     def load(cls, name: str | None, config: Path | None) -> Self:
-        """The pair as configured here, paths made absolute: an executor runs in another folder.
-
-        Raises:
-            ConfigurationError: as `sbpair.settings.load`.
-        """
+        """The pair as configured here, paths made absolute: an executor runs in another folder. Raises
+        ConfigurationError: as `sbpair.settings.load`."""
         from sbpair.settings import BETWEEN, load_noticed
 
         settings = load_noticed(config)

@@ -248,11 +248,8 @@ def _microseconds(seconds: float | None) -> int | None:
 
 
 def from_typed(kind: str, text: str | None) -> Any:
-    """The AMQP value that `typed_text` shows.
-
-    Raises:
-        ValueError: the text is none of that type, or a type that only the payload keeps exactly.
-    """
+    """The AMQP value that `typed_text` shows. Raises ValueError: the text is none of that type, or a type that only the
+    payload keeps exactly."""
     if text is None or kind == "null":
         return None
     if (made := _FROM_TEXT.get(kind)) is None:

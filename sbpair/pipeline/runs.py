@@ -37,11 +37,8 @@ TASKS_SECONDS = 40.0
 
 @contextmanager
 def ledger_of(connection: Connection, folder: Path | None, way: Way, run: str, task: str) -> Iterator[Ledger | None]:
-    """A ledger that no other task or attempt writes; an empty one leaves no file.
-
-    Raises:
-        ReplayError: it cannot be written.
-    """
+    """A ledger that no other task or attempt writes; an empty one leaves no file. Raises ReplayError: it cannot be
+    written."""
     if folder is None:
         yield None
         return
@@ -117,11 +114,7 @@ def ledgers_before(folder: Path, *, of_run: str | None, without: str) -> tuple[t
 
 
 def the_only_job(folder: Path, run: str, job: str, *, tasks_seconds: float = TASKS_SECONDS) -> None:
-    """Wait until no task of another job of this run is alive.
-
-    Raises:
-        UsageError: one still is.
-    """
+    """Wait until no task of another job of this run is alive. Raises UsageError: one still is."""
     of_others = [path for path in folder.glob(f"{run}-*.jsonl") if not path.name.startswith(f"{run}-{job}-")]
     if not _ended(of_others, tasks_seconds):
         raise UsageError(
@@ -149,11 +142,8 @@ def query_of(run: str) -> str:
 
 
 def refuse_folded(folder: Path, run: str) -> None:
-    """For a task that has its ledger open, so that nothing is folded from now on.
-
-    Raises:
-        ReplayError: the run is a micro-batch whose lines were folded, and what it has sent is not found by its name.
-    """
+    """For a task that has its ledger open, so that nothing is folded from now on. Raises ReplayError: the run is a
+    micro-batch whose lines were folded, and what it has sent is not found by its name."""
     if int(run.rpartition("-")[2]) <= _folded_to(folder).get(f"stream-{query_of(run)}", -1):
         raise ReplayError("This task belongs to a micro-batch that is over; it sent nothing.")
 
@@ -162,11 +152,8 @@ def fold_stream(folder: Path, query: str, batch: int) -> None:
     """Put the ledgers of a query's micro-batches before `batch` into one file, once there are FOLDED_RUNS of them.
 
     `batch` was just sent, so Spark has noted that those before it are committed, and runs none of them again. A file
-    that a task of a lost executor still has stays, and all after it.
-
-    Raises:
-        ReplayError: the folder cannot be written; nothing was lost.
-    """
+    that a task of a lost executor still has stays, and all after it. Raises ReplayError: the folder cannot be written;
+    nothing was lost."""
     folded = _folded_to(folder).get(f"stream-{query}", -1)
     files = sorted(
         (int(found["batch"]), path)

@@ -280,12 +280,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return now - since < self.options.most_delay_seconds
 
     def _tell(self, poll: Poll, spans: list[Span]) -> None:
-        """Say, or refuse, what the stream will not have.
-
-        Raises:
-            DataLossError: a queue was deleted and made again, unless `failOnDataLoss` is false; or messages were taken
-                or expired before they were read, and it is true.
-        """
+        """Say, or refuse, what the stream will not have. Raises DataLossError: a queue was deleted and made again,
+        unless `failOnDataLoss` is false; or messages were taken or expired before they were read, and it is true."""
         fails = self.options.fails_on_data_loss
         for (place, _), (number, at_ms) in poll.made_again.items():
             at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
@@ -384,11 +380,8 @@ class ReplayStreamWriter(DataSourceStreamArrowWriter):
     each message, its MessageId and the time at which it was put there. So is what other queries, jobs and checkpoints
     have sent to the same destination with this ledger; a query's own earlier micro-batches hold other messages. A batch
     of messages that was sent but not acknowledged when a process died may arrive twice, with the same MessageId:
-    duplicate detection at the destination covers that.
-
-    Raises:
-        UsageError: the frame's columns are not what that place takes.
-    """
+    duplicate detection at the destination covers that. Raises UsageError: the frame's columns are not what that place
+    takes."""
 
     def __init__(self, options: WriteOptions, schema: "StructType") -> None:
         assert options.ledger is not None  # noqa: S101

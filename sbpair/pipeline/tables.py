@@ -144,11 +144,8 @@ class Tables(ABC):
         return manifests
 
     def ledgers(self, name: str, paths: Sequence[str]) -> None:
-        """The lines about messages of ledger files, and of folders of them.
-
-        Raises:
-            UsageError: a path that is not there, or a file whose lines are not a ledger's.
-        """
+        """The lines about messages of ledger files, and of folders of them. Raises UsageError: a path that is not
+        there, or a file whose lines are not a ledger's."""
         parts = [self._ledger(f"{name}_{number}", number, path) for number, path in enumerate(paths)]
         if not parts:
             self._lines(f"{name}_none", ())

@@ -141,10 +141,7 @@ def _shared(method: Method) -> Method:
 
 class SharedPace(Pace):
     """A pace whose state is in a file. It needs a clock that all processes of the machine share, as a monotonic one is.
-
-    Raises:
-        OSError: the file cannot be made.
-    """
+    Raises OSError: the file cannot be made."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -320,11 +320,8 @@ def _listed(options: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def known_options(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """The options under their own spelling; Spark does not keep the case of their names.
-
-    Raises:
-        UsageError: an unknown one, or a secret, which would travel in plans and lie in logs. Its value is not repeated.
-    """
+    """The options under their own spelling; Spark does not keep the case of their names. Raises UsageError: an unknown
+    one, or a secret, which would travel in plans and lie in logs. Its value is not repeated."""
     spelling = {name.lower(): name for name in names}
     for key in given:
         name = key.lower()
@@ -360,11 +357,8 @@ def truth(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 def queue_paths(pair: Pair, wanted: Sequence[str], connection: Connection) -> tuple[str, ...]:
     """Paths of the queues given as indexes or paths; without any, the configured backlog queues of the pair and those
-    beyond them that exist: an application with more queues than the file says has put messages there.
-
-    Raises:
-        UsageError: an index that no queue has, or a path that cannot be one.
-    """
+    beyond them that exist: an application with more queues than the file says has put messages there. Raises
+    UsageError: an index that no queue has, or a path that cannot be one."""
     own = pair.backlog_paths()
     indexed = dict(enumerate(own))
     if not wanted or any(one.isdecimal() and int(one) >= len(own) for one in wanted):

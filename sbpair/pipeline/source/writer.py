@@ -276,11 +276,8 @@ def total_of(messages: Sequence[WriterCommitMessage | None]) -> Tally:
 
 
 class ReplayWriter(DataSourceArrowWriter):
-    """Sends rows to the place that its options name.
-
-    Raises:
-        UsageError: the frame's columns are not what that place takes.
-    """
+    """Sends rows to the place that its options name. Raises UsageError: the frame's columns are not what that place
+    takes."""
 
     def __init__(self, options: WriteOptions, schema: "StructType") -> None:
         options.place.check(schema)
@@ -463,11 +460,7 @@ def read_tally(path: Path) -> Tally:
 
 class _Unsent:
     """The rows of a task that cannot be sent, in a file whose name is a digest of it: a task that runs again writes the
-    same one.
-
-    Raises:
-        ReplayError: it cannot be written.
-    """
+    same one. Raises ReplayError: it cannot be written."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder, self._digest = folder, hashlib.sha256()
