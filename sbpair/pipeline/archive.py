@@ -127,12 +127,8 @@ class ArchivePlan:
 
 
 def plan_archive(request: ArchiveRequest, manifest: Manifest) -> ArchivePlan:
-    """Look into the queues.
-
-    Raises:
-        ServiceError: the namespace cannot be browsed.
-        UsageError: a queue that does not exist, or an archive of another filter or side.
-    """
+    """Look into the queues. Raises ServiceError: the namespace cannot be browsed; UsageError: a queue that does not
+    exist, or an archive of another filter or side."""
     check_filter(request, manifest)
     resolved = request.pair.resolve()
     with Connection.to(request.pair, request.side) as connection:
@@ -228,7 +224,7 @@ def without_work(request: ArchiveRequest, plan: ArchivePlan) -> "ArchiveReport |
     if not request.dry_run:
         publish(store, wanted=request.delta)
         vacuum(store, now=time.time())
-    report = ArchiveReport(request.pair.name, store.uri, _new_run(), plan.missing, dry_run=request.dry_run)
+    report = ArchiveReport(request.pair.name, store.uri, uuid.uuid4().hex[:12], plan.missing, dry_run=request.dry_run)
     report.total_rows = store.manifest().rows
     return report
 
@@ -241,7 +237,7 @@ def archive(
     began = time.monotonic()
     store = open_store(session.context, request.into)
     found = plan if plan is not None else plan_archive(request, store.manifest())
-    report = ArchiveReport(request.pair.name, store.uri, _new_run(), found.missing, dry_run=request.dry_run)
+    report = ArchiveReport(request.pair.name, store.uri, uuid.uuid4().hex[:12], found.missing, dry_run=request.dry_run)
     if not request.dry_run:
         try:
             _Run(session, request, store, report, tell).carry_out(found)
@@ -269,10 +265,6 @@ def _interrupted(request: ArchiveRequest, report: ArchiveReport, stopped: BaseEx
     if isinstance(stopped, InterruptedWorkError):
         error.exit_name = stopped.exit_name
     return error
-
-
-def _new_run() -> str:
-    return uuid.uuid4().hex[:12]
 
 
 class _Run:
@@ -441,10 +433,7 @@ class _Run:
             widths[span.place] += span.width
         places = [place for place, _ in widths.most_common()]
         work = Completing(
-            asked.pair,
-            ledger=asked.ledger,
-            run=self._report.run,
-            budget_per_second=self._budget_of_one(len(places)),
+            asked.pair, ledger=asked.ledger, run=self._report.run, budget_per_second=self._budget_of_one(len(places))
         )
         rows = within(self._session.spark, read_files(self._session.spark, self._store, list(files)), spans)
         rows = rows.select("queue", "dead_letter", "sequence_number", "digest")

@@ -69,10 +69,11 @@ def publish(store: Store, *, wanted: bool = False) -> int:
 
 def _known_version(store: LocalStore) -> int:
     """-1: there is no table, or none that can be read."""
+    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        return _opened(store)[1]
+        return _version(DeltaTable(store.uri))
     except (DeltaError, OSError):
         return -1
 
@@ -86,20 +87,17 @@ def _publish(store: LocalStore) -> int:
     if not DeltaTable.is_deltatable(store.uri):
         _create(store, manifest)
         return len(manifest.commits)
-    done = _opened(store)[1]
+    done = _version(DeltaTable(store.uri))
     known = {file.path: file for commit in manifest.commits for file in commit.added}
     missing = [one for one in manifest.commits if one.number > done and (one.added or one.removed)]
     for commit in missing:
-        _append(_opened(store)[0], commit, known)
+        _append(DeltaTable(store.uri), commit, known)
     return len(missing)
 
 
-def _opened(store: LocalStore) -> "tuple[DeltaTable, int]":
-    """The table, and the number of the last commit that is in it."""
-    from deltalake import DeltaTable
-
-    table = DeltaTable(store.uri)
-    return table, table.transaction_version(APPLICATION) or 0
+def _version(table: "DeltaTable") -> int:
+    """The number of the last commit that is in the table."""
+    return table.transaction_version(APPLICATION) or 0
 
 
 def _create(store: LocalStore, manifest: Manifest) -> None:

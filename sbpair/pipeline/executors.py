@@ -87,11 +87,8 @@ class NamespaceByName:
     """By the keys of a namespace in the configuration: `namespace`, `connection_string`, `auth`, ..."""
 
     def resolve(self) -> "NamespaceAccess":
-        """The namespace with its secret, which is looked up in this process.
-
-        Raises:
-            ConfigurationError: nothing names the namespace, or its credential is not there.
-        """
+        """The namespace with its secret, which is looked up in this process. Raises ConfigurationError: nothing names
+        the namespace, or its credential is not there."""
         from sbpair.settings import Settings, Sourced
 
         values = {key: Sourced(_absolute(f".{key}", value), "an option") for key, value in self.values.items()}

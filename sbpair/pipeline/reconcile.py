@@ -15,6 +15,7 @@ Beside these: messages that were sent with an unacknowledged first try (`perhaps
 id) and ledger lines of messages that no given archive has (`not_archived`). Neither is a finding.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from operator import itemgetter
@@ -218,13 +219,11 @@ def _report(
     sources: dict[tuple[Any, ...], set[str]] = {}
     for row in known:
         sources.setdefault(_key(row), set()).add(ledgers[row["source"]])
-    counts: dict[str, int] = {}
-    outcomes: dict[str, int] = {}
+    counts, outcomes = Counter[str](), Counter[str]()
     for row in rows:
-        counts[row["verdict"]] = counts.get(row["verdict"], 0) + row["messages"]
+        counts[row["verdict"]] += row["messages"]
         if row["verdict"] in ("ok", "arrived"):
-            name = row["outcome"] or "arrived"
-            outcomes[name] = outcomes.get(name, 0) + row["messages"]
+            outcomes[row["outcome"] or "arrived"] += row["messages"]
     not_archived = counts.pop("not archived", 0)
     return ReconcileReport(
         messages=sum(counts.values()),

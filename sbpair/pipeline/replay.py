@@ -34,7 +34,7 @@ from sbpair.pipeline.reports import ReplayReport
 from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import DONE_OUTCOMES, ledger_files, the_only_run
 from sbpair.pipeline.source.new_messages import ROWS
-from sbpair.pipeline.source.writer import Tally, read_tally
+from sbpair.pipeline.source.writer import read_tally
 from sbpair.pipeline.tables import KEY, Tables, same
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.restore import not_known
@@ -91,11 +91,7 @@ class ReplayRequest:
 def prepare(tables: Tables, request: ReplayRequest) -> tuple[Manifest, bool]:
     """Define the tables `matched`, `elsewhere` (for other destinations than those that may be sent to), `copies` (to be
     left out) and `todo`; nothing is sent. The archives' manifests as one, and whether rows of `matched` may be missing
-    in `todo`.
-
-    Raises:
-        UsageError: no archive, or none of the backlog.
-    """
+    in `todo`. Raises UsageError: no archive, or none of the backlog."""
     manifests = tables.archived(request.archives, once=True)
     tables.filtered("wanted", "archived", request.wanted)
     way = request.pair.way()
@@ -146,11 +142,7 @@ def in_order(frame: "DataFrame", tasks: int) -> "DataFrame":
 
 
 def replay(
-    tables: Tables,
-    request: ReplayRequest,
-    *,
-    session: "Session | None" = None,
-    tell: Tell | None = None,
+    tables: Tables, request: ReplayRequest, *, session: "Session | None" = None, tell: Tell | None = None
 ) -> ReplayReport:
     """Carry out a request. `session`: of Spark, which alone sends; a dry run needs none.
 
@@ -275,14 +267,14 @@ def _send(session: "Session", request: ReplayRequest, report: ReplayReport, tell
         }
         limits = {"rate": request.rate, "reserve": request.reserve}
         options |= {name: str(limit) for name, limit in limits.items() if limit is not None}
-        writer = (
-            in_order(session.spark.table("todo"), tasks)
-            .write.format("sbpair-backlog")
-            .mode("append")
-            .options(**options)
-        )
-        session.run(lambda: writer.save(), "Replaying", tell=tell)
-        _take_tally(report, read_tally(file))
+        rows = in_order(session.spark.table("todo"), tasks)
+        writer = rows.write.format("sbpair-backlog").mode("append").options(**options)
+        session.run(writer.save, "Replaying", tell=tell)
+        tally = read_tally(file)
+    report.outcomes, report.refusals = tally.outcomes, tally.refusals
+    report.per_destination = merge_spellings(tally.per_destination)
+    report.refused_files, report.skipped_by_retry = tuple(tally.refused_files), tally.skipped
+    report.resent, report.throttled, report.waited_seconds = tally.resent, tally.throttled, tally.waited_seconds
     if report.duplicates:
         copies = session.spark.table("copies")
         way = request.pair.way()
@@ -311,12 +303,3 @@ def _record_copies(copies: "DataFrame", folder: Path, way: Way, run: str) -> Non
             await ledger.close()
 
     asyncio.run(write())
-
-
-def _take_tally(report: ReplayReport, tally: Tally) -> None:
-    report.outcomes = tally.outcomes
-    report.refusals = tally.refusals
-    report.per_destination = merge_spellings(tally.per_destination)
-    report.refused_files = tuple(tally.refused_files)
-    report.resent, report.throttled, report.waited_seconds = tally.resent, tally.throttled, tally.waited_seconds
-    report.skipped_by_retry = tally.skipped

@@ -341,11 +341,8 @@ KEY_COLUMNS: Final = ("queue", "dead_letter", "sequence_number", "enqueued_at")
 
 
 def source_columns(schema: "StructType | None" = None) -> tuple[tuple[str, str, str], ...]:
-    """The columns of the sources, or those of them that a reader's schema asks for.
-
-    Raises:
-        UsageError: it asks for one that there is not, or with another type.
-    """
+    """The columns of the sources, or those of them that a reader's schema asks for. Raises UsageError: it asks for one
+    that there is not, or with another type."""
     known = {column[0]: column for column in (*MESSAGE_COLUMNS[:-1], *BODY_COLUMNS, MESSAGE_COLUMNS[-1])}
     if schema is None:
         return tuple(known.values())

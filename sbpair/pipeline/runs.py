@@ -69,13 +69,9 @@ def done_by(folder: Path, run: str, task: str) -> dict[Key, Line]:
 
 
 def done_before(files: Iterable[tuple[Path, int]], way: Way, destination: str | None) -> frozenset[bytes]:
-    """The `mark` of each message that ledgers have as done between these namespaces. Rows do not say on which namespace
-    they lay: theirs match any.
-
-    Args:
-        files: paths and sizes of ledgers, as `ledgers_before` finds them.
-        destination: only what went there counts; None: its destination is in the message.
-    """
+    """The `mark` of each message that ledgers, as `ledgers_before` finds them, have as done between these namespaces.
+    Rows do not say on which namespace they lay: theirs match any. `destination`: only what went there counts; None: its
+    destination is in the message."""
     wanted = None if destination is None else destination.lower()
     return frozenset().union(*(_done_in(path, size_bytes, way, wanted) for path, size_bytes in files))
 
@@ -99,12 +95,8 @@ def mark(key: Key) -> bytes:
 
 
 def ledgers_before(folder: Path, *, of_run: str | None, without: str) -> tuple[tuple[Path, int], ...]:
-    """The ledgers of a folder that a job leaves out the messages of, with their sizes.
-
-    Args:
-        of_run: only those that jobs of this run have written; None: all.
-        without: those of the job itself begin with this.
-    """
+    """The ledgers of a folder whose messages a job leaves out, with their sizes. `of_run`: only those that jobs of this
+    run have written; None: all. `without`: those of the job itself begin with this."""
     own = re.compile(rf"{re.escape(of_run)}-[0-9a-f]{{8}}-\d{{5}}-[0-9a-f]{{6}}\.jsonl") if of_run is not None else None
     return tuple(
         (path, path.stat().st_size)
@@ -234,12 +226,9 @@ def drop_locks(folder: Path, run: str) -> None:
 
 @contextmanager
 def the_only_run(folder: Path, run: str, *, tasks_seconds: float = TASKS_SECONDS) -> Iterator[None]:
-    """Let this run send, and no other that uses the folder. On leaving nothing of it sends any more.
-
-    Raises:
-        UsageError: another run has the folder, or a task of one is still alive after `tasks_seconds`.
-        ReplayError: the folder cannot be made or written.
-    """
+    """Let this run send, and no other that uses the folder. On leaving nothing of it sends any more. Raises UsageError:
+    another run has the folder, or a task of one is still alive after `tasks_seconds`; ReplayError: the folder cannot be
+    made or written."""
     with _opened(folder / RUN_FILE) as file:
         if not claim(file):
             raise UsageError(

@@ -201,10 +201,7 @@ def _width(span: Span) -> tuple[int, Span]:
 
 def within_bytes(spans: Sequence[Span], most: int, sizes: Callable[[Span], Iterable[tuple[int, int]]]) -> list[Span]:
     """The beginning of each span whose messages have up to `most` bytes together, but at least one message of all.
-
-    Args:
-        sizes: sequence number and bytes of each message of a span, in the order of numbers; asked no further than
-            needed.
+    `sizes`: sequence number and bytes of each message of a span, in the order of numbers; asked no further than needed.
     """
     taken: list[Span] = []
     left = most

@@ -113,15 +113,10 @@ class Tables(ABC):
         return int(self.query(f"select count(*) as n from {source}", label)[0]["n"])
 
     def archived(self, uris: Sequence[str], *, once: bool, of_backlog: bool = True) -> list[Manifest]:
-        """The table `archived`: the messages of archives, whose manifests are returned.
-
-        Args:
-            once: a message that several files hold is one row; else it is as many, to be compared with each other.
-            of_backlog: only of the backlog, not of the primary.
-
-        Raises:
-            UsageError: one of them is no archive, or one of the primary where the backlog is meant.
-        """
+        """The table `archived`: the messages of archives, whose manifests are returned. `once`: a message that several
+        files hold is one row; else it is as many, to be compared with each other. `of_backlog`: only of the backlog,
+        not of the primary. Raises UsageError: one of them is no archive, or one of the primary where the backlog is
+        meant."""
         stores = [self.open(one) for one in uris]
         manifests = [check_archive(one) for one in stores]
         for number, (store, manifest) in enumerate(zip(stores, manifests, strict=True)):

@@ -25,11 +25,7 @@ from sbpair.files import claim, make_private_file, open_private, write_private
 from sbpair.pipeline.spans import Span
 
 LOGGER = "sbpair.task"
-PLACES = {
-    "group": "spark.jobGroup.id",
-    "query": "sql.streaming.queryId",
-    "batch": "streaming.sql.batchId",
-}
+PLACES = {"group": "spark.jobGroup.id", "query": "sql.streaming.queryId", "batch": "streaming.sql.batchId"}
 """Local properties in which Spark tells a task what it is of."""
 
 
@@ -60,12 +56,8 @@ def span_facts(span: Span) -> dict[str, int | str]:
 @contextmanager
 def logged_task(work: str, namespace: str, pace: Pace, **facts: int | str) -> Iterator[TaskDone]:
     """Write the line when this part of a task ends, and that it failed if it did. Outside of a task nothing is written.
-
-    Args:
-        work: browse, archive, complete or send.
-        namespace: by its host.
-        pace: counts how often the namespace was too busy, and the waits.
-    """
+    `work`: browse, archive, complete or send. `namespace`: its host. `pace`: counts how often that was too busy, and
+    the waits."""
     context, began = TaskContext.get(), time.monotonic()
     done = TaskDone(attempt=0 if context is None else context.attemptNumber())
     refused_before, waited_before = pace.pauses, pace.waited.seconds

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 ROWS_PER_SHARE = 4_000_000
 """Messages whose sessions or hashes one task merges."""
-RESULTS: Final = results.RESULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,9 @@ def analyse(
     if folder is not None:
         for name in tables.keys() - {"sessions", "duplicates"}:
             _write_part(folder, name, 0, tables[name])
-    return Found({name: tables[name] for name in RESULTS}, {"sessions": of_sessions.count, "duplicates": of_ids.count})
+    return Found(
+        {name: tables[name] for name in results.RESULTS}, {"sessions": of_sessions.count, "duplicates": of_ids.count}
+    )
 
 
 def _alone(wanted: _Wanted, messages: "pa.Table") -> list[tuple[Key, Any]]:

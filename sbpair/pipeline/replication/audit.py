@@ -39,18 +39,7 @@ from sbpair.core.replication.ownership import DAY_SECONDS, FAILED, FORGOTTEN, OV
 from sbpair.journal.sqlite import SqliteJournal, documents, key_ranges
 from sbpair.pipeline.analysis.partials import MICROS, SESSION, Key, database
 from sbpair.pipeline.analysis.units import Engine, LocalEngine, SparkEngine
-from sbpair.pipeline.replication.sources import (
-    COLUMNS,
-    COPIES,
-    RECORDS,
-    JournalRange,
-    Part,
-    Rows,
-    copies_in,
-    entries_rows,
-    record_rows,
-    table_of,
-)
+from sbpair.pipeline.replication import sources
 from sbpair.pipeline.reports import VERDICTS, AuditedDestination, ReplicationFinding, ReplicationReport, VerdictCounts
 from sbpair.runtime.replication.store import MESSAGE
 from sbpair.runtime.replication.store import SESSION as SESSION_ENTRY
@@ -92,14 +81,14 @@ _IN_LINE: Final = "not dead_letter and state not in ('scheduled', 'deferred')"
 """What has a place in the queue's order."""
 
 
-def judge(asked: Asked, _: Key, parts: Sequence[Rows]) -> Judged:
+def judge(asked: Asked, _: Key, parts: Sequence[sources.Rows]) -> Judged:
     """All findings of the sessions whose rows these are."""
     import pyarrow as pa
 
     with database() as base:
-        for kind in COLUMNS:
+        for kind in sources.COLUMNS:
             tables = [one.table for one in parts if one.kind == kind]
-            base.register(f"spelled_{kind}", pa.concat_tables([table_of(kind, ()), *tables]))
+            base.register(f"spelled_{kind}", pa.concat_tables([sources.table_of(kind, ()), *tables]))
             base.execute(  # as `session_key`: spellings of a session that differ in case are one session
                 f"create view given_{kind} as select * replace (lower(session_id) as session_id) from spelled_{kind}"
             )
@@ -116,7 +105,7 @@ def judge(asked: Asked, _: Key, parts: Sequence[Rows]) -> Judged:
             base.execute(f"insert into found {query}")
         destinations = base.sql(_DESTINATIONS).to_arrow_table().to_pylist()
         listed = base.sql(f"{_LISTED} limit {asked.limit}").to_arrow_table().to_pylist()
-    copies = [one for one in parts if one.kind == COPIES]
+    copies = [one for one in parts if one.kind == sources.COPIES]
     unreadable = tuple(place for one in copies for place in one.unreadable)
     return Judged(
         destinations, listed, sum(one.rows for one in copies), sum(one.left_out for one in copies), unreadable
@@ -308,35 +297,27 @@ ROWS_PER_SHARE: Final = 2_000_000
 """Rows whose sessions one task judges."""
 
 
-def archive_parts(primary: Sequence[str], secondary: Sequence[str], *, at_least: int) -> list[Part]:
-    """Everything that is to be read of the archives of both sides.
-
-    Raises:
-        UsageError: one of them is no archive.
-    """
-    sides = (("primary", primary), ("secondary", secondary))
-    return [part for side, archives in sides for one in archives for part in copies_in(one, side, at_least=at_least)]
+def archive_parts(primary: Sequence[str], secondary: Sequence[str], *, at_least: int) -> list[sources.Part]:
+    """Everything that is to be read of the archives of both sides; raises UsageError where one of them is none."""
+    given = [(one, "primary") for one in primary] + [(one, "secondary") for one in secondary]
+    return [part for one, side in given for part in sources.copies_in(one, side, at_least=at_least)]
 
 
-async def journal_parts(journal: "Journal") -> list[Part]:
-    """Everything that is to be read of a journal; entries are read here and now, before any record.
-
-    An SQLite file is then read by the tasks. The records of another journal pass through this process.
-
-    Raises:
-        JournalError: it cannot be read.
-    """
+async def journal_parts(journal: "Journal") -> list[sources.Part]:
+    """Everything that is to be read of a journal; entries are read here and now, before any record. An SQLite file is
+    then read by the tasks. The records of another journal pass through this process. Raises JournalError: it cannot be
+    read."""
     if isinstance(journal, SqliteJournal):
         return _in_file(journal.path)
-    entries = entries_rows([one async for one in _scanned(journal, SESSION_ENTRY)])
-    parts: list[Part] = [*entries]
+    entries = sources.entries_rows([one async for one in _scanned(journal, SESSION_ENTRY)])
+    parts: list[sources.Part] = [*entries]
     waiting: list[Any] = []
     async for document in _scanned(journal, MESSAGE):
         waiting.append(document)
         if len(waiting) == RANGE_RECORDS:
-            parts.append(Rows(RECORDS, record_rows(waiting)))
+            parts.append(sources.record_rows(waiting))
             waiting = []
-    return [*parts, Rows(RECORDS, record_rows(waiting))] if waiting else parts
+    return [*parts, sources.record_rows(waiting)] if waiting else parts
 
 
 async def _scanned(journal: "Journal", kind: str) -> Any:
@@ -345,20 +326,20 @@ async def _scanned(journal: "Journal", kind: str) -> Any:
             yield entry.document
 
 
-def _in_file(path: Path) -> list[Part]:
+def _in_file(path: Path) -> list[sources.Part]:
     if not path.exists():
         raise UsageError(f"There is no journal {path}.", hint="Name the file that the consumers were given.")
     try:
         with closing(documents(path, SESSION_ENTRY)) as texts:
-            entries = entries_rows(json.loads(text) for text in texts)
+            entries = sources.entries_rows(json.loads(text) for text in texts)
     except (ValueError, RecursionError) as error:
         raise JournalError(f"An entry of the journal {path} cannot be read.") from error
     ranges = key_ranges(path, MESSAGE, RANGE_RECORDS)
-    return [*entries, *(JournalRange(str(path.absolute()), one) for one in ranges)]
+    return [*entries, *(sources.JournalRange(str(path.absolute()), one) for one in ranges)]
 
 
 def audit(
-    parts: Sequence[Part],
+    parts: Sequence[sources.Part],
     asked: Asked,
     *,
     journal: str,
@@ -387,7 +368,7 @@ def audit(
     )
 
 
-def _by_session(shares: int, parts: Sequence[Rows]) -> Iterator[tuple[Key, Any]]:
+def _by_session(shares: int, parts: Sequence[sources.Rows]) -> Iterator[tuple[Key, Any]]:
     """The rows of one unit, by the share of their sessions. What is said of all of them goes with the first."""
     for part in parts:
         if shares == 1:
@@ -403,7 +384,7 @@ def _by_session(shares: int, parts: Sequence[Rows]) -> Iterator[tuple[Key, Any]]
                 if not share:
                     yield (SESSION, 0), replace(part, table=table)
                 elif table.num_rows:
-                    yield (SESSION, share), Rows(part.kind, table)
+                    yield (SESSION, share), sources.Rows(part.kind, table)
 
 
 def _destinations(judged: Sequence[Judged]) -> Iterator[AuditedDestination]:

@@ -249,14 +249,11 @@ def entries_rows(documents: Iterable[Mapping[str, Any]]) -> "list[Rows]":
     return [Rows(kind, table_of(kind, rows)) for kind, rows in kinds if rows]
 
 
-def record_rows(documents: Iterable[Any]) -> "pa.Table":
-    """What the records of finished messages say. Read by hand: checking each in full takes ten times as long.
-
-    Raises:
-        JournalError: one of them is none.
-    """
+def record_rows(documents: Iterable[Any]) -> Rows:
+    """What the records of finished messages say; raises JournalError where one of them is none. Read by hand: checking
+    each in full takes ten times as long."""
     try:
-        return table_of(RECORDS, [_record(one) for one in documents])
+        return Rows(RECORDS, table_of(RECORDS, [_record(one) for one in documents]))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise JournalError("A message record of the journal cannot be read.") from error
 
@@ -291,7 +288,7 @@ class JournalRange:
                 found = [json.loads(text) for text in texts]
         except (ValueError, RecursionError) as error:
             raise JournalError(f"A message record of sqlite:{self.path} cannot be read.") from error
-        return [Rows(RECORDS, record_rows(found))]
+        return [record_rows(found)]
 
 
 Part = ParquetCopies | LineCopies | JournalRange | Rows

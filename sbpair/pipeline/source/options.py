@@ -108,70 +108,6 @@ class Entities:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """Options of a read, and where it reads."""
-
-    place: Backlog | Entities
-    dead_letters: tuple[bool, ...]
-    messages_per_partition: int | None
-    include_payload: bool
-    first: int = 1
-    last: int = LAST_SEQUENCE_NUMBER
-    ranges: tuple[Span, ...] | None = None
-    begin: "Position" = field(default_factory=lambda: Position(EARLIEST))
-    end: "Position" = field(default_factory=lambda: Position(LATEST))
-    include_body: bool = True
-    most_per_second: int | None = None
-    """What one task may read."""
-    most_rows: int | None = None
-    most_bytes: int | None = None
-    least_rows: int | None = None
-    most_delay_seconds: float = 900.0
-    fails_on_data_loss: bool | None = None
-    since: "Position | None" = None
-    """From here on what filters of the query ask for: messages enqueued from then on, and before then."""
-    until: "Position | None" = None
-    only: Set[str] | None = None
-    """Paths in lower case."""
-
-    @classmethod
-    def parse(cls, given: Mapping[str, str], *, of_backlog: bool = True, stream: bool = False) -> "ReadOptions":
-        """Looks the place up in the configuration, if it is there.
-
-        Raises:
-            UsageError: an unknown option, or a value that is none.
-            ConfigurationError: the pair or the namespace is not known.
-        """
-        places = _BACKLOG_OPTIONS if of_backlog else ENTITY_OPTIONS
-        kinds = _STREAM_OPTIONS if stream else _BATCH_OPTIONS
-        options = known_options(given, (*places, *_LOOK_OPTIONS, *kinds))
-        dead_letters = {"true": (True,), "false": (False,), "both": (False, True)}
-        return cls(
-            dead_letters=_chosen(options, "deadLetters", dead_letters, default="false"),
-            messages_per_partition=_number(options, "messagesPerPartition"),
-            include_payload=truth(options, "includePayload", True),
-            first=_number(options, "firstSequence") or 1,
-            last=_number(options, "lastSequence") or LAST_SEQUENCE_NUMBER,
-            ranges=spans_from_json(options["ranges"]) if "ranges" in options else None,
-            begin=Position.parse(options, "starting", EARLIEST),
-            end=Position.parse(options, "ending", LATEST),
-            include_body=truth(options, "includeBody", True),
-            most_per_second=_number(options, "messagesPerSecond"),
-            most_rows=_number(options, "maxOffsetsPerTrigger"),
-            most_bytes=_number(options, "maxBytesPerTrigger"),
-            least_rows=_number(options, "minOffsetsPerTrigger"),
-            most_delay_seconds=parse_duration(options.get("maxTriggerDelay", "15m")),
-            fails_on_data_loss=truth(options, "failOnDataLoss", True) if "failOnDataLoss" in options else None,
-            place=backlog_in(options) if of_backlog else entities_in(options),
-        )
-
-    def sources(self, connection: Connection) -> list[tuple[str, bool]]:
-        """Paths of the entities and whether their dead-letter sub-queues are meant."""
-        paths = (path for path in self.place.paths(connection) if self.only is None or path.lower() in self.only)
-        return [(path, dead) for path in paths for dead in self.dead_letters]
-
-
-@dataclass(frozen=True, slots=True)
 class Position:
     """A place in every queue: a number, EARLIEST, LATEST, or the first message from a time on."""
 
@@ -216,6 +152,70 @@ class Position:
         return min(max(number, span.first), span.last + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of a read, and where it reads."""
+
+    place: Backlog | Entities
+    dead_letters: tuple[bool, ...]
+    messages_per_partition: int | None
+    include_payload: bool
+    first: int = 1
+    last: int = LAST_SEQUENCE_NUMBER
+    ranges: tuple[Span, ...] | None = None
+    begin: Position = Position(EARLIEST)
+    end: Position = Position(LATEST)
+    include_body: bool = True
+    most_per_second: int | None = None
+    """What one task may read."""
+    most_rows: int | None = None
+    most_bytes: int | None = None
+    least_rows: int | None = None
+    most_delay_seconds: float = 900.0
+    fails_on_data_loss: bool | None = None
+    since: Position = Position(EARLIEST)
+    """From here on what filters of the query ask for: messages enqueued from then on, and before then."""
+    until: Position = Position(LATEST)
+    only: Set[str] | None = None
+    """Paths in lower case."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], *, of_backlog: bool = True, stream: bool = False) -> "ReadOptions":
+        """Looks the place up in the configuration, if it is there.
+
+        Raises:
+            UsageError: an unknown option, or a value that is none.
+            ConfigurationError: the pair or the namespace is not known.
+        """
+        places = _BACKLOG_OPTIONS if of_backlog else ENTITY_OPTIONS
+        kinds = _STREAM_OPTIONS if stream else _BATCH_OPTIONS
+        options = known_options(given, (*places, *_LOOK_OPTIONS, *kinds))
+        dead_letters = {"true": (True,), "false": (False,), "both": (False, True)}
+        return cls(
+            dead_letters=_chosen(options, "deadLetters", dead_letters, default="false"),
+            messages_per_partition=_number(options, "messagesPerPartition"),
+            include_payload=truth(options, "includePayload", True),
+            first=_number(options, "firstSequence") or 1,
+            last=_number(options, "lastSequence") or LAST_SEQUENCE_NUMBER,
+            ranges=spans_from_json(options["ranges"]) if "ranges" in options else None,
+            begin=Position.parse(options, "starting", EARLIEST),
+            end=Position.parse(options, "ending", LATEST),
+            include_body=truth(options, "includeBody", True),
+            most_per_second=_number(options, "messagesPerSecond"),
+            most_rows=_number(options, "maxOffsetsPerTrigger"),
+            most_bytes=_number(options, "maxBytesPerTrigger"),
+            least_rows=_number(options, "minOffsetsPerTrigger"),
+            most_delay_seconds=parse_duration(options.get("maxTriggerDelay", "15m")),
+            fails_on_data_loss=truth(options, "failOnDataLoss", True) if "failOnDataLoss" in options else None,
+            place=backlog_in(options) if of_backlog else entities_in(options),
+        )
+
+    def sources(self, connection: Connection) -> list[tuple[str, bool]]:
+        """Paths of the entities and whether their dead-letter sub-queues are meant."""
+        paths = (path for path in self.place.paths(connection) if self.only is None or path.lower() in self.only)
+        return [(path, dead) for path in paths for dead in self.dead_letters]
+
+
 def _numbers_of(value: Any) -> int | dict[str, int]:
     if isinstance(value, dict):
         return {str(partition): _whole(number) for partition, number in value.items()}
@@ -253,12 +253,8 @@ async def number_at(connection: Connection, span: Span, at_ms: int) -> int:
 
 
 def backlog_in(options: Mapping[str, str]) -> Backlog:
-    """The pair that options name.
-
-    Raises:
-        UsageError: a side that is none, or queues of the primary that are not named.
-        ConfigurationError: it is not configured.
-    """
+    """The pair that options name. Raises UsageError: a side that is none, or queues of the primary that are not named;
+    ConfigurationError: it is not configured."""
     config, queues = options.get("config"), _listed(options, "queues")
     side = _chosen(options, "side", {one.value: one for one in Side}, default=Side.SECONDARY)
     if side is Side.PRIMARY and not queues and "ranges" not in options:
@@ -269,12 +265,8 @@ def backlog_in(options: Mapping[str, str]) -> Backlog:
 
 
 def entities_in(options: Mapping[str, str]) -> Entities:
-    """The namespace and entities that options name.
-
-    Raises:
-        UsageError: no entity, or a path that cannot be one.
-        ConfigurationError: no namespace, or a credential that is not there.
-    """
+    """The namespace and entities that options name. Raises UsageError: no entity, or a path that cannot be one;
+    ConfigurationError: no namespace, or a credential that is not there."""
     entities = tuple(check_entity_path(path) for path in _listed(options, "entity"))
     if not entities:
         raise UsageError("The option entity is missing: a queue, or topic/Subscriptions/name.")

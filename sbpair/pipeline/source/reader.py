@@ -55,11 +55,8 @@ class BacklogReader(DataSourceReader):
             sources, missing_is_empty = options.sources(connection), options.place.made_when_needed
             first, last = options.first, options.last
             found = find_spans(connection, sources, first=first, last=last, missing_is_empty=missing_is_empty)
-            begin, end = options.begin.found(connection, found), options.end.found(connection, found)
-            if options.since is not None:
-                begin = list(map(max, begin, options.since.found(connection, found)))
-            if options.until is not None:
-                end = list(map(min, end, options.until.found(connection, found)))
+            begin = map(max, *(one.found(connection, found) for one in (options.begin, options.since)))
+            end = map(min, *(one.found(connection, found) for one in (options.end, options.until)))
         cut = (replace(span, first=b, last=e - 1) for span, b, e in zip(found, begin, end, strict=True))
         return [span for span in cut if span.width > 0]
 
@@ -163,11 +160,9 @@ def find_spans(
     unread: Callable[[str, bool, Received], int] | None = None,
     missing_is_empty: bool = True,
 ) -> list[Span]:
-    """Where messages lie now, in all of the sources.
-
-    Args:
-        unread: for a queue, whether its dead letters are meant, and a message there, the first number of the message's
-            partition that counts. It is asked of the first messages of each partition, and of the last one.
+    """Where messages lie now, in all of the sources. `unread`: for a queue, whether its dead letters are meant, and a
+    message there, the first number of the message's partition that counts. It is asked of the first messages of each
+    partition, and of the last one.
 
     Raises:
         UsageError: nothing lies in any of them, and one is a topic.

@@ -49,23 +49,11 @@ from sbpair.core.transfer.verdict import Classifier
 from sbpair.core.words import counted
 from sbpair.files import make_private_folder, open_private
 from sbpair.operations.restore import NO_MESSAGE
+from sbpair.pipeline import runs
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError, marking_errors
 from sbpair.pipeline.executors import CLOCK, Connection, NamespaceByName, PairByName
 from sbpair.pipeline.manifest import put_in_place
 from sbpair.pipeline.rows import STORED_COLUMNS, messages_in
-from sbpair.pipeline.runs import (
-    ANY_TASK,
-    check_run,
-    done_before,
-    done_by,
-    drop_locks,
-    ledger_of,
-    ledgers_before,
-    mark,
-    refuse_folded,
-    the_only_attempt,
-    the_only_job,
-)
 from sbpair.pipeline.source.new_messages import ROWS, BadRow, check_new_messages, new_messages
 from sbpair.pipeline.source.options import ENTITY_OPTIONS, known_options, namespace_in, truth
 from sbpair.pipeline.tasks import TaskDone, logged_task, pace_of
@@ -293,8 +281,8 @@ class ReplayWriter(DataSourceArrowWriter):
             named = run or f"to-{destination.hexdigest()[:10]}"
             of_job = f"{named}-{self.options.job}"
             if folder is not None and run is None:
-                the_only_job(folder, named, self.options.job)
-            before = () if folder is None else ledgers_before(folder, of_run=run, without=of_job)
+                runs.the_only_job(folder, named, self.options.job)
+            before = () if folder is None else runs.ledgers_before(folder, of_run=run, without=of_job)
         return self.write_in(of_job, iterator, before=before)
 
     def write_in(
@@ -305,24 +293,24 @@ class ReplayWriter(DataSourceArrowWriter):
         whole_run: bool = False,
         before: tuple[tuple[Path, int], ...] = (),
     ) -> ReplayMessage:
-        """Send the rows of this task as part of a run.
-
-        Args:
-            whole_run: leave out what any task of the run has sent, not only this one's attempts.
-            before: ledgers of others, whose messages are left out too.
-        """
+        """Send the rows of this task as part of a run, without what its earlier attempts have sent; with `whole_run`
+        without what any task of the run has. `before`: ledgers of others, whose messages are left out too."""
         context = TaskContext.get()
         task = f"{context.partitionId() if context is not None else 0:05d}"
         folder = self.options.ledger
-        with marking_errors(), nullcontext() if folder is None else the_only_attempt(folder, run, task):
-            own = done_by(folder, run, ANY_TASK if whole_run else task) if folder is not None else {}
+        with marking_errors(), nullcontext() if folder is None else runs.the_only_attempt(folder, run, task):
+            own = runs.done_by(folder, run, runs.ANY_TASK if whole_run else task) if folder is not None else {}
             place = self.options.place
-            earlier = done_before(before, place.way(), place.to) if before else frozenset()
+            earlier = runs.done_before(before, place.way(), place.to) if before else frozenset()
             rows = _Rows(own, earlier, place.messages)
             unsent = _Unsent(None if folder is None else folder / UNSENT)
-            with place.connect() as connection, ledger_of(connection, folder, place.way(), run, task) as ledger, unsent:
+            with (
+                place.connect() as connection,
+                runs.ledger_of(connection, folder, place.way(), run, task) as ledger,
+                unsent,
+            ):
                 if folder is not None and whole_run:
-                    refuse_folded(folder, run)
+                    runs.refuse_folded(folder, run)
                 pace = pace_of(connection.namespace, self._limits().budget_per_second)
                 with logged_task("send", connection.namespace, pace, run=run, to=place.to or "") as done:
                     tally = self._send(connection, iterator, ledger, rows, unsent, pace, done)
@@ -342,7 +330,7 @@ class ReplayWriter(DataSourceArrowWriter):
     ) -> Tally:
         machine = Settlement(self._limits(), undeliverable=REFUSED_OUTCOME, pace=pace)
         folder, run, place = self.options.ledger, self.options.run, self.options.place
-        check = partial(check_run, folder, run) if folder is not None and run and self.options.only_run else None
+        check = partial(runs.check_run, folder, run) if folder is not None and run and self.options.only_run else None
         stored, stop = _Keeping(unsent), asyncio.Event()
         sending = connection.start(
             send_stored(
@@ -426,8 +414,9 @@ class ReplayWriter(DataSourceArrowWriter):
         self._drop_locks()
 
     def _drop_locks(self) -> None:
-        if self.options.ledger is not None:
-            drop_locks(self.options.ledger, str(self.options.run) if self.options.only_run else f"*-{self.options.job}")
+        options = self.options
+        if options.ledger is not None:
+            runs.drop_locks(options.ledger, str(options.run) if options.only_run else f"*-{options.job}")
 
 
 MOST_NAMED_ROWS = 3
@@ -554,7 +543,7 @@ class _Rows:
     def _is_new(self, key: Key) -> bool:
         # Rows out of queues have a place each, and a replay sorts by it. Those of new messages come in any order.
         again = key == self._before or key in self._seen
-        if again or key in self._own or (self._earlier and mark(key) in self._earlier):
+        if again or key in self._own or (self._earlier and runs.mark(key) in self._earlier):
             if not again and key in self._own:
                 self.sent_before.append(self._own[key])
             self.skipped += 1

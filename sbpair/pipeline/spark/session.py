@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sbpair.core.errors import InterruptedWorkError, SbpairError
 from sbpair.files import make_private_folder, write_private
@@ -102,11 +102,7 @@ class Session:
 
     @property
     def spark(self) -> "SparkSession":
-        """Spark SQL, loaded by the first who asks.
-
-        Raises:
-            SparkUnavailableError: it does not load.
-        """
+        """Spark SQL, loaded by the first who asks. Raises SparkUnavailableError: it does not load."""
         if self._loaded is None:
             self._loaded = self.load()
         return self._loaded
@@ -179,17 +175,12 @@ class Stop:
     """Whether SIGINT or SIGTERM came. Its handler raises where the program stands, and a library that stands there may
     swallow that: an import, a finalizer."""
 
-    def __init__(self) -> None:
-        self._asked: BaseException | None = None
-
-    def ask(self, error: BaseException) -> NoReturn:
-        self._asked = error
-        raise error
+    asked: BaseException | None = None
 
     def check(self) -> None:
         """Raises what the signal has raised before."""
-        if self._asked is not None:
-            raise self._asked
+        if self.asked is not None:
+            raise self.asked
 
 
 @contextmanager
@@ -200,22 +191,19 @@ def signals_as_errors() -> Iterator[Stop]:
         yield stop
         return
 
-    def interrupted(number: int, frame: Any) -> None:
-        stop.ask(KeyboardInterrupt())
+    def raising(number: int, frame: Any) -> None:
+        stop.asked = KeyboardInterrupt()
+        if number == signal.SIGTERM:
+            stop.asked = InterruptedWorkError("Stopped by SIGTERM; the Spark job was cancelled.")
+            stop.asked.exit_name = "terminated"
+        raise stop.asked
 
-    def terminated(number: int, frame: Any) -> None:
-        error = InterruptedWorkError("Stopped by SIGTERM; the Spark job was cancelled.")
-        error.exit_name = "terminated"
-        stop.ask(error)
-
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, terminated)
+    before = {number: signal.signal(number, raising) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGTERM, before[1])
+        for number, handler in before.items():
+            signal.signal(number, handler)
     stop.check()
 
 

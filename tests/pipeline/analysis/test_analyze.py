@@ -16,7 +16,7 @@ from sbpair.core.entities import QueueFacts, QueueSettings, TopicFacts
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, PairFields, QueueSeen, Snapshot
 from sbpair.core.prices import Meter, built_in, to_cents
-from sbpair.pipeline.analysis.analyze import RESULTS, analyse, existing_paths, forecast
+from sbpair.pipeline.analysis.analyze import analyse, existing_paths, forecast
 from sbpair.pipeline.analysis.partials import (
     Question,
     Small,
@@ -31,7 +31,7 @@ from sbpair.pipeline.analysis.partials import (
     size_bucket_sql,
     with_sessions,
 )
-from sbpair.pipeline.analysis.results import Total
+from sbpair.pipeline.analysis.results import RESULTS, Total
 from sbpair.pipeline.analysis.units import (
     Engine,
     LocalEngine,
