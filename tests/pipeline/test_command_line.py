@@ -76,6 +76,12 @@ def test_an_archive_of_entities_is_refused_what_only_backlog_queues_allow(tmp_pa
     assert not (tmp_path / "there").exists()
 
 
+@pytest.mark.parametrize("verb", ["archive", "follow"])
+def test_a_delta_table_needs_a_folder_which_is_said_before_spark_is_started(shared: Stage, verb: str) -> None:
+    ran = run(shared, verb, "shop", "--archive", "abfss://there@lake/orders", "--format", "delta", "-v")
+    assert (ran.returncode, "into a folder, not a URI" in ran.stderr, "Starting" in ran.stderr) == (2, True, False)
+
+
 def test_what_is_no_archive_is_said_before_spark_is_started(shared: Stage) -> None:
     for arguments in (("analyze", "nowhere"), ("replay", "shop", "--archive", "nowhere", "--ledger", "there")):
         ran = run(shared, *arguments, "-v", "-o", "json")
