@@ -23,7 +23,7 @@ from sbpair.pipeline.spans import Span
 from sbpair.runtime.browse import page_from, pages
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.inspection.backlog import FoundQueues, find_queues
-from sbpair.runtime.links import close_quietly
+from sbpair.runtime.links import close_quietly, closing
 
 if TYPE_CHECKING:
     from sbpair.core.access import NamespaceAccess
@@ -172,11 +172,8 @@ class Connection:
         from sbpair.azure import make_admin
 
         async def found() -> FoundQueues:
-            admin = make_admin(pair.secondary)
-            try:
+            async with closing(make_admin(pair.secondary)) as admin:
                 return await find_queues(pair, messaging=self.messaging, admin=admin)
-            finally:
-                await admin.close()
 
         return self.run(found()).existing
 
