@@ -357,9 +357,9 @@ class ReplayWriter(DataSourceArrowWriter):
         for refusal in machine.destinations.given_up().values():
             raise refusal
         numbers, names = machine.tally.numbers, machine.tally.names
-        outcomes = {"forwarded": "forwarded", "pings": "ping", "dead_lettered": REFUSED_OUTCOME}
+        outcomes = {"forwarded": numbers["forwarded"], "ping": numbers["pings"]}
         tally = Tally(
-            outcomes=+Counter({outcome: numbers[counter] for counter, outcome in outcomes.items()}),
+            outcomes=+Counter({**outcomes, REFUSED_OUTCOME: numbers["dead_lettered"]}),
             refusals=Counter(names["dead_letter_reasons"]),
             per_destination=Counter(names["per_destination"]),
             skipped=rows.skipped,
