@@ -21,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "sbpair"
 
-LINES = 105_900
+LINES = 105_530
 ROOMS = {
     "": 1_700,
     "amqp": 2_220,
@@ -34,7 +34,7 @@ ROOMS = {
     "gateway": 3_300,
     "journal": 610,
     "operations": 7_420,
-    "pipeline": 9_270,
+    "pipeline": 8_915,
     "render": 3_200,
     "runtime": 10_430,
     "settings": 1_820,
