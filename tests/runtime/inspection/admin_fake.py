@@ -21,6 +21,8 @@ class Lies:
     updated_at: dict[str, float] = field(default_factory=dict)
     counted_more: dict[str, list[int]] = field(default_factory=dict)
     """So many more are counted than there are, by one answer after the other; then none."""
+    counted_dead: dict[str, list[int]] = field(default_factory=dict)
+    """The same of dead letters."""
 
 
 class LyingAdmin(FakeAdmin):
@@ -40,6 +42,9 @@ class LyingAdmin(FakeAdmin):
         if self.lies.counted_more.get(key):
             more = self.lies.counted_more[key].pop(0)
             facts = replace(facts, counts=replace(facts.counts, active=facts.counts.active + more))
+        if self.lies.counted_dead.get(key):
+            more = self.lies.counted_dead[key].pop(0)
+            facts = replace(facts, counts=replace(facts.counts, dead_letter=facts.counts.dead_letter + more))
         return replace(facts, updated_at=self.lies.updated_at.get(key, facts.updated_at))
 
     async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueFacts]:

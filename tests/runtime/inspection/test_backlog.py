@@ -120,20 +120,22 @@ def test_every_kind_of_message_is_counted(manage: bool) -> None:
     run()
 
 
+@pytest.mark.parametrize("dead", [False, True])
 @pytest.mark.parametrize(("more", "waiting"), [([4, 3, 2], 2), ([2, 2, 0], 0), ([0, 5, 5], 5)])
 def test_what_is_counted_before_and_after_a_browse_that_does_not_show_it_is_waiting(
-    more: list[int], waiting: int
+    more: list[int], waiting: int, dead: bool
 ) -> None:
     """Listed, counted anew before the browse, and after it: a partition of the queue may be away."""
 
     @virtual_time
     async def run() -> None:
-        backlog = await read(world(0, 1, 2), lies=Lies(counted_more={PATH.format(1): list(more)}))
+        told = {PATH.format(1): list(more)}
+        backlog = await read(world(0, 1, 2), lies=Lies(counted_dead=told) if dead else Lies(counted_more=told))
         [_, queue, _] = backlog.queues
-        assert queue.active == waiting
+        assert (queue.active, queue.dead_letter) == ((0, waiting) if dead else (waiting, 0))
         if waiting:
             assert queue.detail == f"{waiting} messages are counted by the service, but not visible to a browse."
-        assert backlog.verdict is (Verdict.WAITING if waiting else Verdict.EMPTY)
+        assert backlog.verdict is (Verdict.EMPTY if not waiting else Verdict.UNKNOWN if dead else Verdict.WAITING)
 
     run()
 

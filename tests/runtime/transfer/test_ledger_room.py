@@ -25,7 +25,7 @@ from sbpair.core.errors import (
 from sbpair.core.events import Doubtful, Paused
 from sbpair.core.message import PARTITION_SHIFT
 from sbpair.core.rewrite import compose, for_backlog
-from sbpair.core.transfer.ledger import Entry
+from sbpair.core.transfer.ledger import STATE_MOVED, Entry
 from sbpair.core.transfer.report import DrainReport
 from sbpair.files import AppendedFile
 from sbpair.operations.drain import BacklogRequest, doubtful_of
@@ -243,15 +243,16 @@ async def test_what_was_on_its_way_is_in_doubt_until_it_has_a_line_or_was_refuse
     again = await ledger.begin([entry(7), entry(8)])
     await ledger.confirm(again, ())
     await ledger.begin([entry(9)], in_doubt=False)
+    await ledger.record([entry(10, STATE_MOVED), entry(11, "dead-lettered")])
     await ledger.begin([entry(number) for number in range(1000, 2200)])
     await ledger.close()  # as a kill leaves it
 
     read = Ledger(path, resume=True, way=WAY)
     await read.close()
-    assert read.forwarded == {key(1), key(2), key(5)}
+    assert read.forwarded == {key(1), key(2), key(5), key(10)}, "a session's state is sent once as well"
     assert set(read.doubtful) == {key(7), *(key(number) for number in range(1000, 2200))}
     assert set(read.doubtful.values()) == {"orders"}
-    assert [one for one, _ in outcomes_in(path)] == [key(1), key(2), key(5)], "others read messages only"
+    assert [one for one, _ in outcomes_in(path)] == [key(1), key(2), key(5), key(10), key(11)], "not the rest"
 
 
 @virtual_time

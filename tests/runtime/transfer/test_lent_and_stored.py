@@ -75,6 +75,28 @@ async def test_whoever_puts_messages_in_waits_for_room_and_is_told_of_the_end() 
     assert (await waiting, await other.put(messages("x"))) == ([], False)
 
 
+@pytest.mark.parametrize("what", ["given back", "put", "end", "close"])
+@virtual_time
+async def test_who_waits_for_messages_hears_of_what_comes_and_of_the_end(what: str) -> None:
+    source = StoredMessages()
+    await source.put(messages("a"))
+    [held] = await source.receive(1, wait_seconds=1.0)
+    waiting = asyncio.create_task(source.receive(1, wait_seconds=0.0))
+    await asyncio.sleep(1.0)
+    assert not waiting.done()
+    match what:
+        case "given back":
+            await source.settle(held, Disposition.RELEASE)
+        case "put":
+            await source.put(messages("b"))
+        case "end":
+            await source.end()
+        case _:
+            await source.close()
+    async with asyncio.timeout(1.0):
+        assert ids(await waiting) == {"given back": ["a"], "put": ["b"]}.get(what, [])
+
+
 @virtual_time
 async def test_stored_messages_have_no_locks_sessions_or_deferred_ones() -> None:
     source = StoredMessages(messages("a"))
