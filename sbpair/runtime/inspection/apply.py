@@ -86,9 +86,7 @@ def _staleness(step: Step, facts: QueueFacts | None) -> str | None:
 
 def _unlike(facts: QueueFacts, step: Step) -> bool:
     """Whether an existing queue differs, as documented settings go, from the one the step would have made."""
-    if step.settings is None:
-        return False
-    return differences(facts.settings, None) != differences(step.settings, None)
+    return differences(facts.settings, None) != differences(_settings_of(step), None)
 
 
 async def apply(

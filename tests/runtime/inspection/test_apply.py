@@ -404,6 +404,18 @@ def test_a_step_is_stale_if_what_it_was_planned_for_has_changed(
 
 
 @virtual_time
+async def test_a_step_that_does_not_say_what_is_wanted_makes_nothing() -> None:
+    for kind in (StepKind.CREATE, StepKind.UPDATE):
+        bench = Bench(1, 2)
+        plan = await bench.plan()
+        [step] = plan.steps[:1]
+        plan = replace(plan, steps=(replace(step, kind=kind, settings=None),))
+        with pytest.raises(ValueError, match="without settings"):
+            await bench.apply(plan)
+        assert sorted(bench.secondary.entities) == [path(1), path(2)]
+
+
+@virtual_time
 async def test_tries_are_paced_counted_and_paused_as_their_error_says() -> None:
     for error, tries, seconds in (
         (UnauthorizedError("no"), 1, 0.0),
