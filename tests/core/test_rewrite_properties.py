@@ -387,6 +387,14 @@ def test_an_id_of_a_rare_type_is_read_the_long_way(place, value):
     assert replace(received, receipt=None, locked_until=None, decoded=None) == read_received(payload, "q")
 
 
+@pytest.mark.parametrize("size", [1, 255, 256, 70_000])
+def test_the_usual_way_is_for_one_section_of_data_of_any_size(size):
+    for data, usual in ((bytes(size), True), ([bytes(size), b"x"], False)):
+        delivered = as_delivered(for_backlog(sections.build(properties={0: "m-1"}, data=data), "q"))
+        restored = as_usual(delivered, to_received(delivered, "q", receipt=object()).head)
+        assert restored == (home(delivered) if usual else None)
+
+
 @pytest.mark.parametrize("annotated", [False, True])
 def test_a_reason_of_a_dead_letter_that_is_no_text_goes_like_any_other(annotated):
     """Nobody has to read it: it is taken off."""

@@ -9,7 +9,16 @@ import pytest
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Symbol
 from sbpair.core.encoded import EncodedMessage
-from sbpair.core.entities import EntityStatus, QueueFacts, QueueSettings, TopicFacts
+from sbpair.core.entities import (
+    EntityFacts,
+    EntityKind,
+    EntitySettings,
+    EntityStatus,
+    QueueFacts,
+    QueueSettings,
+    RuleFacts,
+    TopicFacts,
+)
 from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError
 from sbpair.core.message import Received, State
 from sbpair.core.rewrite import as_sent, compose, for_backlog
@@ -25,6 +34,7 @@ from sbpair.core.transfer.resend import (
     TOO_LARGE,
     UNREADABLE,
     Editor,
+    OnlyFor,
     Planned,
     Resender,
     Selection,
@@ -217,12 +227,22 @@ def test_what_was_not_selected_is_told_with_the_reasons_that_are_there() -> None
     assert said.endswith("has the reason 'expird'. Did you mean 'Expired'? There are: Too Old (2), Expired (1).")
 
 
-def test_an_expression_that_selects_nothing_is_told_with_the_properties_that_are_there() -> None:
-    selection = Selection(MessageFilter(where=Where("colour = 'red'")))
+@pytest.mark.parametrize("name", ["colour", "COLOUR"])
+def test_an_expression_that_selects_nothing_is_told_with_the_properties_that_are_there(name: str) -> None:
+    selection = Selection(MessageFilter(where=Where(f"{name} = 'red'")))
     payload = compose(body="x", message_id="m", application_properties={"color": "red"})
     assert not selection.selects(Received(payload, 1, "orders"), describe(payload))
     [said] = selection.advice
-    assert "'colour'" in said and "'color'" in said
+    assert f"'{name}'" in said and "'color'" in said
+
+
+def test_what_a_rule_of_the_subscription_fails_at_is_not_sent_to_its_topic() -> None:
+    rule = RuleFacts("odd", "size / 0 = 1")
+    path = "news/Subscriptions/all"
+    subscription = EntityFacts(EntityKind.SUBSCRIPTION, path, EntitySettings(), rules=(rule,))
+    payload = compose(body="", message_id="m", application_properties={"size": 1})
+    verdict = OnlyFor(resender(topic=TopicFacts("news")), path, [subscription])(Received(payload, 1, path))
+    assert verdict == Leave("rule odd of the subscription would change it")
 
 
 def test_messages_for_others_are_left_under_one_spelling() -> None:
