@@ -98,6 +98,9 @@ def test_a_stamp_survives_the_message_it_is_written_on() -> None:
     assert follows is not None
     assert [place.message_id for place in follows.after] == ['m "2"', "ü 9"]
     assert stamp_of(payload) is None, "any other producer's message has no stamp"
+    ids_left_out = {"x-sbpair-stream": "s", "x-sbpair-number": 2, "x-sbpair-after": "s:1"}
+    payload = compose(body="x", message_id="1", session_id="s", application_properties=ids_left_out)
+    assert stamp_of(payload) == Stamp(Place("s", 2), (Place("s", 1),))
 
 
 @pytest.mark.parametrize(
