@@ -174,7 +174,7 @@ class Selection:
         for reason in sorted(set(self.reasons) - there.keys()) if there else ():
             known = ", ".join(f"{name} ({count:,})" for name, count in self.seen.reasons.most_common(5))
             found.append(f"No message there has the reason {quoted(reason)}.{_near(reason, there)} There are: {known}.")
-        names = {name.lower(): name for name in self.seen.properties}
+        names = {name.lower(): name for name in sorted(self.seen.properties)}
         where = self.filter.where
         for name in sorted(where.properties) if where is not None and (names or there) else ():
             if name.lower() not in names:
