@@ -120,6 +120,12 @@ def test_three_hops_and_four_are_allowed_and_partitions_multiply_the_size() -> N
     assert found("none", queue(max_size_in_megabytes=1, enable_partitioning=True, size_in_bytes=1_000_000)) == []
 
 
+def test_what_a_subscription_holds_counts_for_its_topic() -> None:
+    full = subscription("s", ALL, max_size_in_megabytes=1)
+    full = replace(full, facts=replace(full.facts, size_in_bytes=1_000_000))
+    assert found("none", topic(), full) == []
+
+
 def test_quotas_follow_the_tier() -> None:
     many = [queue(f"q{number}") for number in range(950)]
     assert found("none", *many) == []
