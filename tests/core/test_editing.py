@@ -186,7 +186,7 @@ def test_of_several_messages_those_that_say_something_new_are_edited() -> None:
     (found,) = both.changed(json.dumps(objects))
     assert (found[0].received.sequence_number, as_document(found[1].payload)["subject"]) == (9, "new")
     assert both.changed(json.dumps(objects[:1])) == (), "what is taken out stays as it is"
-    for other in ({}, [{**objects[0], "sequence_number": 5}], [objects[0], objects[0]]):
+    for other in ({}, [objects[0], 9], [{**objects[0], "sequence_number": 5}], [objects[0], objects[0]]):
         with pytest.raises(UsageError):
             both.changed(json.dumps(other))
     objects[1]["body"] = {"no": "such form"}

@@ -157,6 +157,10 @@ def test_past_the_patience_what_waits_is_left_and_what_comes():
     assert bench.destinations.given_up() == {"orders": SILENCE}
     bench.arrive(2)
     assert bench.custody.left() == {bench.item(2).key: f"destination unavailable: orders ({SILENCE.code})"}
+    bench.destinations.window.pause_receiving(bench.now + 60.0)
+    bench.now += 1.0
+    bench.poll()
+    assert not bench.destinations.window.receives(bench.now), "a destination is given up once: a pause for others stays"
 
 
 def test_an_error_that_is_not_to_be_waited_for_ends_all_patience():

@@ -733,8 +733,9 @@ async def test_scheduling_and_cancelling_on_the_primary() -> None:
         assert (result.where, len(result.sequence_numbers)) == (Where.PRIMARY, 1)
         await sender.cancel_scheduled(result.sequence_numbers)
         assert world.primary.queue("orders").payloads == []
-        with pytest.raises(UsageError):
-            await sender.schedule(message("2"))
+        for batch in (message("2"), [message("2"), message("3", scheduled_at=EPOCH + 600)]):
+            with pytest.raises(UsageError):
+                await sender.schedule(batch)
 
 
 @virtual_time
