@@ -21,19 +21,19 @@ from typing import Any
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "sbpair"
 
-LINES = 105_530
+LINES = 105_590
 ROOMS = {
     "": 1_700,
     "amqp": 2_220,
     "azure": 5_200,
-    "cli": 16_650,
+    "cli": 16_520,
     "clients": 2_310,
     "core": 22_800,
     "emulator": 13_780,
     "engine": 4_560,
     "gateway": 3_300,
     "journal": 610,
-    "operations": 7_420,
+    "operations": 7_560,
     "pipeline": 8_915,
     "render": 3_200,
     "runtime": 10_430,

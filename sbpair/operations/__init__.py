@@ -178,7 +178,14 @@ _MODULES = {
     "ping": ("PingRequest", "Pinged", "ping"),
     "promotion": ("PromotionReport", "PromotionRequest", "report_promotion"),
     "provision": ("AppliedPlan", "CleanupRequest", "EmptyRequest", "ProvisionRequest", "cleanup", "empty", "provision"),
-    "replication": ("JournalStatus", "JournalStatusRequest", "journal_status"),
+    "replication": (
+        "JournalStatus",
+        "JournalStatusRequest",
+        "ProvisionReplicatedRequest",
+        "ReplicatedProvision",
+        "journal_status",
+        "provision_replicated",
+    ),
     "restore": ("RestoreRequest", "RestoreResult", "restore"),
     "resubmit": ("Repair", "ResubmitRequest", "Steps", "resubmit"),
     "rules": (

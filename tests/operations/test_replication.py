@@ -1,12 +1,18 @@
-"""What a program is told of a journal: the same that `sbpair replicate status` shows."""
+"""What a program is told of a journal, and has made on both sides: the same as by `sbpair replicate`."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from sbpair.core.errors import InterruptedWorkError, UsageError
+from sbpair.core.outcome import Result
 from sbpair.core.replication.ordering import Place
 from sbpair.core.replication.ownership import Gap, SessionState, Terms
 from sbpair.journal.sqlite import SqliteJournal
-from sbpair.operations import JournalStatusRequest, journal_status
+from sbpair.operations import JournalStatusRequest, ProvisionReplicatedRequest, journal_status, provision_replicated
+from sbpair.ports import Sides
 from sbpair.runtime.replication.store import SessionStore
 
 LONG_AGO = 1_000.0
@@ -40,3 +46,27 @@ async def test_sessions_are_counted_and_those_in_trouble_come_first(tmp_path: Pa
     patient = JournalStatusRequest(terms=Terms(lease_seconds=1e9, remember_seconds=1e12, retention_seconds=1e13))
     assert (await journal_status(journal, patient)).stuck == 0
     await journal.close()
+
+
+async def test_what_is_missing_is_made_on_both_sides_and_what_exists_is_judged(sides: Sides, tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    await sides.secondary_admin.create_queue("parcels", None)
+    shown = await provision_replicated(sides, ProvisionReplicatedRequest("parcels", dry_run=True), journal=journal)
+    assert [one.result for one in shown.outcomes] == [Result.SKIPPED, Result.UNCHANGED]
+    assert await sides.primary_admin.get_queue("parcels") is None
+    assert not (tmp_path / "journal.db").exists()
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(InterruptedWorkError):
+        await provision_replicated(sides, ProvisionReplicatedRequest("parcels"), stop=stop)
+    done = await provision_replicated(sides, ProvisionReplicatedRequest("parcels"), journal=journal)
+    assert [one.result for one in done.outcomes] == [Result.DONE, Result.UNCHANGED]
+    made = await sides.primary_admin.get_queue("parcels")
+    assert made is not None and made.settings.requires_session
+    assert (done.journal is not None, {one.side for one in done.problems}) == (True, {"secondary"})
+    assert (await journal_status(journal, JournalStatusRequest())).sessions == (), "it is left open"
+    await journal.close()
+    of_topic = await provision_replicated(sides, ProvisionReplicatedRequest("news/Subscriptions/all"))
+    assert [one.result for one in of_topic.outcomes] == [Result.DONE, Result.DONE]
+    with pytest.raises(UsageError, match="is a topic on the primary"):
+        await provision_replicated(sides, ProvisionReplicatedRequest("news"))

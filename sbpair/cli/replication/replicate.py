@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,24 +31,22 @@ from sbpair.cli.context import (
 from sbpair.cli.failover import records
 from sbpair.cli.options import Options, OptionSet, command, duration_option
 from sbpair.cli.transfer.options import ForOption
-from sbpair.core.entities import QueueFacts
-from sbpair.core.errors import EntityExistsError, ServiceError, UsageError, unchanged
-from sbpair.core.names import check_entity_path, check_source_path, subscription_of, subscription_path
+from sbpair.core.errors import ServiceError, UsageError
+from sbpair.core.names import check_entity_path, check_source_path
 from sbpair.core.outcome import Exit, Result, gravest
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Granularity, SessionState, Terms
-from sbpair.core.replication.settings import Problem, problems, replicated_settings
 from sbpair.core.replication.status import JournalStatus, SessionShown
 from sbpair.core.rewrite import compose
 from sbpair.core.serialization import AS_TIME, INLINED, column, iso_time, rounded, to_plain
 from sbpair.core.words import counted, with_hint
 from sbpair.journal import COSMOS_KEY, FORMS, open_with_key
-from sbpair.operations import JournalStatusRequest, journal_status
-from sbpair.ports import Journal, NamespaceAdmin
+from sbpair.operations import JournalStatusRequest, ProvisionReplicatedRequest, journal_status, provision_replicated
+from sbpair.operations.replication import QueueOutcome, ReplicatedProvision
+from sbpair.ports import Journal
 from sbpair.render.output import Format
 from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns, columns_of, table_of
 from sbpair.runtime.clock import Quiet
-from sbpair.service import QueueSettings
 
 if TYPE_CHECKING:
     from sbpair.runtime.replication.consumer import ConsumeReport
@@ -584,23 +582,6 @@ def _exit_of(report: "ConsumeReport") -> Exit:
 # `sbpair replicate status` and `provision`: what the journal says, and the queue on both sides.
 
 
-@dataclass(frozen=True, slots=True)
-class QueueOutcome:
-    item: str = field(metadata=column("Queue"))
-    result: Result = field(metadata=column("Result"))
-    detail: str = field(metadata=column("Detail"))
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicateProvisioned:
-    pair: str
-    queue: str
-    dry_run: bool
-    outcomes: tuple[QueueOutcome, ...]
-    problems: tuple[Problem, ...]
-    journal: str | None
-
-
 @command(output="core.replication.status:JournalStatus", checks=True)
 def status(
     options: Options,
@@ -658,7 +639,7 @@ def _shown(status: JournalStatus) -> CommandResult:
 
 
 @command(
-    output="cli.replication.replicate:ReplicateProvisioned",
+    output="operations.replication:ReplicatedProvision",
     asks=True,
     dry_run="Only show missing queues; exit 5 if there are any.",
 )
@@ -687,78 +668,18 @@ def provision(
         go_ahead(options, f"Create {queue} on {where} where it is missing", state="Nothing was changed.")
     store = journal.open_if_named()
 
-    async def work(stop: Stop) -> ReplicateProvisioned:
-        async with open_sides(pair) as sides:
-            admins = {"primary": sides.primary_admin, "secondary": sides.secondary_admin}
-            return await run_until(stop, _provision(pair.name, admins, queue, store, dry_run=dry_run))
+    async def work(stop: Stop) -> ReplicatedProvision:
+        async with AsyncExitStack() as stack:
+            sides = await stack.enter_async_context(open_sides(pair))
+            if store is not None:
+                stack.push_async_callback(store.close)
+            request = ProvisionReplicatedRequest(queue, dry_run)
+            return await provision_replicated(sides, request, journal=store, stop=stop)
 
     return _provisioned(run_async(options, work))
 
 
-async def _provision(
-    pair: str, admins: dict[str, NamespaceAdmin], queue: str, store: Journal | None, *, dry_run: bool
-) -> ReplicateProvisioned:
-    outcomes: list[QueueOutcome] = []
-    found: dict[str, QueueSettings | None] = {}
-    known: dict[str, QueueFacts | None] = {}
-    with unchanged():  # both sides are asked before one of them is changed
-        for side, admin in admins.items():
-            await _check_kind(admin, side, queue)
-            known[side] = await _get(admin, queue)
-    for side, admin in admins.items():
-        facts = known[side]
-        if facts is not None:
-            outcomes.append(QueueOutcome(f"{side}: {queue}", Result.UNCHANGED, "exists"))
-            found[side] = facts.settings
-        elif dry_run:
-            outcomes.append(QueueOutcome(f"{side}: {queue}", Result.SKIPPED, "would be created, with sessions"))
-            found[side] = replicated_settings(None)
-        else:
-            created = [one.item for one in outcomes if one.result is Result.DONE]
-            with unchanged(f"Created: {', '.join(created)}." if created else "Nothing was changed."):
-                found[side] = await _create(admin, queue)
-            outcomes.append(QueueOutcome(f"{side}: {queue}", Result.DONE, "created, with sessions"))
-    said = None
-    if store is not None:
-        try:
-            said = "not looked at: it would be made" if dry_run else await store.check()
-        finally:
-            await store.close()
-    faults = tuple(problems(found["primary"], found["secondary"]))
-    return ReplicateProvisioned(pair, queue, dry_run, tuple(outcomes), faults, said)
-
-
-async def _check_kind(admin: NamespaceAdmin, side: str, path: str) -> None:
-    if subscription_of(path) is None and await admin.get_topic(path) is not None:
-        raise UsageError(
-            f"{path} is a topic on the {side}; its subscriptions are consumed. Nothing was changed there.",
-            hint=f"Name one: sbpair replicate provision {subscription_path(path, 'NAME')}",
-        )
-
-
-async def _get(admin: NamespaceAdmin, path: str) -> QueueFacts | None:
-    subscription = subscription_of(path)
-    return await admin.get_queue(path) if subscription is None else await admin.get_subscription(*subscription)
-
-
-async def _create(admin: NamespaceAdmin, queue: str) -> QueueSettings | None:
-    settings = replicated_settings((await admin.namespace()).tier)
-    if settings is None:
-        raise UsageError("Tier Basic has no sessions; a replicated queue needs Standard or Premium on both sides.")
-    subscription = subscription_of(queue)
-    try:
-        if subscription is None:
-            return (await admin.create_queue(queue, settings)).settings
-        if await admin.get_topic(subscription[0]) is None:
-            with suppress(EntityExistsError):  # somebody was faster
-                await admin.create_topic(subscription[0])
-        return (await admin.create_subscription(*subscription, settings)).settings
-    except EntityExistsError:
-        facts = await _get(admin, queue)  # somebody was faster
-        return None if facts is None else facts.settings
-
-
-def _provisioned(done: ReplicateProvisioned) -> CommandResult:
+def _provisioned(done: ReplicatedProvision) -> CommandResult:
     rows = to_plain(done.outcomes)
     rows += [{"item": f"{one.side}: {done.queue}", "result": "problem", "detail": one.message} for one in done.problems]
     missing = done.dry_run and any(one.result is Result.SKIPPED for one in done.outcomes)

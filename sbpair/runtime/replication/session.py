@@ -218,7 +218,7 @@ POLL_AGAIN = Backoff(first_seconds=0.1, most_seconds=2.0)
 """Between polls of a session that can only wait."""
 RETRY = Backoff(first_seconds=1.0, most_seconds=60.0)
 """Before the next attempt at a message that failed."""
-KEPT_SECONDS = 1.0
+FAILED_PAUSE_SECONDS = 1.0
 """How long a session is kept in which a request failed: who asks for the next session would get it at once again."""
 MOST_RENEWAL_SECONDS = 20.0
 LEAST_RENEWAL_SECONDS = 1.0
@@ -290,7 +290,7 @@ class SessionWorker:
                 await self._give_up_session()
             if self._failed is not None and not isinstance(self._failed, LockLostError):
                 busy = self._failed.category is Category.BUSY
-                await self._rest(self._failed.code, SERVER_BUSY_SECONDS if busy else KEPT_SECONDS)
+                await self._rest(self._failed.code, SERVER_BUSY_SECONDS if busy else FAILED_PAUSE_SECONDS)
         finally:
             await end(renewing)
             await close_quietly(self.receiver)

@@ -26,7 +26,7 @@ from sbpair.ports import Entry
 from sbpair.runtime.replication import session
 from sbpair.runtime.replication.consumer import ConsumeRequest
 from sbpair.runtime.replication.handlers import Delivery, RetryLater
-from sbpair.runtime.replication.session import KEPT_SECONDS, NO_ID, SessionWorker, Setup
+from sbpair.runtime.replication.session import FAILED_PAUSE_SECONDS, NO_ID, SessionWorker, Setup
 from sbpair.runtime.replication.store import SessionStore
 from tests.fakes import EPOCH, FakeClock, RecordingObserver, virtual_time
 
@@ -227,7 +227,11 @@ def test_an_attempt_that_fails_is_made_again_and_the_last_one_is_dead_lettered(t
 @pytest.mark.parametrize("stops", [False, True])
 @pytest.mark.parametrize(
     ("error", "kept"),
-    [(ServerBusyError("busy"), 10.0), (ConnectionLostError("silence"), KEPT_SECONDS), (LockLostError("lost"), 0.0)],
+    [
+        (ServerBusyError("busy"), 10.0),
+        (ConnectionLostError("silence"), FAILED_PAUSE_SECONDS),
+        (LockLostError("lost"), 0.0),
+    ],
 )
 @pytest.mark.parametrize("settling", [True, False])
 def test_a_request_that_fails_ends_the_work_on_the_session_which_nobody_gets_again_at_once(
