@@ -110,7 +110,7 @@ _TURNED: dict[type[ast.cmpop], tuple[str, str, str]] = {
 """The sign of a comparison, what it is turned into, and what kind of defect that is."""
 _FOLDS = {"lower", "casefold", "strip", "removesuffix", "removeprefix"}
 _OF_ALL = {"max": "min", "min": "max", "any": "all", "all": "any"}
-_SAME_EITHER_WAY = {"max", "min"}
+_SAME_EITHER_WAY = {"max", "min", "same_name"}
 """The order of their arguments does not matter."""
 _LATER = "add_done_callback"
 """Calls nothing before the code that follows it has run to its next wait."""
