@@ -261,15 +261,15 @@ class Message:
 
 def _counted(header: bytes, delivery_count: int) -> bytes:
     """A header with this delivery count."""
-    if len(header) > _SHORT_HEADER_BYTES:
-        return sections.edit_fields(header, {HeaderField.DELIVERY_COUNT: Uint(delivery_count)})
-    return _counted_short(header, delivery_count)
+    return (_cached_count if len(header) <= _SHORT_HEADER_BYTES else _count)(header, delivery_count)
 
 
-@lru_cache(maxsize=256)
-def _counted_short(header: bytes, delivery_count: int) -> bytes:
-    """Nearly all messages have one of a few headers."""
+def _count(header: bytes, delivery_count: int) -> bytes:
     return sections.edit_fields(header, {HeaderField.DELIVERY_COUNT: Uint(delivery_count)})
+
+
+_cached_count = lru_cache(maxsize=256)(_count)
+"""Nearly all messages have one of a few headers."""
 
 
 def milliseconds(instant: float) -> Timestamp:
