@@ -1,5 +1,6 @@
 """A Cosmos DB account that settles conflicts by last writer wins, or reads what is old for everybody, is no journal."""
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -116,3 +117,12 @@ def test_what_an_answer_of_cosmos_means(status: int | None, kind: type[JournalEr
     assert type(found) is kind
     assert isinstance(found, JournalError)
     assert (next_step in found.hint) if next_step else "provision" not in found.hint
+
+
+async def test_a_call_that_was_answered_in_time_ends_nothing_later() -> None:
+    journal = CosmosJournal("https://127.0.0.1:9", "sbpair", "journal", key=None)
+    async with journal._answering(seconds=0.01):
+        pass
+    later = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0.05, later.set_result, "undisturbed")
+    assert await later == "undisturbed"
