@@ -77,13 +77,14 @@ class ReplicatedMessage:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        # A takeover's cancellation is ours, whatever the block made of it; if the application's own came it goes on.
+        ours = self._taken_over and self._task is not None and self._task.uncancel() == 0
         if error is None:
             self._conclude(None)
             return False
         if self._taken_over and isinstance(error, asyncio.CancelledError):
             self._conclude(error)
-            # Ours was the cancellation; if the application's own came as well it goes on.
-            return self._task is not None and self._task.uncancel() == 0
+            return ours
         if not isinstance(error, Exception):
             self._conclude(RetryLater("the consumer ended"))
             return False

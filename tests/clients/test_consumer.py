@@ -213,6 +213,28 @@ async def test_a_takeover_cancels_the_block_alone_and_an_applications_own_cancel
     assert running.cancelling() == int(cancelled)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_block_that_makes_something_else_of_a_takeover_leaves_nothing_cancelled(fails: bool) -> None:
+    work, within = ReplicatedMessage(delivery()), asyncio.Event()
+    concluded = asyncio.create_task(work._concluded())
+
+    async def application() -> None:
+        async with work:
+            within.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if fails:
+                    raise ValueError("its own") from None
+        await asyncio.sleep(0)
+
+    running = asyncio.create_task(application())
+    await within.wait()
+    concluded.cancel()
+    await asyncio.wait({running, concluded})
+    assert (running.cancelled(), running.cancelling(), running.exception()) == (False, 0, None)
+
+
 async def test_a_takeover_is_over_once_the_block_has_ended() -> None:
     work, cleaned = ReplicatedMessage(delivery()), asyncio.Event()
     concluded = asyncio.create_task(work._concluded())
