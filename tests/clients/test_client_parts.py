@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusSender, exceptions
 from sbpair.clients import shared
 from sbpair.clients.aio import _Turn
 from sbpair.clients.background import Background
-from sbpair.clients.failover import PROCESS, Audience, Chronicle, Line, SenderFailover, _Both, _log_failure
+from sbpair.clients.failover import PROCESS, Audience, Chronicle, Failover, Line, SenderFailover, _Both, _log_failure
 from sbpair.clients.shared import AGAIN, DIVERTED, Ask, BorrowedCredential, LateTurnError, Offer, borrowed, steps
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import OperationTimeoutError, ServiceError
@@ -465,6 +465,17 @@ async def test_a_sender_s_part_is_opened_once_for_each_generation_of_its_client(
     part.close()
     part.close()
     assert [one.given_back for one in made] == [0, 0, 1]
+
+
+async def test_those_that_open_at_once_wait_for_one_lock_of_their_loop() -> None:
+    client: Any = SimpleNamespace(_opening_on=None)
+
+    async def lock() -> asyncio.Lock:
+        return Failover._opening(client)
+
+    first = await lock()
+    assert await lock() is first
+    assert await asyncio.to_thread(asyncio.run, lock()) is not first
 
 
 def test_the_process_keeps_its_loop_while_a_pairing_is_open_or_an_entity_is_pinged() -> None:
