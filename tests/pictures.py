@@ -23,7 +23,6 @@ from rich.text import Text
 from sbpair.cli.inspection.exporter import Source, Watched
 from sbpair.cli.inspection.status import result
 from sbpair.cli.inspection.top_view import TopApp
-from sbpair.cli.pipeline.analyze import result_of
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.entities import EntityKind, Tier
@@ -35,6 +34,7 @@ from sbpair.pipeline.analysis.analyze import Analysis, forecast
 from sbpair.pipeline.analysis.partials import Question
 from sbpair.pipeline.analysis.results import Destination, Minute, Outage, Queue, Rows, SizeRange, Total
 from sbpair.render.html import to_html
+from sbpair.render.reports import analysis_result
 from sbpair.render.result import CommandResult
 from sbpair.render.tables import as_renderable
 from tests.render.chromium import browser, executable
@@ -267,10 +267,11 @@ def analysis() -> CommandResult:
         as_of=NOW,
         sessions_in_trouble=0,
         duplicate_ids=0,
+        messages_per_second=question.messages_per_second,
         rows=rows,
         forecast=(forecast(total, question, built_in()),),
     )
-    return result_of(found, question)
+    return analysis_result(found)
 
 
 async def photographed(result: CommandResult, chromium: str) -> bytes:

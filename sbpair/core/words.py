@@ -16,6 +16,15 @@ def listed(names: Iterable[str], *, most: int = MOST_NAMED) -> str:
     return ", ".join(known[:most]) + (f" and {len(known) - most} more" if len(known) > most else "")
 
 
+def size_in_words(size: float) -> str:
+    """`700 bytes`, `1.5 KB`, `250 MB`: units of 1024."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TB"
+
+
 def ranges(numbers: Collection[int]) -> str:
     """`0-2, 5, 7-9`."""
     return ", ".join(map(span, _runs(numbers)))

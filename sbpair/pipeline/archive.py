@@ -224,9 +224,16 @@ def without_work(request: ArchiveRequest, plan: ArchivePlan) -> "ArchiveReport |
     if not request.dry_run:
         publish(store, wanted=request.delta)
         vacuum(store, now=time.time())
-    report = ArchiveReport(request.pair.name, store.uri, uuid.uuid4().hex[:12], plan.missing, dry_run=request.dry_run)
+    report = _report(request, store, plan)
     report.total_rows = store.manifest().rows
     return report
+
+
+def _report(request: ArchiveRequest, store: Store, plan: ArchivePlan) -> ArchiveReport:
+    """Of a run that has done nothing yet."""
+    run = uuid.uuid4().hex[:12]
+    dry, take = request.dry_run, request.take
+    return ArchiveReport(request.pair.name, store.uri, run, plan.missing, dry_run=dry, take=take)
 
 
 def archive(
@@ -237,7 +244,7 @@ def archive(
     began = time.monotonic()
     store = open_store(session.context, request.into)
     found = plan if plan is not None else plan_archive(request, store.manifest())
-    report = ArchiveReport(request.pair.name, store.uri, uuid.uuid4().hex[:12], found.missing, dry_run=request.dry_run)
+    report = _report(request, store, found)
     if not request.dry_run:
         try:
             _Run(session, request, store, report, tell).carry_out(found)

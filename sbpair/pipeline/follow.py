@@ -11,12 +11,13 @@ the queues are listed and browsed from the start: that finds queues that were ma
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sbpair.core.cost.model import FOLLOW_LIST_SECONDS
 from sbpair.core.errors import InterruptedWorkError, UsageError
@@ -28,8 +29,8 @@ from sbpair.pipeline.archive import ArchiveRequest, Tell, anything_behind, archi
 from sbpair.pipeline.delta import publish
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.files import UnitFiles
-from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore, Manifest, Store, append, is_folder
-from sbpair.pipeline.reports import ArchiveReport, FollowReport
+from sbpair.pipeline.manifest import Commit, Covered, LocalStore, Manifest, Store, append, is_folder
+from sbpair.pipeline.reports import ArchiveReport, FollowReport, Imported
 from sbpair.pipeline.rows import message_row
 from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
 from sbpair.pipeline.spark.session import Stop, signals_as_errors
@@ -76,7 +77,7 @@ def follow(
     into = request.archiving.into
     store: Store = LocalStore(Path(into)) if is_folder(into) else open_store(session().context, into)
     publish(store, wanted=request.archiving.delta)  # what a run that was killed has committed
-    report = FollowReport(request.archiving.pair.name, store.uri)
+    report = FollowReport(request.archiving.pair.name, store.uri, take=request.archiving.take)
     began, rows = time.monotonic(), store.manifest().rows
     try:
         with signals_as_errors() as stop:
@@ -116,6 +117,8 @@ def _rounds(
             if plan.missing or (archiving.take and plan.present):
                 done = archive(session(), archiving, plan=plan, tell=tell)
                 report.settled += done.settled
+                report.throttled += done.throttled
+                report.waited_seconds += done.waited_seconds
                 report.left = done.left
                 if done.rows or done.settled:
                     report.rounds += 1
@@ -141,15 +144,7 @@ def _rounds(
 # holds no message is copied into the folder `unsent` beside the file, as `restore` does.
 
 
-class Added(NamedTuple):
-    """What became of a file: what was written, its lines that hold no message, and the files that keep these."""
-
-    files: list[ArchiveFile]
-    unreadable: tuple[Unsendable, ...]
-    kept_in: tuple[Path, ...]
-
-
-def import_drained(store: LocalStore, pair: str, file: Path) -> Added:
+def import_drained(store: LocalStore, pair: str, file: Path) -> Imported:
     """Add the messages of a drain's archive; nothing if the same file was added before.
 
     Raises:
@@ -159,7 +154,7 @@ def import_drained(store: LocalStore, pair: str, file: Path) -> Added:
     """
     run = f"import-{_digest(file)}"
     if any(commit.run == run for commit in store.manifest().commits):
-        return Added([], (), ())
+        return Imported(pair, store.uri, file, {}, 0)
     by_source: dict[str, UnitFiles] = {}
     unreadable: list[Unsendable] = []
     with ExitStack() as files:
@@ -174,7 +169,10 @@ def import_drained(store: LocalStore, pair: str, file: Path) -> Added:
     added = [one for unit in by_source.values() for one in unit.written]
     taken = tuple(Covered(one.pair, one.queue, one.dead_letter, one.first, one.last) for one in added)
     append(store, Commit(time.time(), run, added=tuple(added), taken=taken), still_valid=partial(_refuse_twice, run))
-    return Added(added, tuple(unreadable), kept_in)
+    per_queue = Counter[str]()
+    for one in added:
+        per_queue[one.queue] += one.rows
+    return Imported(pair, store.uri, file, per_queue, len(added), tuple(one.line for one in unreadable), kept_in)
 
 
 def _refuse_twice(run: str, manifest: Manifest) -> None:

@@ -405,3 +405,18 @@ def put_in_place(temporary: Path, final: Path) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def rows_in(archives: Sequence[str], *, of_backlog: bool = False) -> int | None:
+    """How many rows archives hold, where their manifests can be read without Spark.
+
+    Raises:
+        UsageError: one of them is no archive, or with `of_backlog` none of the backlog.
+    """
+    if not all(map(is_folder, archives)):
+        return None
+    manifests = [check_archive(LocalStore(Path(one))) for one in archives]
+    if of_backlog:
+        for one, manifest in zip(archives, manifests, strict=True):
+            refuse_other_sides(manifest, one)
+    return sum(one.rows for one in manifests)

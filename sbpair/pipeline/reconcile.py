@@ -122,7 +122,7 @@ def reconcile(
         )
     finally:
         tables.close()
-    return _report(groups, found, known, ledgers, not_looked_at)
+    return _report(groups, found, known, ledgers, not_looked_at, searched=look is not None)
 
 
 def search(tables: Tables, pair: PairByName, manifests: Sequence[Manifest], not_looked_at: dict[str, str]) -> bool:
@@ -215,6 +215,8 @@ def _report(
     known: Sequence[dict[str, Any]],
     ledgers: Sequence[str],
     not_looked_at: dict[str, str],
+    *,
+    searched: bool,
 ) -> ReconcileReport:
     sources: dict[tuple[Any, ...], set[str]] = {}
     for row in known:
@@ -233,6 +235,7 @@ def _report(
         not_archived=not_archived,
         not_looked_at=not_looked_at,
         listed=tuple(_listed(row, tuple(sorted(sources.get(_key(row), ())))) for row in found),
+        searched=searched,
     )
 
 

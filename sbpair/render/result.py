@@ -170,6 +170,15 @@ class CommandResult:
     """Its name, which the decorator of the command fills in."""
 
 
+def concluded(found: Any, *tables: Table, **more: Any) -> CommandResult:
+    """A result that says itself what came of it: by its `summary()`, and by its `notes()` and `exit` where it has them.
+    `more`: other fields of the command's result."""
+    if (notes := getattr(found, "notes", None)) is not None:
+        more.setdefault("notes", tuple(notes()))
+    more.setdefault("exit", getattr(found, "exit", Exit.OK))
+    return CommandResult(found, tables, summary=found.summary(), closing=True, **more)
+
+
 def metrics_of(figures: Any, *labels: tuple[str, str]) -> Iterator[Metric]:
     """The samples that the fields of a dataclass declare (see `sbpair.core.serialization.metric`), with these labels
     before their own."""

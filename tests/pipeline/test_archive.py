@@ -181,8 +181,8 @@ def test_what_a_drain_archived_is_taken_in_once(session: Session, stage: Stage) 
     asyncio.run(archive_by_drain())
     (file,) = (stage.folder / "drained").glob("*.jsonl")
     store = LocalStore(stage.folder / "archive")
-    assert sum(one.rows for one in import_drained(store, "shop", file)[0]) == 30
-    assert import_drained(store, "shop", file) == ([], (), ())
+    assert import_drained(store, "shop", file).rows == 30
+    assert import_drained(store, "shop", file).files == 0
     rows = rows_in(session, stage.archive_path)
     assert {(row["message_id"], row["session_id"], row["destination"]) for row in rows} == {
         (f"m-{number}", f"s-{number % 2}", "orders") for number in range(30)
@@ -196,7 +196,7 @@ def test_lines_that_are_none_of_a_drains_archive_are_named(stage: Stage) -> None
     whole = json.dumps(line | {"payload_base64": base64.b64encode(b"x").decode()})
     file.write_text(f"{whole}\n{json.dumps(line)}\n")
     added = import_drained(LocalStore(stage.folder / "archive"), "shop", file)
-    assert ([one.rows for one in added.files], [one.line for one in added.unreadable]) == ([1], [2])
+    assert (added.per_queue, added.lines) == ({"q": 1}, (2,))
     assert [path.read_text() for path in added.kept_in] == [json.dumps(line) + "\n"]
     with pytest.raises(UsageError, match="Line 1"):
         import_drained(LocalStore(stage.folder / "archive"), "shop", added.kept_in[0])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def request(stage: Stage, *, take: bool = False, **ends: Any) -> FollowRequest:
-    archiving = ArchiveRequest(stage.pair, stage.archive_path, take=take)
+    archiving = ArchiveRequest(stage.pair, stage.archive_path, take=take, budget_per_second=20.0)
     return FollowRequest(archiving, every_seconds=0.1, **ends)
 
 
@@ -56,9 +56,11 @@ def test_without_a_message_no_spark_is_started(stage: Stage, ends: dict[str, flo
 def test_what_comes_later_is_added_once(session: "Session", stage: Stage, take: bool) -> None:
     stage.divert(messages(20, prefix="first", sessions=3))
     rounds: list[int] = []
+    waits: list[float] = []
 
     def more(done: ArchiveReport) -> None:
         rounds.append(done.rows)
+        waits.append(done.waited_seconds)
         if len(rounds) == 1:
             stage.divert(messages(7, prefix="later"), queue=1)
 
@@ -70,6 +72,7 @@ def test_what_comes_later_is_added_once(session: "Session", stage: Stage, take: 
     )
     assert stage.in_backlog() == (0 if take else 27)
     assert report.settled == (27 if take else 0)
+    assert 0 < report.waited_seconds == pytest.approx(sum(waits)), "what a budget leaves"
     again = follow(lambda: session, request(stage, take=take, for_seconds=0.0))
     assert (again.ended, again.rows, again.total_rows) == ("time", 0, 27)
 

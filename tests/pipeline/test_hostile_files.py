@@ -134,13 +134,11 @@ def test_a_line_without_a_message_is_kept_and_the_others_are_taken_in(
         for number, line in enumerate([None, *lines], 1)
     ]
     file.write_bytes(b"".join(line + b"\n" for line in whole))
-    added, unreadable, kept_in = import_drained(LocalStore(folder / "archive"), "shop", file)
-    assert sum(one.rows for one in added) == len(whole) - len(unreadable)
-    kept = b"".join(path.read_bytes() for path in kept_in)
-    assert kept == b"".join(whole[one.line - 1] + b"\n" for one in unreadable)
-    assert not {one.line for one in unreadable} & {
-        number for number, line in enumerate([None, *lines], 1) if line is None
-    }
+    added = import_drained(LocalStore(folder / "archive"), "shop", file)
+    assert added.rows == len(whole) - added.unreadable
+    kept = b"".join(path.read_bytes() for path in added.kept_in)
+    assert kept == b"".join(whole[line - 1] + b"\n" for line in added.lines)
+    assert not {*added.lines} & {number for number, line in enumerate([None, *lines], 1) if line is None}
 
 
 @bounded(150)

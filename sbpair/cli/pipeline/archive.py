@@ -1,7 +1,6 @@
 """`sbpair pipeline archive` and `follow`: a backlog into Parquet, once or while it grows."""
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,17 +17,15 @@ from sbpair.cli.pipeline.session import (
     IntoOption,
     JobLog,
     SparkOptions,
-    busy_notes,
 )
 from sbpair.cli.transfer.options import Filters, ForOption, UntilIdleOption
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_source_path
-from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
-from sbpair.pipeline.reports import ArchiveReport, FollowReport, Imported
-from sbpair.render.result import CommandResult, Table, columns
+from sbpair.pipeline.reports import ArchiveReport
+from sbpair.render.result import CommandResult, Table, columns, concluded
 
 if TYPE_CHECKING:
     from sbpair.pipeline.archive import ArchiveRequest
@@ -127,12 +124,12 @@ def _run(options: Options, request: "ArchiveRequest", spark: SparkOptions) -> Co
     folder = is_folder(request.into)
     plan = plan_archive(request, LocalStore(Path(request.into)).manifest()) if folder else None
     if plan is not None and (report := without_work(request, plan)) is not None:
-        return _result(request, report)
+        return _result(report)
     rows = _SMALL_ROWS if folder else None
     sources = not folder or request.take  # what is taken is looked for in the queues by the source
     with spark.session(options, rows=rows, name="archive", sources=sources) as session, JobLog(options) as log:
         report = archive_backlog(session, request, plan=plan, tell=log)
-    return _result(request, report)
+    return _result(report)
 
 
 def _import(request: "ArchiveRequest", file: Path) -> CommandResult:
@@ -140,28 +137,12 @@ def _import(request: "ArchiveRequest", file: Path) -> CommandResult:
     from sbpair.pipeline.follow import import_drained
     from sbpair.pipeline.manifest import LocalStore, is_folder
 
-    pair, into = request.pair.name, request.into
-    if not is_folder(into):
+    if not is_folder(request.into):
         raise UsageError("--import writes into a folder, not a URI.")
-    store = LocalStore(Path(into))
-    added, unreadable, kept_in = import_drained(store, pair, file)
+    store = LocalStore(Path(request.into))
+    done = import_drained(store, request.pair.name, file)
     publish(store, wanted=request.delta)
-    rows = sum(one.rows for one in added)
-    data = Imported(into, file, rows, len(added), len(unreadable))
-    summary = (
-        f"{counted(rows, 'message')} of {file} added." if added else f"{file} had been added before; nothing was added."
-    )
-    if unreadable:
-        numbers = ", ".join(str(one.line) for one in unreadable[:3]) + (", ..." if len(unreadable) > 3 else "")
-        summary += (
-            f" {counted(len(unreadable), 'line')} (line {numbers}) held no message; kept in "
-            f"{kept_in[0]}. Correct and add them: sbpair pipeline archive {pair} --archive {into} --import {kept_in[0]}"
-        )
-    code = Exit.PARTIAL if unreadable else Exit.OK
-    per_queue = Counter[str]()
-    for one in added:
-        per_queue[one.queue] += one.rows
-    return CommandResult(data, (_table(per_queue),), summary=summary, closing=True, exit=code)
+    return concluded(done, _table(done.per_queue))
 
 
 def _table(per_queue: Mapping[str, int]) -> Table:
@@ -169,44 +150,12 @@ def _table(per_queue: Mapping[str, int]) -> Table:
     return Table("", columns("queue", "#messages"), rows)
 
 
-def _result(request: "ArchiveRequest", report: ArchiveReport) -> CommandResult:
-    if report.dry_run:
-        spans = to_plain(report.spans)
-        summary = f"{counted(len(spans), 'sequence-number range')} not archived yet; nothing was changed."
-        exit_code = Exit.FINDINGS if spans else Exit.OK
-        return CommandResult(
-            report,
-            (
-                Table(
-                    "", columns("queue", "dead_letter: Dead letters", "first: First number", "last: Last number"), spans
-                ),
-            ),
-            summary=summary,
-            exit=exit_code,
-            closing=True,
-        )
-    notes = [f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())]
-    notes += busy_notes(report)
-    if report.gone:
-        notes.append(
-            f"{counted(report.gone, 'archived message')} had left the queues before: removed by an interrupted run of "
-            "this command, or sent back by a drain. Give the drain's ledger to `sbpair pipeline replay`."
-        )
-    if report.unnamed:
-        notes.append(
-            f"{counted(report.unnamed, 'file')} under data/ {'is' if report.unnamed == 1 else 'are'} not part of the "
-            "archive and will go in a day. Do not read data/ by a glob: the commands of `sbpair pipeline` read what "
-            "the commits name, and so do readers of Delta tables with --format delta."
-        )
-    taken = f"; {report.settled:,} removed from their queues" if request.take else ""
-    return CommandResult(
-        report,
-        (_table(report.per_queue),),
-        notes=tuple(notes),
-        closing=True,
-        summary=f"{counted(report.rows, 'message')} added to {report.archive}, which has {report.total_rows:,}{taken}.",
-        exit=Exit.PARTIAL if report.left else Exit.OK,
-    )
+_SPANS = columns("queue", "dead_letter: Dead letters", "first: First number", "last: Last number")
+
+
+def _result(report: ArchiveReport) -> CommandResult:
+    spans = Table("", _SPANS, to_plain(report.spans))
+    return concluded(report, spans if report.dry_run else _table(report.per_queue))
 
 
 @command(output="pipeline.reports:FollowReport", asks=True)
@@ -260,34 +209,10 @@ def follow(
             _log.info(f"Following {archived.pair.name} into {into}, every {every}.")
 
         report = keep_up_to_date(session, request, tell=progress, begun=begun, added=_say_added)
-    return _followed(report, take=archiving.take)
+    row = {"rounds": report.rounds, "rows": report.rows}
+    return concluded(report, Table("", columns(">rounds", ">rows: Added"), [row]))
 
 
 def _say_added(added: ArchiveReport) -> None:
     taken = f", {added.settled:,} removed from their queues" if added.settled else ""
     _log.info(f"{counted(added.rows, 'message')} added{taken}; the archive has {added.total_rows:,}.")
-
-
-_EXITS = {"interrupted": Exit.INTERRUPTED, "terminated": Exit.TERMINATED}
-_ENDED = {
-    "time": "The time is over",
-    "idle": "Nothing new has come",
-    "interrupted": "Interrupted",
-    "terminated": "Terminated",
-}
-
-
-def _followed(report: FollowReport, *, take: bool) -> CommandResult:
-    taken = f"; {report.settled:,} removed from their queues" if take else ""
-    row = {"rounds": report.rounds, "rows": report.rows}
-    return CommandResult(
-        report,
-        (Table("", columns(">rounds", ">rows: Added"), [row]),),
-        notes=tuple(f"Left in the queue: {count:,} ({reason})" for reason, count in sorted(report.left.items())),
-        closing=True,
-        summary=(
-            f"{_ENDED[report.ended]}. {counted(report.rows, 'message')} added to {report.archive}, "
-            f"which has {report.total_rows:,}{taken}."
-        ),
-        exit=_EXITS.get(report.ended) or (Exit.PARTIAL if report.left else Exit.OK),
-    )

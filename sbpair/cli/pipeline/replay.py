@@ -1,8 +1,7 @@
 """`sbpair pipeline replay`: from archives to the primary; `reconcile`: the proof that nothing was lost."""
 
-import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,21 +13,16 @@ from sbpair.cli.pipeline.session import (
     EngineOptions,
     ExplainOption,
     JobLog,
-    busy_notes,
     check_folder,
     pair_by_name,
-    rows_in,
 )
 from sbpair.cli.transfer import options as shared
 from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
-from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.serialization import to_plain
-from sbpair.core.transfer.verdict import NOT_CONFIGURED
-from sbpair.core.words import counted
-from sbpair.pipeline.reports import FINDINGS, Explained, ReplayReport
-from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns
+from sbpair.pipeline.reports import FINDINGS, Explained, Fate, Finding
+from sbpair.render.result import Check, CommandResult, Metric, Severity, concluded, table_of
 
 
 @command(
@@ -82,6 +76,7 @@ def replay(
       sbpair pipeline replay --archive A --archive B --ledger L --destination 'orders/*' --since 1d
     """
     by.check(tables=True)
+    from sbpair.pipeline.manifest import rows_in
     from sbpair.pipeline.replay import Dedupe, ReplayRequest, in_order, prepare, tasks_of
     from sbpair.pipeline.replay import replay as replay_archives
     from sbpair.pipeline.spark.session import explained
@@ -124,7 +119,7 @@ def replay(
             text = explained(in_order(session.spark.table("todo"), tasks_of(session, request)))
             return CommandResult(Explained(text), text=text)
         report = replay_archives(tables, request, session=session, tell=log)
-    return _result(report)
+    return concluded(report, table_of(Fate, report.fates()))
 
 
 def _own_and_drained(ledgers: list[Path]) -> tuple[Path, tuple[Path, ...]]:
@@ -140,64 +135,7 @@ def _own_and_drained(ledgers: list[Path]) -> tuple[Path, tuple[Path, ...]]:
     return folders[0], files
 
 
-def _result(report: ReplayReport) -> CommandResult:
-    rows: list[dict[str, Any]] = [
-        {"what": "sent", "where": path, "messages": count} for path, count in sorted(report.per_destination.items())
-    ]
-    rows += [{"what": "refused", "where": why, "messages": n} for why, n in sorted(report.refusals.items())]
-    rows += [{"what": "left", "where": NOT_CONFIGURED + path, "messages": n} for path, n in report.elsewhere.items()]
-    others = (("already done", report.already_done), ("copies left out", report.duplicates))
-    rows += [{"what": what, "where": "", "messages": count} for what, count in others if count]
-    verb = "would be sent" if report.dry_run else "sent"
-    notes = (
-        [f"{report.resent:,} were sent again after an unclear answer, with the same MessageId."]
-        if report.resent
-        else []
-    )
-    notes += busy_notes(report)
-    if report.refused_files:
-        folder = shlex.quote(str(Path(report.refused_files[0]).parent))
-        notes.append(f"What was refused is kept. Send it to a queue of your choice: sbpair restore {folder} --to QUEUE")
-    if report.waiting:
-        notes.append(
-            f"{report.waiting:,} still wait in the backlog queues or their dead-letter queues: without --dry-run this "
-            "is refused, because a drain would send them a second time. Drain them, or take them with pipeline archive "
-            "--take."
-        )
-    if report.gone:
-        refused = "without --dry-run this is refused unless --although-gone is given" if report.dry_run else "asked for"
-        notes.append(
-            f"{report.gone:,} have left the backlog queues without being taken by the archive: {refused}, because a "
-            "drain may have sent them already. Its ledger (--ledger drain.jsonl) leaves them out."
-        )
-    from sbpair.core.transfer.conclusion import left_out
-
-    return CommandResult(
-        report,
-        (Table("", columns("what: Outcome", "where: Destination or reason", "#messages"), rows),),
-        notes=tuple(notes),
-        closing=True,
-        summary=f"{report.forwarded:,} of {report.matched:,} messages {verb} to the primary"
-        f"{left_out(report.already_done)}.",
-        exit=_exit(report),
-    )
-
-
-def _exit(report: ReplayReport) -> Exit:
-    if report.dry_run:
-        return Exit.FINDINGS if report.forwarded else Exit.OK
-    if not report.refusals and not report.elsewhere:
-        return Exit.OK
-    if report.elsewhere:
-        return Exit.PARTIAL
-    return Exit.PARTIAL if report.forwarded else Exit.FAILED
-
-
 # `sbpair pipeline reconcile`: the proof that nothing was lost.
-
-_COLUMNS = columns(
-    "verdict", "queue", ">sequence_number: Number", "message_id", "session_id: Session", "destination", "why"
-)
 
 
 @command(output="pipeline.reports:ReconcileReport", checks=True)
@@ -228,6 +166,7 @@ def reconcile(
       sbpair pipeline reconcile A B --ledger /data/replayed -o json | jq .data.counts
     """
     by.check(tables=True)
+    from sbpair.pipeline.manifest import rows_in
     from sbpair.pipeline.reconcile import reconcile as hold_together
 
     look = None if pair is None else pair_by_name(options, pair)
@@ -237,33 +176,12 @@ def reconcile(
             raise UsageError(f"There is no ledger {one}.")
     with by.tables(options, rows=rows, name="reconcile") as (tables, _), JobLog(options) as log:
         report = hold_together(tables, archives, ledger or [], look=look, tell=log, listed=listed)
-    counts = to_plain(report.counts)
-    notes = []
-    if report.perhaps_doubled:
-        notes.append(f"{report.perhaps_doubled:,} may have arrived twice, with the same MessageId: an answer got lost.")
-    if report.not_archived:
-        notes.append(f"{counted(report.not_archived, 'ledger line')} for messages that these archives do not contain.")
-    notes += [f"{place} could not be looked into: {why}" for place, why in sorted(report.not_looked_at.items())]
-    if counts["unaccounted"] and pair is None:
-        notes.append("With --pair NAME the queues are searched for unaccounted messages.")
-    if counts["taken"]:
-        notes.append(
-            "Taken: only the archive has these, unless a replay without its ledger sent them (replay --dry-run)."
-        )
-    if report.findings > len(report.listed):
-        notes.append(f"{len(report.listed):,} of {report.findings:,} findings are listed; see --limit.")
-    said = ", ".join(f"{counts[kind]:,} {kind}" for kind in FINDINGS)
-    good = report.verdicts.get("ok", 0) + report.verdicts.get("arrived", 0)
-    return CommandResult(
+    return concluded(
         report,
-        (Table("", _COLUMNS, to_plain(report.listed), style_key="verdict"),),
-        notes=tuple(notes),
-        closing=True,
-        summary=f"{good:,} of {report.messages:,} archived messages have exactly one outcome; {said}.",
-        exit=Exit.FINDINGS if report.findings else Exit.OK,
+        table_of(Finding, report.listed),
         checks=tuple(
             Check(kind, "archive", Severity.ERROR if count else Severity.OK, f"{count:,} messages {kind}")
-            for kind, count in counts.items()
+            for kind, count in to_plain(report.counts).items()
         ),
         metrics=tuple(
             Metric("sbpair_reconcile_messages", report.verdicts.get(kind, 0), (("verdict", kind),))

@@ -7,14 +7,13 @@ import typer
 
 from sbpair.cli.context import Stop, run_async, run_until, system_clock
 from sbpair.cli.options import Options, command, moment_option
-from sbpair.cli.pipeline.session import EngineOptions, JobLog
+from sbpair.cli.pipeline.session import EngineOptions
 from sbpair.cli.replication.replicate import JournalOptions, MemoryOptions
-from sbpair.core.outcome import Exit
 from sbpair.core.replication.ownership import Terms
 from sbpair.core.serialization import to_plain
-from sbpair.core.words import counted, listed
-from sbpair.pipeline.reports import VERDICTS, ReplicationReport
-from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns
+from sbpair.core.words import counted
+from sbpair.pipeline.reports import GRAVE, VERDICTS, AuditedDestination, ReplicationFinding, ReplicationReport
+from sbpair.render.result import Check, CommandResult, Metric, Severity, concluded, table_of
 
 if TYPE_CHECKING:
     from sbpair.pipeline.replication.sources import Part
@@ -22,21 +21,6 @@ if TYPE_CHECKING:
 
 _JVM_ROWS = 100_000
 """The JVM passes tables on without looking into them."""
-_WORDS = {
-    "missing": "missing",
-    "unprocessed": "not processed",
-    "failed": "failed",
-    "out_of_order": "out of order",
-    "sides_differ": "in different order on the sides",
-    "twice": "begun more than once",
-    "one_side": "on one side only",
-}
-_GRAVE = ("missing", "unprocessed", "failed", "out_of_order")
-_COLUMNS = columns("verdict: Finding", "destination: Queue", "session_id: Session", "message_id", "why")
-_DESTINATIONS = columns(
-    *("destination: Queue", "#messages", ">on_primary", ">on_secondary", ">stamped", ">completed", ">unknown"),
-    *(f">{name}: {text[0].upper()}{text[1:]}" for name, text in _WORDS.items()),
-)
 
 
 @command(output="pipeline.reports:ReplicationReport", checks=True)
@@ -96,8 +80,7 @@ def replication_audit(
     parts += _read_journal(options, store)
     if by.local or not parts:  # nothing to spread
         return result_of(audit(parts, asked, journal=store.name))
-    spark = by.session(options, rows=_JVM_ROWS, name="replication-audit", sources=False)
-    with spark as session, JobLog(options) as log:
+    with by.job(options, rows=_JVM_ROWS, name="replication-audit") as (session, log):
         return result_of(audit(parts, asked, journal=store.name, session=session, tell=log))
 
 
@@ -116,47 +99,18 @@ def _read_journal(options: Options, store: "Journal") -> "list[Part]":
 def result_of(report: ReplicationReport) -> CommandResult:
     """The report as it is shown."""
     counts = to_plain(report.counts)
-    notes = []
-    if report.unknown:
-        notes.append(
-            f"{counted(report.unknown, 'message')} may have been processed: what the journal knew of them is forgotten "
-            "after --remember, with stamps --retention."
-        )
-    if report.without_ids:
-        notes.append(f"{counted(report.without_ids, 'message')} without a session id or message id left out.")
-    if report.unreadable:
-        notes.append(
-            f"{counted(len(report.unreadable), 'line')} could not be read; what they held counts as not archived: "
-            f"{listed(report.unreadable)}."
-        )
-    unstamped = sum(one.unstamped for one in report.destinations)
-    if unstamped:
-        notes.append(
-            f"{counted(unstamped, 'message')} without a stamp: one that is on neither side would go unnoticed."
-        )
-    if report.findings > len(report.listed):
-        notes.append(f"{len(report.listed):,} of {report.findings:,} findings are listed; see --limit.")
-    wrong = ", ".join(f"{counts[name]:,} {text}" for name, text in _WORDS.items() if counts[name])
-    destinations = [to_plain(one) for one in report.destinations]
-    return CommandResult(
+    return concluded(
         report,
-        (
-            Table("Queues", _DESTINATIONS, destinations),
-            Table("Findings", _COLUMNS, to_plain(report.listed), style_key="verdict"),
-        ),
-        notes=tuple(notes),
-        closing=True,
-        summary=f"{report.completed:,} of {counted(report.messages, 'message')} completed; "
-        f"{wrong or 'nothing is wrong with them'}.",
-        exit=Exit.FINDINGS if report.findings or report.unreadable else Exit.OK,
+        table_of(AuditedDestination, report.destinations, "Queues"),
+        table_of(ReplicationFinding, report.listed, "Findings"),
         checks=tuple(
             Check(
                 name,
                 "replication",
-                Severity.OK if not counts[name] else Severity.ERROR if name in _GRAVE else Severity.WARNING,
-                f"{counted(counts[name], 'message')} {text}",
+                Severity.OK if not counts[name] else Severity.ERROR if name in GRAVE else Severity.WARNING,
+                f"{counted(counts[name], 'message')} {words}",
             )
-            for name, text in _WORDS.items()
+            for name, words in VERDICTS.items()
         ),
         metrics=tuple(
             Metric("sbpair_replication_audit_findings", counts[name], (("verdict", name),)) for name in VERDICTS

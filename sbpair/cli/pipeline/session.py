@@ -17,7 +17,6 @@ from sbpair.cli.transfer.options import BacklogOptions, ReserveOption, budget_of
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
-from sbpair.core.words import counted
 from sbpair.files import try_folder
 from sbpair.render.console import say, write_file
 from sbpair.render.progress import Shown
@@ -27,7 +26,6 @@ from sbpair.settings import state_directory
 if TYPE_CHECKING:
     from sbpair.pipeline.archive import ArchiveRequest
     from sbpair.pipeline.executors import PairByName
-    from sbpair.pipeline.reports import ArchiveReport, ReplayReport
     from sbpair.pipeline.spark.session import JobProgress, Session
     from sbpair.pipeline.tables import Tables
 
@@ -97,6 +95,12 @@ class SparkOptions(OptionSet):
                 java, sizing = session.java, session.sizing
                 say(f"Spark {session.context.version} on {java}, heap {sizing.heap}; log: {session.log}")
             yield session
+
+    @contextmanager
+    def job(self, options: Options, *, rows: int | None, name: str) -> Iterator["tuple[Session, JobLog]"]:
+        """The session of a command that reads no queues, and what shows the progress of its jobs."""
+        with self.session(options, rows=rows, name=name, sources=False) as session, JobLog(options) as log:
+            yield session, log
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,24 +213,6 @@ def _properties(conf: list[str] | None) -> dict[str, str]:
     return properties
 
 
-def rows_in(archives: list[str], *, of_backlog: bool = False) -> int | None:
-    """How many rows archives hold, where their manifests can be read without Spark.
-
-    Raises:
-        UsageError: one of them is no archive, or with `of_backlog` none of the backlog; said before Spark is started
-            for it.
-    """
-    from sbpair.pipeline.manifest import LocalStore, check_archive, refuse_other_sides
-
-    if any("://" in one or one.startswith("file:") for one in archives):
-        return None
-    manifests = [check_archive(LocalStore(Path(one))) for one in archives]
-    if of_backlog:
-        for one, manifest in zip(archives, manifests, strict=True):
-            refuse_other_sides(manifest, one)
-    return sum(one.rows for one in manifests)
-
-
 def check_folder(folder: Path) -> None:
     """Make sure that a folder can be made and written into, before Spark is started for it.
 
@@ -278,14 +264,6 @@ def line_of(progress: "JobProgress") -> str:
     attempts = f"{progress.failed} attempt{'s' if progress.failed != 1 else ''}"
     failed = f"; {attempts} failed and run again" if progress.failed else ""
     return f"{progress.label}: {tasks}, {format_duration(round(progress.seconds))}{failed}"
-
-
-def busy_notes(report: "ArchiveReport | ReplayReport") -> list[str]:
-    """What is said of throttled requests of a job's tasks, and of their waits, if there were any."""
-    busy = f"{counted(report.throttled, 'request')} came when the namespace was too busy, and waited."
-    seconds = round(report.waited_seconds)
-    waited = f"The tasks waited {format_duration(seconds)} in all for the namespace's limits or what --reserve leaves."
-    return [*([busy] if report.throttled else []), *([waited] if seconds else [])]
 
 
 HtmlOption = Annotated[Path | None, typer.Option(help="Write the report here.")]

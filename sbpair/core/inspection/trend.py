@@ -5,7 +5,7 @@ of hourly audits. A finding that flaps was there in one audit and gone in the ne
 could not run its check says nothing about it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Literal
@@ -15,12 +15,15 @@ from sbpair.core.entities import capacity_bytes
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection import audit as checks
 from sbpair.core.pairing import DOCUMENTED_SETTINGS
-from sbpair.core.serialization import AS_TIME, HIDDEN, published, rounded
+from sbpair.core.serialization import AS_TIME, HIDDEN, published, rounded, utc_time
+from sbpair.core.words import counted
 
 QUEUE_CAPACITY_BYTES: Final = capacity_bytes(DOCUMENTED_SETTINGS)
 """Size of a backlog queue ("Paired Namespaces: Implementation Details and Cost")."""
 FLAPPING_CHANGES: Final = 3
 """So often come or gone, and a finding flaps."""
+SOON_SECONDS: Final = 7 * 86_400
+"""A queue that is full within this time is worth a note."""
 COUNTS: Final = ("active", "dead_letter", "scheduled", "size_bytes")
 
 
@@ -122,6 +125,25 @@ class Trend:
     """The most urgent first."""
     findings: tuple[FindingSeen, ...]
     """Open ones first, then those that changed most."""
+
+    def notes(self) -> Iterator[str]:
+        for queue in self.queues:
+            seconds = queue.seconds_until_full
+            if seconds is not None and seconds < SOON_SECONDS:
+                yield f"{queue.queue} is full in {format_duration(seconds)} at the present rate."
+        for one in self.findings:
+            if one.flaps:
+                yield f"{one.code} of {one.pair} came or went {one.changes} times."
+        if blind := sum(one.active is None for one in self.readings):
+            yield f"What was in the queues is unknown for {counted(blind, 'audit')}: they could not be read."
+
+    def summary(self) -> str:
+        times = [utc_time(one.at).strftime("%Y-%m-%d %H:%M") for one in self.readings]
+        kinds = counted(sum(one.open for one in self.findings), "kind")
+        return (
+            f"{counted(len(times), 'audit')} from {min(times)} to {max(times)} UTC; {kinds} of findings open, "
+            f"{sum(one.flaps for one in self.findings)} flapping."
+        )
 
 
 def trend(history: Sequence[Audit]) -> Trend:

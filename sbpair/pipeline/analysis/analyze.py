@@ -4,16 +4,21 @@ found = analyse(SparkEngine.over_units(session, units_in(files)), Question(as_of
 found.tables["destinations"].to_pylist()
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sbpair.core.durations import format_duration
+from sbpair.core.errors import UsageError
+from sbpair.core.names import is_destination
 from sbpair.core.prices import PriceTable, at_most_cents
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND
-from sbpair.core.serialization import AS_TIME, INLINED, Money, published, rounded
+from sbpair.core.serialization import AS_TIME, HIDDEN, INLINED, Money, published, rounded
+from sbpair.core.words import counted, size_in_words
 from sbpair.pipeline.analysis import results
 from sbpair.pipeline.analysis.partials import (
     HASH,
@@ -33,15 +38,21 @@ from sbpair.pipeline.analysis.partials import (
     worst,
     worst_of,
 )
-from sbpair.pipeline.analysis.units import Engine, read_ids
+from sbpair.pipeline.analysis.units import Engine, LocalEngine, SparkEngine, Unit, read_ids, together, units_in
+from sbpair.pipeline.archive import Tell
+from sbpair.pipeline.manifest import LocalStore, check_archive, rows_in
+from sbpair.pipeline.tables import SparkTables
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sbpair.core.inspection.snapshot import Snapshot
+    from sbpair.pipeline.spark.session import Session
 
 ROWS_PER_SHARE = 4_000_000
 """Messages whose sessions or hashes one task merges."""
+ONE_TASK_ROWS = 500_000
+"""Up to here one task is done before Spark has started a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +91,49 @@ class Analysis:
     as_of: float = field(metadata=AS_TIME)
     sessions_in_trouble: int
     duplicate_ids: int
+    messages_per_second: float = field(metadata=HIDDEN)
+    """Assumed of a drain."""
     rows: results.Rows = field(metadata=INLINED)
     forecast: tuple[DrainForecast, ...]
+
+    def notes(self) -> Iterator[str]:
+        """What a person has to know before the messages are drained."""
+        rows = self.rows.destinations
+        if missing := [row for row in rows if row.exists is False]:
+            have = _messages(missing, "has", "have")
+            names = ", ".join(str(row.destination) for row in missing)
+            yield f"{have} a destination that does not exist on the primary: {names}."
+        if strange := [row for row in rows if row.destination is None]:
+            yield f"{_messages(strange, 'names', 'name')} no destination: not sent there by a failover sender."
+        expired, expiring = (sum(getattr(row, name) for row in rows) for name in ("expired", "expiring"))
+        if expired or expiring:
+            have = counted(expired, "message has", "messages have")
+            yield f"{have} expired; {expiring:,} more will expire before being drained."
+        if invalid := [row for row in rows if row.destination and not is_destination(row.destination)]:
+            these = "it" if sum(row.messages for row in invalid) == 1 else "them"
+            name = _messages(invalid, "names", "name")
+            yield f"{name} a destination that cannot be a queue or topic: a drain dead-letters {these}."
+        if near := sum(row.near_limit for row in rows):
+            yield f"{counted(near, 'message is', 'messages are')} near the size limit."
+        if sessions := self.sessions_in_trouble:
+            yield f"{counted(sessions, 'session is', 'sessions are')} out of order or spread over several queues."
+        if ids := self.duplicate_ids:
+            yield f"{counted(ids, 'message id occurs', 'message ids occur')} more than once for one destination."
+
+    def summary(self) -> str:
+        totals, count = self.rows.totals, len(self.rows.destinations)
+        if not any(total.messages for total in totals):
+            return "No messages."
+        lasts = format_duration(max(one.seconds for one in self.forecast))
+        size = size_in_words(sum(total.bytes for total in totals))
+        return (
+            f"{counted(sum(total.messages for total in totals), 'message')} ({size}) for "
+            f"{counted(count, 'destination')}; at {self.messages_per_second:g} a second a drain takes {lasts}."
+        )
+
+
+def _messages(rows: Sequence[results.Destination], one: str, several: str) -> str:
+    return counted(sum(row.messages for row in rows), f"message {one}", f"messages {several}")
 
 
 def to_analysis(found: Found, archives: Sequence[str], question: Question, prices: PriceTable) -> Analysis:
@@ -92,6 +144,7 @@ def to_analysis(found: Found, archives: Sequence[str], question: Question, price
         as_of=question.as_of,
         sessions_in_trouble=found.counts["sessions"],
         duplicate_ids=found.counts["duplicates"],
+        messages_per_second=question.messages_per_second,
         rows=rows,
         forecast=tuple(forecast(total, question, prices) for total in rows.totals),
     )
@@ -141,6 +194,43 @@ def analyse(
     return Found(
         {name: tables[name] for name in results.RESULTS}, {"sessions": of_sessions.count, "duplicates": of_ids.count}
     )
+
+
+def analyse_archives(
+    archives: Sequence[str],
+    question: Question,
+    *,
+    spark: "AbstractContextManager[tuple[Session, Tell]] | None" = None,
+    **how: Any,
+) -> Found:
+    """The analysis of whole archives. What lies in folders is opened by the tasks; what lies elsewhere Spark reads.
+
+    Args:
+        spark: opens Spark, if there is something to spread; None: all is done in this process.
+        how: see `analyse`.
+
+    Raises:
+        UsageError: one of them is no archive; or not in a folder, and there is no Spark.
+    """
+    rows, cores = rows_in(archives), os.cpu_count() or 1
+    units: Sequence[Unit] = ()
+    if rows is not None:
+        stores = [LocalStore(Path(one)) for one in archives]
+        files = [str(store.root / file.path) for store in stores for file in check_archive(store).files]
+        units = units_in(files, at_least=cores)
+    elif spark is None:
+        raise UsageError("--engine local reads folders, not URIs.", hint="Leave --engine out: Spark reads them.")
+    if spark is None or (rows is not None and not units):
+        return analyse(LocalEngine(units, cores=cores), question, rows=rows or 0, **how)
+    if units and sum(unit.rows for unit in units) <= ONE_TASK_ROWS:
+        units = [together(units)]
+    with spark as (session, tell):
+        if rows is not None:
+            return analyse(SparkEngine.over_units(session, units, tell), question, rows=rows, **how)
+        manifests = SparkTables(session).archived(archives, once=True, of_backlog=False)
+        rows = sum(manifest.rows for manifest in manifests)
+        engine = SparkEngine.over_rows(session, session.spark.table("archived"), rows, tell)
+        return analyse(engine, question, rows=rows, **how)
 
 
 def _alone(wanted: _Wanted, messages: "pa.Table") -> list[tuple[Key, Any]]:

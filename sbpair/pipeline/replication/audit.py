@@ -398,5 +398,5 @@ def _destinations(judged: Sequence[Judged]) -> Iterator[AuditedDestination]:
 
 def _listed(judged: Sequence[Judged], limit: int) -> list[ReplicationFinding]:
     found = [ReplicationFinding(**row) for one in judged for row in one.findings]
-    found.sort(key=lambda one: (VERDICTS.index(one.verdict), one.destination, one.session_id, one.message_id))
+    found.sort(key=lambda one: (list(VERDICTS).index(one.verdict), one.destination, one.session_id, one.message_id))
     return found[:limit]

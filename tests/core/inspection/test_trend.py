@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from sbpair.cli.pipeline.trend import trend_result
 from sbpair.core.entities import Counts, QueueFacts, QueueSettings
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.audit import AuditReport
@@ -20,6 +19,7 @@ from sbpair.core.inspection.snapshot import NamespaceSnapshot, PairFields, Queue
 from sbpair.core.inspection.trend import QUEUE_CAPACITY_BYTES, Audit, findings, growth, trend
 from sbpair.core.serialization import to_plain
 from sbpair.operations.audit import read_history
+from sbpair.render.reports import trend_result
 from tests.cli.schema_checks import check_data, check_document
 
 START = datetime(2026, 11, 1, tzinfo=UTC)

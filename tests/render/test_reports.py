@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.cli.pipeline.analyze import result_of
 from sbpair.cli.pipeline.session import write_report
-from sbpair.cli.pipeline.trend import trend_result
 from sbpair.core.inspection.trend import FindingSeen, Growth, Reading, Trend
 from sbpair.core.prices import built_in
 from sbpair.pipeline.analysis.analyze import analyse, to_analysis
 from sbpair.pipeline.analysis.units import LocalEngine, units_in
+from sbpair.render.reports import analysis_result, trend_result
 from sbpair.render.result import CommandResult
 from tests.cli.schema_checks import check_data
 from tests.pipeline.analysis.test_analyze import QUESTION, message, write
@@ -30,7 +29,7 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> CommandResult:
     again = [message(number, 10, message_id=HOSTILE, ttl_ms=1000) for number in (300, 301)]
     files = [write(folder / f"{index}.parquet", part) for index, part in enumerate((rows, dead, again))]
     made = analyse(LocalEngine(units_in(files), cores=2), QUESTION, rows=102)
-    return result_of(to_analysis(made, ["backlog/"], QUESTION, built_in()), QUESTION)
+    return analysis_result(to_analysis(made, ["backlog/"], QUESTION, built_in()))
 
 
 def test_the_analysis_says_what_to_know(analysed: CommandResult, tmp_path: Path) -> None:
