@@ -2,10 +2,8 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,15 +13,13 @@ from sbpair.cli.options import Options, command
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
-from sbpair.core.serialization import Money, column
 from sbpair.core.words import counted
 from sbpair.render.console import say
 from sbpair.render.result import CommandResult, table_of
 from sbpair.settings import LOCAL_NAMESPACES
 
 if TYPE_CHECKING:
-    from sbpair.cli.demo_story import Story
-    from sbpair.core.inspection.drilled import Proof
+    from sbpair.cli.demo_story import Proved
     from sbpair.emulator import EmulatorThread
 
 PRIMARY, SECONDARY = LOCAL_NAMESPACES
@@ -32,7 +28,7 @@ FAILOVER_INTERVAL_SECONDS = 1.0
 PING_INTERVAL_SECONDS = 1.0
 
 
-@command(output="cli.demo:Proved")
+@command(output="cli.demo_story:Proved")
 def demo(
     options: Options,
     messages: Annotated[int, typer.Option(min=100, max=100_000, help="How many messages are sent.")] = DEMO_MESSAGES,
@@ -60,8 +56,7 @@ def demo(
         emulator = stack.enter_context(EmulatorThread([PRIMARY, SECONDARY], control_port=0))
         emulator.call(lambda inner: plant(inner.namespace(PRIMARY), SEED))
         pair = embedded_pair(emulator)
-        story = run_async(options, lambda stop: play(Stage(pair, emulator, messages, gateway), stop))
-        result = _result(story)
+        result = _result(run_async(options, lambda stop: play(Stage(pair, emulator, messages, gateway), stop)))
         if not sys.stdout.isatty() and not options.quiet:
             say(result.summary)  # a pipe has the rows; a viewer wants the verdict
         if keep:
@@ -102,66 +97,10 @@ def _kept(emulator: "EmulatorThread") -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What was expected in a queue or subscription, and what arrived."""
+def _result(found: "Proved") -> CommandResult:
+    from sbpair.cli.demo_story import Place
 
-    place: str = field(metadata=column("Place"))
-    expected: int = field(metadata=column("Expected", right=True))
-    arrived: int = field(metadata=column("Arrived", right=True))
-    missing: int = field(metadata=column("Missing", right=True))
-    doubled: int = field(metadata=column("Doubled", right=True))
-    altered: int = field(metadata=column("Altered", right=True))
-    out_of_order: int = field(metadata=column("Out of order", right=True))
-    verdict: str = field(metadata=column("Verdict", colours=True))
-
-    @classmethod
-    def of(cls, proof: "Proof") -> Self:
-        """The figures of a proof, which names each message that is wrong."""
-        found: dict[str, Any] = asdict(proof)
-        found |= {name: len(value) for name, value in found.items() if isinstance(value, tuple)}
-        return cls(**found, verdict="ok" if proof.holds else "failed")
-
-
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """A month with the demo's messages and outage, at list prices."""
-
-    operations: int
-    total: Money
-    currency: str
-    prices_dated: str
-
-
-@dataclass(frozen=True, slots=True)
-class Proved:
-    """What the demo found."""
-
-    proved: bool
-    messages: int
-    accepted_by: Mapping[str, int]
-    backlog: Mapping[str, int]
-    forwarded: int
-    findings: tuple[str, ...]
-    bill: Bill
-    places: tuple[Place, ...]
-    seconds: Mapping[str, float]
-    """How long each act took."""
-
-
-def _result(story: "Story") -> CommandResult:
-    bill = _bill(story)
-    found = Proved(
-        proved=story.proved,
-        messages=len(story.messages),
-        accepted_by=dict(story.sent),
-        backlog=story.backlog,
-        forwarded=story.drained.forwarded if story.drained else 0,
-        findings=tuple(f"{one.code} {one.subject}: {one.message}" for one in story.findings),
-        bill=bill,
-        places=tuple(map(Place.of, story.proofs)),
-        seconds=story.seconds,
-    )
+    bill = found.bill
     notes = (
         *found.findings,
         f"Audit: {counted(len(found.findings), 'finding') if found.findings else 'no findings'}. "
@@ -173,20 +112,6 @@ def _result(story: "Story") -> CommandResult:
         found,
         (table_of(Place, found.places),),
         notes=notes,
-        summary=verdict if story.proved else "NOT PROVED: see the table; every count should be 0.",
-        exit=Exit.OK if story.proved and not story.findings else Exit.FAILED,
+        summary=verdict if found.proved else "NOT PROVED: see the table; every count should be 0.",
+        exit=Exit.OK if found.proved and not found.findings else Exit.FAILED,
     )
-
-
-def _bill(story: "Story") -> Bill:
-    """The month's bill of a pair that sends what the demo sent, with the demo's share diverted."""
-    from sbpair.core.cost.model import Flow, Workload, estimate
-    from sbpair.core.prices import built_in, to_cents
-
-    by_entity: dict[str, list[int]] = {}
-    for message in story.messages:
-        by_entity.setdefault(message.entity, []).append(len(message.payload))
-    flows = tuple(Flow(entity, len(sizes), max(sizes)) for entity, sizes in by_entity.items())
-    share = Fraction(story.sent["backlog"], max(1, story.sent.total()))
-    found = estimate(Workload(flows=flows, diverted_share=share, outage_seconds=60), built_in())
-    return Bill(found.operation_count, to_cents(found.total), found.currency, found.prices_dated)

@@ -9,22 +9,25 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from sbpair.cli.context import EventLog, open_sides, system_clock
 from sbpair.concurrency import map_concurrently, run_until, side_by_side
 from sbpair.connect import open_pairing
+from sbpair.core.cost.model import Flow, Workload, estimate
 from sbpair.core.errors import UnknownServiceError
 from sbpair.core.failover.machine import State
 from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS
-from sbpair.core.inspection.audit import Finding, Severity
+from sbpair.core.inspection.audit import Severity
 from sbpair.core.inspection.drilled import Proof, compare, fingerprint, sample
 from sbpair.core.names import subscription_path
 from sbpair.core.outcome import exit_for
 from sbpair.core.pairing import Pair, Verify
-from sbpair.core.transfer.report import DrainReport
+from sbpair.core.prices import built_in, to_cents
+from sbpair.core.serialization import HIDDEN, Money, column, published
 from sbpair.core.words import counted
 from sbpair.operations import DrainRequest, drain
 from sbpair.operations.audit import AuditRequest, audit
@@ -128,23 +131,70 @@ SEED = {
 with its connection: the second copy has the same MessageId."""
 
 
-@dataclass
-class Story:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What was expected in a queue or subscription, and what arrived."""
+
+    place: str = field(metadata=column("Place"))
+    expected: int = field(metadata=column("Expected", right=True))
+    arrived: int = field(metadata=column("Arrived", right=True))
+    missing: int = field(metadata=column("Missing", right=True))
+    doubled: int = field(metadata=column("Doubled", right=True))
+    altered: int = field(metadata=column("Altered", right=True))
+    out_of_order: int = field(metadata=column("Out of order", right=True))
+    verdict: str = field(metadata=column("Verdict", colours=True))
+
+    @classmethod
+    def of(cls, proof: Proof) -> Self:
+        """The figures of a proof, which names each message that is wrong."""
+        found: dict[str, Any] = asdict(proof)
+        found |= {name: len(value) for name, value in found.items() if isinstance(value, tuple)}
+        return cls(**found, verdict="ok" if proof.holds else "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """A month with the demo's messages and outage, at list prices."""
+
+    operations: int
+    total: Money
+    currency: str
+    prices_dated: str
+
+
+@dataclass(slots=True)
+class Proved:
     """What the demo saw, chapter by chapter."""
 
-    messages: list[DemoMessage] = field(default_factory=list)
-    sent: Counter[str] = field(default_factory=Counter)
+    sent: list[DemoMessage] = field(default_factory=list, metadata=HIDDEN)
+    accepted_by: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Messages by where they were accepted: primary, backlog."""
     backlog: dict[str, int] = field(default_factory=dict)
-    drained: DrainReport | None = None
-    proofs: list[Proof] = field(default_factory=list)
-    findings: tuple[Finding, ...] = ()
+    forwarded: int = 0
+    findings: tuple[str, ...] = ()
     """Of the audit at the end, at warning or above."""
+    places: tuple[Place, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    """How long each act took."""
 
-    @property
+    @published
     def proved(self) -> bool:
-        return bool(self.proofs) and all(proof.holds for proof in self.proofs)
+        return bool(self.places) and all(place.verdict == "ok" for place in self.places)
+
+    @published
+    def messages(self) -> int:
+        return len(self.sent)
+
+    @published
+    def bill(self) -> Bill:
+        """The month's bill of a pair that sends what the demo sent, with the demo's share diverted."""
+        sizes: dict[str, list[int]] = defaultdict(list)
+        for message in self.sent:
+            sizes[message.entity].append(len(message.payload))
+        flows = tuple(Flow(entity, len(found), max(found)) for entity, found in sizes.items())
+        share = Fraction(self.accepted_by["backlog"], max(1, sum(self.accepted_by.values())))
+        month = estimate(Workload(flows=flows, diverted_share=share, outage_seconds=60), built_in())
+        return Bill(month.operation_count, to_cents(month.total), month.currency, month.prices_dated)
 
 
 class Narrator:
@@ -173,14 +223,14 @@ class Stage:
     say: Narrator = field(default_factory=Narrator)
 
 
-async def play(stage: Stage, stop: asyncio.Event) -> Story:
+async def play(stage: Stage, stop: asyncio.Event) -> Proved:
     """Play the whole story.
 
     Raises:
         InterruptedWorkError: `stop` was set. SbpairError: a chapter failed, with what happened.
     """
-    story = Story()
-    chapters: dict[str, Callable[[Story, Stage], Coroutine[Any, Any, None]]] = {
+    story = Proved()
+    chapters: dict[str, Callable[[Proved, Stage], Coroutine[Any, Any, None]]] = {
         "provision": _provision,
         "send": _send_through_an_outage,
         "backlog": _look_at_the_backlog,
@@ -196,7 +246,7 @@ async def play(stage: Stage, stop: asyncio.Event) -> Story:
     return story
 
 
-async def _provision(story: Story, stage: Stage) -> None:
+async def _provision(story: Proved, stage: Stage) -> None:
     from sbpair.operations.provision import ProvisionRequest, provision
 
     async with open_sides(stage.pair) as sides:
@@ -209,9 +259,9 @@ async def _provision(story: Story, stage: Stage) -> None:
     )
 
 
-async def _send_through_an_outage(story: Story, stage: Stage) -> None:
+async def _send_through_an_outage(story: Proved, stage: Stage) -> None:
     clock = system_clock()
-    story.messages = list(demo_messages(stage.count, now=clock.now().timestamp(), schedule_seconds=SCHEDULE_SECONDS))
+    story.sent = list(demo_messages(stage.count, now=clock.now().timestamp(), schedule_seconds=SCHEDULE_SECONDS))
     what = f"Sending {stage.count:,} messages to a queue, a queue with sessions and a topic."
     if stage.by_gateway:
         await _send_by_gateway(story, stage, what)
@@ -219,14 +269,15 @@ async def _send_through_an_outage(story: Story, stage: Stage) -> None:
         async with open_pairing(stage.pair, observer=EventLog(), hold_sessions=True, verify=Verify.OFF) as pairing:
             stage.say(f"Paired. {what}")
             await _send_everything(story, stage, pairing, partial(_send, pairing))
-    stage.say(f"All accepted: {story.sent['primary']:,} by the primary, {story.sent['backlog']:,} by the backlog.")
+    by = story.accepted_by
+    stage.say(f"All accepted: {by['primary']:,} by the primary, {by['backlog']:,} by the backlog.")
     stage.say("A session that was diverted stays diverted until the drain, so that its order holds.")
 
 
-_Sending = Callable[[str, Story, "_Outage"], Coroutine[Any, Any, None]]
+_Sending = Callable[[str, Proved, "_Outage"], Coroutine[Any, Any, None]]
 
 
-async def _send_by_gateway(story: Story, stage: Stage, what: str) -> None:
+async def _send_by_gateway(story: Proved, stage: Stage, what: str) -> None:
     """A gateway of the pair, and clients of one namespace each, which is the gateway."""
     from sbpair.azure import make_messaging
     from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
@@ -248,13 +299,16 @@ async def _send_by_gateway(story: Story, stage: Stage, what: str) -> None:
         house = gateway.house
         stage.say(f"A gateway listens on {gateway.endpoint()}; plain clients have its connection string. {what}")
 
-        async def send(entity: str, story: Story, outage: _Outage) -> None:
+        async def send(entity: str, story: Proved, outage: _Outage) -> None:
             sender = senders[entity]
 
             async def deliver(_: int, payload: bytes) -> None:
                 await sender.send([payload], timeout_seconds=DEFAULT_SEND_SECONDS)
                 total = house.total
-                story.sent["primary"], story.sent["backlog"] = total.accepted - total.diverted, total.diverted
+                story.accepted_by["primary"], story.accepted_by["backlog"] = (
+                    total.accepted - total.diverted,
+                    total.diverted,
+                )
 
             async for _ in map_concurrently(_feed(entity, story, outage), deliver, overlap=OVERLAP, lane=session_of):
                 pass
@@ -264,8 +318,8 @@ async def _send_by_gateway(story: Story, stage: Stage, what: str) -> None:
         await clients.close()
 
 
-async def _send_everything(story: Story, stage: Stage, pairing: PairedNamespaces, send: _Sending) -> None:
-    outage = _Outage(stage, pairing, story.sent)
+async def _send_everything(story: Proved, stage: Stage, pairing: PairedNamespaces, send: _Sending) -> None:
+    outage = _Outage(stage, pairing, story.accepted_by)
     going = (outage.happen(), *(send(entity, story, outage) for entity in ENTITIES))
     await side_by_side(lambda each: each, going)
 
@@ -273,18 +327,21 @@ async def _send_everything(story: Story, stage: Stage, pairing: PairedNamespaces
 class _Outage:
     """Makes the primary go dark mid-way and come back; messages are held for both, so that each has its share."""
 
-    def __init__(self, stage: Stage, pairing: PairedNamespaces, sent: Counter[str]) -> None:
-        self._stage, self._pairing, self._sent = stage, pairing, sent
+    def __init__(self, stage: Stage, pairing: PairedNamespaces, accepted_by: Mapping[str, int]) -> None:
+        self._stage, self._pairing, self._accepted_by = stage, pairing, accepted_by
         self.dark, self.back = asyncio.Event(), asyncio.Event()
+
+    def _accepted(self) -> int:
+        return sum(self._accepted_by.values())
 
     async def happen(self) -> None:
         stage, label = self._stage, self._stage.pair.primary.label
-        await self._until(lambda: self._sent.total() >= DARK_AFTER * stage.count)
+        await self._until(lambda: self._accepted() >= DARK_AFTER * stage.count)
         await asyncio.to_thread(stage.emulator.stop, label)
         self.dark.set()
-        stage.say(f"The primary goes dark: {self._sent.total():,} messages were accepted until now.")
-        await self._until(lambda: self._sent.total() >= int(BACK_AFTER * stage.count))
-        stage.say(f"The primary comes back; {self._sent['backlog']:,} messages wait in the backlog.")
+        stage.say(f"The primary goes dark: {self._accepted():,} messages were accepted until now.")
+        await self._until(lambda: self._accepted() >= int(BACK_AFTER * stage.count))
+        stage.say(f"The primary comes back; {self._accepted_by['backlog']:,} messages wait in the backlog.")
         await asyncio.to_thread(stage.emulator.start, label)
         await self._until(
             lambda: all(one.state is State.HEALTHY for one in self._pairing.state().entities), RETURN_SECONDS
@@ -300,9 +357,9 @@ class _Outage:
             raise UnknownServiceError("The demo's outage did not run its course in time.") from None
 
 
-async def _feed(entity: str, story: Story, outage: _Outage) -> AsyncIterator[bytes]:
+async def _feed(entity: str, story: Proved, outage: _Outage) -> AsyncIterator[bytes]:
     """The messages of an entity, the later half once the primary is dark, and the last of them once it is back."""
-    mine = [message.payload for message in story.messages if message.entity == entity]
+    mine = [message.payload for message in story.sent if message.entity == entity]
     held = {int(MOST_BEFORE * len(mine)): outage.dark, int(BACK_AFTER * len(mine)) + 1: outage.back}
     for index, payload in enumerate(mine):
         if index in held:
@@ -310,7 +367,7 @@ async def _feed(entity: str, story: Story, outage: _Outage) -> AsyncIterator[byt
         yield payload
 
 
-async def _send(pairing: PairedNamespaces, entity: str, story: Story, outage: _Outage) -> None:
+async def _send(pairing: PairedNamespaces, entity: str, story: Proved, outage: _Outage) -> None:
     results = pairing.sender(entity).send_all(
         _feed(entity, story, outage),
         overlap=OVERLAP,
@@ -320,10 +377,10 @@ async def _send(pairing: PairedNamespaces, entity: str, story: Story, outage: _O
     async for sent in results:
         if sent.result is None:
             raise sent.error or UnknownServiceError(f"A message to {entity} has no outcome.")
-        story.sent[sent.result.where.value] += 1
+        story.accepted_by[sent.result.where.value] += 1
 
 
-async def _look_at_the_backlog(story: Story, stage: Stage) -> None:
+async def _look_at_the_backlog(story: Proved, stage: Stage) -> None:
     async with open_sides(stage.pair) as sides:
         report = await browse(sides.secondary, stage.pair.backlog_paths(), max_messages=stage.count)
     for queue in report.failed:
@@ -333,28 +390,28 @@ async def _look_at_the_backlog(story: Story, stage: Stage) -> None:
     stage.say(f"The backlog holds {sum(story.backlog.values()):,} messages: {parts}.")
 
 
-async def _bring_home(story: Story, stage: Stage) -> None:
+async def _bring_home(story: Proved, stage: Stage) -> None:
     began = stage.say.seconds()
     async with open_sides(stage.pair) as sides:
-        story.drained = (await drain(sides, DrainRequest(), observer=EventLog())).report
+        story.forwarded = (await drain(sides, DrainRequest(), observer=EventLog())).report.forwarded
     seconds = stage.say.seconds() - began
-    stage.say(
-        f"Sent {counted(story.drained.forwarded, 'message')} back to the primary in {seconds:.1f} s; the backlog is "
-        "confirmed empty."
-    )
+    sent = counted(story.forwarded, "message")
+    stage.say(f"Sent {sent} back to the primary in {seconds:.1f} s; the backlog is confirmed empty.")
 
 
-async def _prove(story: Story, stage: Stage) -> None:
+async def _prove(story: Proved, stage: Stage) -> None:
     async with open_sides(stage.pair) as sides:
-        story.proofs = await prove(sides.primary, story.messages, patience_seconds=SCHEDULE_SECONDS)
-    for proof in story.proofs:
+        proofs = await prove(sides.primary, story.sent, patience_seconds=SCHEDULE_SECONDS)
+    story.places = tuple(map(Place.of, proofs))
+    for proof in proofs:
         verdict = "each once, byte for byte" if proof.holds else f"NOT AS SENT: {proof}"
         stage.say(f"{proof.place}: {proof.arrived:,} of {proof.expected:,} arrived, {verdict}.")
 
 
-async def _audit(story: Story, stage: Stage) -> None:
+async def _audit(story: Proved, stage: Stage) -> None:
     async with open_sides(stage.pair) as sides:
         audited = await audit(sides, AuditRequest())
-    story.findings = audited.report.at_least(Severity.WARNING)
+    findings = audited.report.at_least(Severity.WARNING)
+    story.findings = tuple(f"{one.code} {one.subject}: {one.message}" for one in findings)
     found = counted(len(story.findings), "finding") if story.findings else "no findings"
     stage.say(f"Audit: {found} in {len(audited.snapshot.secondary.queues or ())} backlog queues.")
