@@ -46,7 +46,7 @@ LEFT_IN_NAMES = {
     *("cli/transfer/options.py:one_namespace", "emulator/broker/intake.py:in_one_transfer"),
     *("operations/drain.py:of_one_process", "core/transfer/resend.py:meant"),
     *("amqp/sections.py:kept", "core/failover/sending.py:kept", "core/transfer/restored.py:kept_in"),
-    *("engine/budgets.py:kept_bytes", "engine/link.py:kept_bytes", "pipeline/follow.py:kept_in"),
+    *("engine/budgets.py:kept_bytes", "engine/link.py:kept_bytes"),
     *("runtime/failover/backlog.py:KeptQueue", "runtime/failover/backlog.py:kept"),
     *("core/inspection/audit/findings.py:look", "pipeline/reconcile.py:look"),
     "runtime/replication/consumer.py:look",

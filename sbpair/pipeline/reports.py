@@ -137,7 +137,7 @@ class Imported:
     files: int
     lines: tuple[int, ...] = field(default=(), metadata=HIDDEN)
     """Numbers of the lines that held no message."""
-    kept_in: tuple[Path, ...] = field(default=(), metadata=HIDDEN)
+    unsent: tuple[Path, ...] = field(default=(), metadata=HIDDEN)
     """Files in the folder `unsent` beside the file, which have those lines."""
 
     @published
@@ -158,9 +158,9 @@ class Imported:
         text = f"{counted(self.rows, 'message')} of {self.imported} added."
         if self.lines:
             numbers = ", ".join(map(str, self.lines[:3])) + (", ..." if len(self.lines) > 3 else "")
-            add = f"sbpair pipeline archive {self.pair} --archive {self.archive} --import {self.kept_in[0]}"
+            add = f"sbpair pipeline archive {self.pair} --archive {self.archive} --import {self.unsent[0]}"
             text += (
-                f" {counted(len(self.lines), 'line')} (line {numbers}) held no message; kept in {self.kept_in[0]}. "
+                f" {counted(len(self.lines), 'line')} (line {numbers}) held no message; kept in {self.unsent[0]}. "
                 f"Correct and add them: {add}"
             )
         return text

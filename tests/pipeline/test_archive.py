@@ -197,9 +197,9 @@ def test_lines_that_are_none_of_a_drains_archive_are_named(stage: Stage) -> None
     file.write_text(f"{whole}\n{json.dumps(line)}\n")
     added = import_drained(LocalStore(stage.folder / "archive"), "shop", file)
     assert (added.per_queue, added.lines) == ({"q": 1}, (2,))
-    assert [path.read_text() for path in added.kept_in] == [json.dumps(line) + "\n"]
+    assert [path.read_text() for path in added.unsent] == [json.dumps(line) + "\n"]
     with pytest.raises(UsageError, match="Line 1"):
-        import_drained(LocalStore(stage.folder / "archive"), "shop", added.kept_in[0])
+        import_drained(LocalStore(stage.folder / "archive"), "shop", added.unsent[0])
 
 
 def test_entities_of_both_sides_lie_in_an_archive_for_each_side(session: Session, stage: Stage) -> None:

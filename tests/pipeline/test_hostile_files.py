@@ -136,7 +136,7 @@ def test_a_line_without_a_message_is_kept_and_the_others_are_taken_in(
     file.write_bytes(b"".join(line + b"\n" for line in whole))
     added = import_drained(LocalStore(folder / "archive"), "shop", file)
     assert added.rows == len(whole) - added.unreadable
-    kept = b"".join(path.read_bytes() for path in added.kept_in)
+    kept = b"".join(path.read_bytes() for path in added.unsent)
     assert kept == b"".join(whole[line - 1] + b"\n" for line in added.lines)
     assert not {*added.lines} & {number for number, line in enumerate([None, *lines], 1) if line is None}
 

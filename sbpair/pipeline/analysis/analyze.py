@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_SHARE = 4_000_000
 """Messages whose sessions or hashes one task merges."""
-ONE_TASK_ROWS = 500_000
+SINGLE_TASK_ROWS = 500_000
 """Up to here one task is done before Spark has started a second."""
 
 
@@ -222,7 +222,7 @@ def analyse_archives(
         raise UsageError("--engine local reads folders, not URIs.", hint="Leave --engine out: Spark reads them.")
     if spark is None or (rows is not None and not units):
         return analyse(LocalEngine(units, cores=cores), question, rows=rows or 0, **how)
-    if units and sum(unit.rows for unit in units) <= ONE_TASK_ROWS:
+    if units and sum(unit.rows for unit in units) <= SINGLE_TASK_ROWS:
         units = [together(units)]
     with spark as (session, tell):
         if rows is not None:
