@@ -42,7 +42,7 @@ LEFT_IN_NAMES = {
     *(f"emulator/laws/entities.py:{act}_one_partition" for act in ("deferred", "peek", "settle", "transaction")),
     *("core/replication/ownership.py:LookUp", "core/inspection/audit/findings.py:in_one_line"),
     *("clients/failover.py:Chronicle", "clients/failover.py:Audience", "runtime/failover/pairing.py:audience"),
-    *("cli/cost.py:one_estimate", "cli/replication/replicate.py:one_side", "pipeline/reports.py:one_side"),
+    *("cli/replication/replicate.py:one_side", "pipeline/reports.py:one_side"),
     *("cli/transfer/options.py:one_namespace", "emulator/broker/intake.py:in_one_transfer"),
     *("operations/drain.py:of_one_process", "core/transfer/resend.py:meant"),
     *("amqp/sections.py:kept", "core/failover/sending.py:kept", "core/transfer/restored.py:kept_in"),

@@ -44,7 +44,7 @@ from sbpair.core.prices import (
 )
 from sbpair.core.redact import quoted
 from sbpair.operations.cost import compare_costs, estimate_cost
-from sbpair.render.result import Column, CommandResult, Metric, Table, table_of
+from sbpair.render.result import Column, CommandResult, Metric, Table, concluded, table_of
 from sbpair.service import Tier
 
 NO_SYPHON = "none"
@@ -329,7 +329,7 @@ def cost(
     lists: Sequence[Sequence[object]] = (scenario.queues, scenario.hosts, scenario.syphons, scenario.tiers)
     if compare or any(len(values) > 1 for values in lists):
         return comparison(compare_costs(scenario, prices=table, workload=workload))
-    return one_estimate(
+    return estimated(
         estimate_cost(scenario, pair=chosen, snapshot=known, prices=table, workload=workload, billed=billed)
     )
 
@@ -360,24 +360,12 @@ def _pair_and_snapshot(
 # Estimates as tables: every line with its arithmetic, alternatives side by side.
 
 
-def one_estimate(found: result.Estimated) -> CommandResult:
+def estimated(found: result.Estimated) -> CommandResult:
     """The estimate line by line, the total last, with what was billed."""
-    currency = found.estimate.currency
-    metric = Metric(
-        "sbpair_cost_month_total",
-        float(to_cents(found.estimate.total)),
-        (("pair", found.pair or ""), ("currency", currency)),
-    )
+    labels = (("pair", found.pair or ""), ("currency", found.estimate.currency))
+    metric = Metric("sbpair_cost_month_total", float(to_cents(found.estimate.total)), labels)
     billed = () if found.billed is None else (table_of(result.BilledLine, found.billed, "Billed"),)
-    return CommandResult(
-        found,
-        (table_of(result.Line, found.lines), *billed),
-        notes=found.notes,
-        summary=found.summary(),
-        closing=True,
-        checks=(),
-        metrics=(metric,),
-    )
+    return concluded(found, table_of(result.Line, found.lines), *billed, checks=(), metrics=(metric,))
 
 
 def comparison(found: result.Compared) -> CommandResult:
@@ -386,9 +374,7 @@ def comparison(found: result.Compared) -> CommandResult:
     columns = [column for column in table.columns if column.key != "total"]
     columns.insert(1, Column("total", f"{found.currency} a month", right=True))
     columns.insert(3, Column("above_best", "", drawn=True))
-    return CommandResult(
-        found, (Table("", tuple(columns), table.rows),), notes=found.notes, summary=found.summary(), closing=True
-    )
+    return concluded(found, Table("", tuple(columns), table.rows))
 
 
 def price_rows(found: result.Prices, prices: PriceTable) -> CommandResult:
@@ -404,9 +390,5 @@ def price_rows(found: result.Prices, prices: PriceTable) -> CommandResult:
 
 def billed_result(found: result.BilledAlone, prices: PriceTable) -> CommandResult:
     """Usage details alone: nothing is estimated."""
-    return CommandResult(
-        found,
-        (table_of(result.BilledLine, found.billed, "Billed"),),
-        notes=(f"Prices: {prices.source} of {prices.region}, dated {prices.dated}.",),
-        summary=found.summary,
-    )
+    note = f"Prices: {prices.source} of {prices.region}, dated {prices.dated}."
+    return concluded(found, table_of(result.BilledLine, found.billed, "Billed"), notes=(note,))

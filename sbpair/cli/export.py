@@ -1,7 +1,6 @@
 """`sbpair export`: files for what an operator installs, filled in for a pair."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,27 +29,6 @@ if TYPE_CHECKING:
 
 UNCHANGED = "unchanged"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
-_CHECKS: Mapping[Kind, str] = {
-    Kind.ALERTS: "promtool check rules sbpair-alerts.yml",
-    Kind.DASHBOARD: "Import it in Grafana: Dashboards, New, Import.",
-    Kind.SYSTEMD: "systemd-analyze verify sbpair-*.service sbpair-*.timer",
-    Kind.KUBERNETES: "kubectl diff -f FILE",
-    Kind.CONTAINER_APPS: "az deployment group what-if --resource-group GROUP --template-file FILE",
-    Kind.DOCKERFILE: "docker build .",
-    Kind.EMULATOR: "docker compose build && docker compose up --wait",
-    Kind.BICEP: "az deployment group what-if --resource-group GROUP --template-file FILE",
-    Kind.TERRAFORM: "terraform plan",
-    Kind.CONFIG_JSON: "sbpair emulator --seed Config.json",
-    Kind.SNAPSHOT: "sbpair diff FILE NAMESPACE",
-    Kind.GITHUB_ACTION: "Run the workflow on a branch, with provision left at false.",
-    Kind.DRILL_GITHUB: "Run the workflow by hand (workflow_dispatch).",
-    Kind.DRILL_KUBERNETES: "kubectl diff -f FILE",
-    Kind.GATEWAY_SYSTEMD: "systemd-analyze verify sbpair-gateway-*.service",
-    Kind.GATEWAY_KUBERNETES: "kubectl patch deployment NAME --patch-file FILE --dry-run=server",
-    Kind.GATEWAY_COMPOSE: "docker compose -f FILE config",
-    Kind.GATEWAY_CONTAINER_APPS: "az deployment group what-if --resource-group GROUP --template-file FILE",
-}
-"""How each kind is looked over by its own tool before it counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +132,7 @@ def export(
     return CommandResult(
         Exported(kind.value, chosen.name if chosen else None, done),
         (table_of(ExportedFile, done),),
-        notes=left_out if options.dry_run else (*left_out, f"Check before you use it: {_CHECKS[kind]}"),
+        notes=left_out if options.dry_run else (*left_out, f"Check before you use it: {kind.check}"),
         summary=f"{counted(new, 'file')} would be written." if options.dry_run else f"{counted(new, 'file')} written.",
         closing=True,
         exit=Exit.FINDINGS if options.dry_run and new else Exit.OK,

@@ -1,11 +1,10 @@
 """`sbpair help TOPIC|COMMAND`, `cheat`, `schema`, `completion`: what scripts and readers at 3 a.m. want to look up."""
 
-import difflib
 import json
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +18,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import quoted
 from sbpair.core.serialization import output_schema, says
-from sbpair.core.words import counted
+from sbpair.core.words import counted, did_you_mean
 from sbpair.render.formats import Envelope
 from sbpair.render.result import CommandResult, Table, columns, table_of
 
@@ -93,17 +92,6 @@ ByName = Mapping[str, str]
 """Terms, or environment variables, with their meaning."""
 Explained = tuple[ExitCode, ...] | tuple[Right, ...] | ByName | Text
 
-TERMS = {
-    "pair": "two Service Bus namespaces, usually in two regions: applications use the primary, and the secondary "
-    "receives their messages while the primary is down",
-    "primary": "the namespace with the queues and topics that applications send to",
-    "secondary": "the namespace that keeps messages for the primary during an outage",
-    "backlog queue": "a queue on the secondary, PRIMARY/x-servicebus-transfer/N, with messages that could not be sent "
-    "to the primary; each message contains its destination",
-    "drain": "send the messages in the backlog queues to their original destinations on the primary, then stop",
-    "syphon": "a drain that keeps running and forwards messages as they come into the backlog queues",
-}
-
 EXIT_CODES = {
     Exit.OK: "done, nothing to report",
     Exit.FAILED: "the work failed",
@@ -115,45 +103,6 @@ EXIT_CODES = {
     Exit.INTERRUPTED: "SIGINT, after in-flight messages were settled or released; a second signal skips that",
     Exit.TERMINATED: "SIGTERM or SIGHUP (terminal closed), likewise",
 }
-
-PERMISSIONS = (
-    ("provision, cleanup", "secondary", "Manage", "Azure Service Bus Data Owner"),
-    ("audit", "both", "Manage (without it, checks are skipped with the reason)", "Azure Service Bus Data Owner"),
-    ("discover", "any namespace", "Manage, Listen on backlog queues", "Azure Service Bus Data Owner"),
-    (
-        "discover --subscription",
-        "any namespace",
-        "Listen on backlog queues",
-        "Reader on the subscription, Data Receiver",
-    ),
-    ("peek", "secondary", "Listen", "Azure Service Bus Data Receiver"),
-    ("drain, syphon", "secondary / primary", "Listen / Send", "Data Receiver / Data Sender"),
-    ("restore", "primary", "Send", "Data Sender"),
-    ("purge, dlq list, dlq peek, dlq purge", "any namespace", "Listen", "Data Receiver"),
-    ("dlq resubmit, edit", "any namespace", "Listen and Send", "Data Receiver, Data Sender"),
-    (
-        "move, copy",
-        "any two namespaces",
-        "Listen / Send; move: Send on FROM for scheduled messages, Listen on TO for session states",
-        "Data Receiver / Data Sender",
-    ),
-    ("evacuate", "any two namespaces", "Manage", "Azure Service Bus Data Owner"),
-    ("diff, export --namespace", "any namespace", "Manage", "Azure Service Bus Data Owner"),
-    ("promotion report", "any namespace", "Manage, Listen", "Azure Service Bus Data Owner"),
-    ("entity", "any namespace", "Manage; delete also Listen", "Azure Service Bus Data Owner"),
-    ("rules", "any namespace", "Manage; --browse also Listen", "Azure Service Bus Data Owner"),
-    ("gateway", "both", "Send; what its applications need on the primary", "Data Sender; Data Receiver, Data Owner"),
-    ("send", "both", "Send", "Data Sender"),
-    ("exporter, top", "any namespace", "Manage, Listen to browse", "Azure Service Bus Data Owner"),
-    ("ping", "both", "Send on entities, Listen on backlog queues", "Data Sender, Data Receiver"),
-    ("ping --control-plane", "both", "Manage", "Azure Service Bus Data Owner"),
-    ("drill", "both", "Manage", "Azure Service Bus Data Owner"),
-    ("status", "both", "Manage (for tiers and counts), Listen on backlog queues", "Data Owner; or Data Receiver alone"),
-    ("doctor", "both", "none needed: says which of Manage, Listen and Send are there", ""),
-    ("pipeline archive / replay", "secondary / primary", "Listen / Send", "Data Receiver / Data Sender"),
-    ("replicate send / consume", "both", "Send / Listen", "Data Sender / Data Receiver"),
-    ("cost, config, completion, schema", "none", "nothing is contacted", ""),
-)
 
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -200,7 +149,7 @@ def help_on(
             codes = tuple(ExitCode(int(code), code.label, when) for code, when in EXIT_CODES.items())
             return CommandResult(codes, (table_of(ExitCode, codes),), text=_explained(Topic.EXIT_CODES), prose=True)
         case [Topic.PERMISSIONS]:
-            rights = tuple(Right(*row) for row in PERMISSIONS)
+            rights = tuple(Right(*row) for row in _rows(Topic.PERMISSIONS))
             return CommandResult(rights, (table_of(Right, rights),), text=_explained(Topic.PERMISSIONS), prose=True)
         case [topic] if topic in list(map(str, Topic)):
             page = _NOTE.sub("", _page(topic))
@@ -213,6 +162,12 @@ def _page(topic: str) -> str:
     return (_PAGES / f"{topic}.md").read_text(encoding="utf-8")
 
 
+def _rows(topic: Topic) -> Iterator[list[str]]:
+    """Of a page that is a table, with tabs between its cells."""
+    for line in (_PAGES / f"{topic}.tsv").read_text(encoding="utf-8").splitlines():
+        yield line.split("\t")
+
+
 def _explained(topic: Topic) -> str:
     """The text of a topic without a page."""
     match topic:
@@ -221,7 +176,7 @@ def _explained(topic: Topic) -> str:
         case Topic.PERMISSIONS:
             return "".join(
                 f"{command}\n    {side}: {right}{f' ({role})' if role else ''}\n"
-                for command, side, right, role in PERMISSIONS
+                for command, side, right, role in _rows(Topic.PERMISSIONS)
             )
         case _:
             return "".join(f"{name}\n    {meaning}\n" for name, meaning in _meanings(topic).items())
@@ -233,9 +188,11 @@ def _meanings(topic: Topic) -> Mapping[str, str]:
         from sbpair.core.metrics import series
 
         return {f"{one.name}{{{', '.join(one.labels)}}}": one.help for one in series().values()}
+    if topic is Topic.TERMS:
+        return dict(_rows(Topic.TERMS))
     from sbpair.settings import environment_names
 
-    return TERMS if topic is Topic.TERMS else environment_names()
+    return environment_names()
 
 
 def _contents() -> str:
@@ -334,8 +291,7 @@ def cheat(
     """
     tasks = _tasks()
     if subject is not None and subject not in tasks:
-        near = difflib.get_close_matches(subject, tasks, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There is: {', '.join(tasks)}."
+        hint = did_you_mean(subject, tasks, f"There is: {', '.join(tasks)}.")
         raise UsageError(f"There are no tasks for {quoted(subject)}.", hint=hint)
     shown = {subject: tasks[subject]} if subject is not None else tasks
     text = "\n".join(f"## {name}\n\n{body}\n" for name, body in shown.items())
@@ -358,8 +314,7 @@ def _help_of(ctx: typer.Context, words: Sequence[str]) -> str:
 
 
 def _unknown(words: Sequence[str], known: Sequence[str]) -> UsageError:
-    near = difflib.get_close_matches(words[-1], known, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There is: {', '.join(known) or 'nothing below that command'}."
+    hint = did_you_mean(words[-1], known, f"There is: {', '.join(known) or 'nothing below that command'}.")
     return UsageError(f"{quoted(' '.join(words))} is neither a topic nor a command.", hint=hint)
 
 
@@ -472,8 +427,7 @@ def _unknown_command(name: str, known: Iterable[str]) -> UsageError:
     if members:
         hint = f"Its commands have: {', '.join(members)}."
         return UsageError(f"{name!r} is a group and prints no JSON of its own.", hint=hint)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else "List them with: sbpair schema"
+    hint = did_you_mean(name, known, "List them with: sbpair schema")
     return UsageError(f"There is no schema for {name!r}.", hint=hint)
 
 

@@ -44,7 +44,6 @@ nothing changed. Sources: "Asynchronous Messaging Patterns and High Availability
 timer), the Service Bus exception documentation.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -53,6 +52,7 @@ from enum import StrEnum
 from typing import Self
 
 from sbpair.core.redact import scrub
+from sbpair.core.words import did_you_mean
 
 
 class Category(StrEnum):
@@ -274,9 +274,7 @@ class EntityNotFoundError(ServiceError):
 
     def looking_like(self, known: Iterable[str]) -> Self:
         """This error, asking for one of the names that are known where the entity looks like a misspelt one."""
-        near = difflib.get_close_matches(self.entity or "", [one for one in known if one != self.entity], n=1)
-        if near:
-            self.hint = f"Did you mean {near[0]!r}?"
+        self.hint = did_you_mean(self.entity or "", (one for one in known if one != self.entity), self.hint)
         return self
 
 

@@ -4,7 +4,6 @@ Sources: "Paired Namespaces: Implementation Details and Cost" (paths, values of 
 Patterns and High Availability" (options, defaults), the retired library's limits.
 """
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -16,6 +15,7 @@ from sbpair.core.errors import SameNamespaceError, UsageError
 from sbpair.core.failover.machine import DOCUMENTED, POLICIES, Policy
 from sbpair.core.names import backlog_queue_path
 from sbpair.core.redact import quoted
+from sbpair.core.words import did_you_mean
 from sbpair.service import QueueSettings, Tier
 
 
@@ -161,10 +161,7 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> No
     names = list(known)
     for name in given:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            raise TypeError(
-                f"{where} has no argument {quoted(name)}." + (f" Did you mean {near[0]!r}?" if near else "")
-            )
+            raise TypeError(f"{where} has no argument {quoted(name)}. {did_you_mean(name, names)}".rstrip())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Numbers and lists, as a sentence says them."""
 
+import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 MOST_NAMED = 3
@@ -44,6 +45,12 @@ def _runs(numbers: Collection[int]) -> list[list[int]]:
         else:
             runs.append([number, number])
     return runs
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6) -> str:
+    """The question whether the nearest of the known words is meant; `otherwise`: what is said where none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"Did you mean {near[0]!r}?" if near else otherwise
 
 
 def with_hint(message: str, hint: str) -> str:

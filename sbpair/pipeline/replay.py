@@ -13,7 +13,6 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ from sbpair.pipeline.archive import ENQUEUED_MS, Tell
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.manifest import Manifest, together
 from sbpair.pipeline.reconcile import browse_backlog, inside, stretches, waiting
-from sbpair.pipeline.reports import ReplayReport
+from sbpair.pipeline.reports import Dedupe, ReplayReport
 from sbpair.pipeline.rows import STORED_COLUMNS
 from sbpair.pipeline.runs import DONE_OUTCOMES, ledger_files, the_only_run
 from sbpair.pipeline.source.new_messages import ROWS
@@ -47,16 +46,6 @@ if TYPE_CHECKING:
 COPIES_AT_ONCE = 1_000
 LOOSE_NUMBERS = 100
 """Messages without session: that many numbers of a queue stay together, few enough for tasks of about the same size."""
-
-
-class Dedupe(StrEnum):
-    """What counts as the same message."""
-
-    STORED = "stored"
-    """The same place in the same queue: several archives may hold it."""
-    CONTENT = "content"
-    """Also other copies with the same message id, destination, session and content, as a sender leaves them that was
-    not sure whether its send had arrived."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,16 @@ class Imported:
 
 
 ArchivePrinted = ArchiveReport | Imported
+
+
+class Dedupe(StrEnum):
+    """What counts as the same message of a replay."""
+
+    STORED = "stored"
+    """The same place in the same queue: several archives may hold it."""
+    CONTENT = "content"
+    """Also other copies with the same message id, destination, session and content, as a sender leaves them that was
+    not sure whether its send had arrived."""
 
 
 @dataclass(frozen=True, slots=True)

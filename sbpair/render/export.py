@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from sbpair.core.inspection.audit.findings import Thresholds
 from sbpair.core.names import BACKLOG_INFIX
@@ -30,24 +30,35 @@ if TYPE_CHECKING:
 class Kind(StrEnum):
     """What files are for."""
 
-    ALERTS = "alerts"
-    DASHBOARD = "dashboard"
-    SYSTEMD = "systemd"
-    KUBERNETES = "kubernetes"
-    CONTAINER_APPS = "container-apps"
-    DOCKERFILE = "dockerfile"
-    EMULATOR = "emulator"
-    BICEP = "bicep"
-    TERRAFORM = "terraform"
-    CONFIG_JSON = "config-json"
-    SNAPSHOT = "snapshot"
-    GITHUB_ACTION = "github-action"
-    DRILL_GITHUB = "drill-github-action"
-    DRILL_KUBERNETES = "drill-kubernetes"
-    GATEWAY_SYSTEMD = "gateway-systemd"
-    GATEWAY_KUBERNETES = "gateway-kubernetes"
-    GATEWAY_COMPOSE = "gateway-compose"
-    GATEWAY_CONTAINER_APPS = "gateway-container-apps"
+    check: str
+    """How the files are looked over by their own tool before they count."""
+
+    ALERTS = "alerts", "promtool check rules sbpair-alerts.yml"
+    DASHBOARD = "dashboard", "Import it in Grafana: Dashboards, New, Import."
+    SYSTEMD = "systemd", "systemd-analyze verify sbpair-*.service sbpair-*.timer"
+    KUBERNETES = "kubernetes", "kubectl diff -f FILE"
+    CONTAINER_APPS = "container-apps", "az deployment group what-if --resource-group GROUP --template-file FILE"
+    DOCKERFILE = "dockerfile", "docker build ."
+    EMULATOR = "emulator", "docker compose build && docker compose up --wait"
+    BICEP = "bicep", "az deployment group what-if --resource-group GROUP --template-file FILE"
+    TERRAFORM = "terraform", "terraform plan"
+    CONFIG_JSON = "config-json", "sbpair emulator --seed Config.json"
+    SNAPSHOT = "snapshot", "sbpair diff FILE NAMESPACE"
+    GITHUB_ACTION = "github-action", "Run the workflow on a branch, with provision left at false."
+    DRILL_GITHUB = "drill-github-action", "Run the workflow by hand (workflow_dispatch)."
+    DRILL_KUBERNETES = "drill-kubernetes", "kubectl diff -f FILE"
+    GATEWAY_SYSTEMD = "gateway-systemd", "systemd-analyze verify sbpair-gateway-*.service"
+    GATEWAY_KUBERNETES = "gateway-kubernetes", "kubectl patch deployment NAME --patch-file FILE --dry-run=server"
+    GATEWAY_COMPOSE = "gateway-compose", "docker compose -f FILE config"
+    GATEWAY_CONTAINER_APPS = (
+        "gateway-container-apps",
+        "az deployment group what-if --resource-group GROUP --template-file FILE",
+    )
+
+    def __new__(cls, name: str, check: str) -> Self:
+        member = str.__new__(cls, name)
+        member._value_, member.check = name, check
+        return member
 
     @property
     def of_a_pair(self) -> bool:

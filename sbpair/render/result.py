@@ -171,12 +171,15 @@ class CommandResult:
 
 
 def concluded(found: Any, *tables: Table, **more: Any) -> CommandResult:
-    """A result that says itself what came of it: by its `summary()`, and by its `notes()` and `exit` where it has them.
+    """A result that says itself what came of it: by its `summary`, and by its `notes` and `exit` where it has them.
     `more`: other fields of the command's result."""
-    if (notes := getattr(found, "notes", None)) is not None:
-        more.setdefault("notes", tuple(notes()))
-    more.setdefault("exit", getattr(found, "exit", Exit.OK))
-    return CommandResult(found, tables, summary=found.summary(), closing=True, **more)
+    notes, summary = getattr(found, "notes", ()), found.summary
+    said = {
+        "notes": tuple(notes() if callable(notes) else notes),
+        "summary": summary() if callable(summary) else summary,
+        "exit": getattr(found, "exit", Exit.OK),
+    }
+    return CommandResult(found, tables, closing=True, **(said | more))
 
 
 def metrics_of(figures: Any, *labels: tuple[str, str]) -> Iterator[Metric]:

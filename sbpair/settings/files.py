@@ -1,6 +1,5 @@
 """Which files are read, and the strict reading of one: every complaint has file, line and the nearest known key."""
 
-import difflib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import yaml
 
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.redact import quoted, scrub, shortened
+from sbpair.core.words import did_you_mean
 from sbpair.files import LinedList, LinedMapping
 from sbpair.settings.documents import DocumentError, check_texts, home_folder, is_file, read_text
 from sbpair.settings.keys import (
@@ -297,8 +297,7 @@ class _Reader:
         key = next((candidate for candidate in keys if candidate.name == name), None)
         if key is None:
             known = [candidate.name for candidate in keys] + list(also)
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known keys here: {', '.join(known)}."
+            hint = did_you_mean(name, known, f"Known keys here: {', '.join(known)}.", cutoff=0.5)
             self._wrong(key_node, f"unknown key {quoted(name)}.", hint)
             return
         try:

@@ -1,6 +1,5 @@
 """Effective settings: what wins over what, and the pairs that come out of it."""
 
-import difflib
 import logging
 import os
 import sys
@@ -31,6 +30,7 @@ from sbpair.core.errors import ConfigurationError, InvalidNameError
 from sbpair.core.names import check_namespace_label, namespace_label
 from sbpair.core.pairing import PAIR_OPTIONS, Pair, Side, pair_options
 from sbpair.core.redact import quoted
+from sbpair.core.words import did_you_mean
 from sbpair.settings.documents import DocumentError, read_text
 from sbpair.settings.files import config_files, read_file, user_file
 from sbpair.settings.keys import (
@@ -233,10 +233,9 @@ class Settings:
                 )
             if chosen not in names:
                 known = f"Known pairs: {', '.join(names)}." if names else "No pair is configured."
-                near = difflib.get_close_matches(chosen, names, n=1)
                 raise ConfigurationError(
                     f"There is no pair named {quoted(chosen)}. {known}",
-                    hint=f"Did you mean {near[0]!r}?" if near else HOW_TO_CONFIGURE,
+                    hint=did_you_mean(chosen, names, HOW_TO_CONFIGURE),
                 )
             return chosen
         configured = [candidate for candidate in names if candidate != LOCAL_PAIR] or list(names)

@@ -21,7 +21,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
 from sbpair.core.pairing import Side
 from sbpair.core.serialization import to_plain
-from sbpair.pipeline.reports import FINDINGS, Explained, Fate, Finding
+from sbpair.pipeline.reports import FINDINGS, Dedupe, Explained, Fate, Finding
 from sbpair.render.result import Check, CommandResult, Metric, Severity, concluded, table_of
 
 
@@ -50,8 +50,8 @@ def replay(
     reserve: shared.ReserveOption = None,
     ttl: shared.TtlOption = TtlMode.FULL,
     dedupe: Annotated[
-        str, typer.Option(metavar="stored|content", help="content: send only one of several identical messages.")
-    ] = "stored",
+        Dedupe, typer.Option(metavar="stored|content", help="content: send only one of several identical messages.")
+    ] = Dedupe.STORED,
     tasks: Annotated[
         int | None, typer.Option("--concurrency", min=1, help="Concurrent tasks.", show_default="one per core")
     ] = None,
@@ -77,7 +77,7 @@ def replay(
     """
     by.check(tables=True)
     from sbpair.pipeline.manifest import rows_in
-    from sbpair.pipeline.replay import Dedupe, ReplayRequest, in_order, prepare, tasks_of
+    from sbpair.pipeline.replay import ReplayRequest, in_order, prepare, tasks_of
     from sbpair.pipeline.replay import replay as replay_archives
     from sbpair.pipeline.spark.session import explained
 
@@ -86,8 +86,6 @@ def replay(
             "--engine local only counts: it needs --dry-run. Spark sends.",
             hint="Leave --engine out. `sbpair restore` sends files of a few messages without Spark.",
         )
-    if dedupe not in list(Dedupe):
-        raise typer.BadParameter("--dedupe is stored or content.")
     chosen = pair_by_name(options, pair)
     own, drained = _own_and_drained(ledger)
     if not (options.dry_run or explain):
@@ -106,7 +104,7 @@ def replay(
         rate,
         reserve,
         ttl,
-        Dedupe(dedupe),
+        dedupe,
         tasks,
         options.dry_run,
     )

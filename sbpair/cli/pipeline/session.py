@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,24 +41,14 @@ IntoOption = Annotated[
 ]
 
 
-def wants_delta(chosen: str, into: str) -> bool:
-    """Whether `--format` asks for a Delta table; makes sure that one can be written, before Spark is started for it.
+class Engine(StrEnum):
+    SPARK = "spark"
+    LOCAL = "local"
 
-    Raises:
-        UsageError: an unknown format, or no folder.
-        SparkUnavailableError: the folder is or becomes a Delta table, and the package for it is missing.
-    """
-    from sbpair.pipeline.delta import check_delta
-    from sbpair.pipeline.manifest import LocalStore, is_folder
 
-    if chosen not in ("parquet", "delta"):
-        raise UsageError(f"--format is parquet or delta, not {chosen!r}.")
-    delta = chosen == "delta"
-    if is_folder(into):
-        check_delta(LocalStore(Path(into)), wanted=delta)
-    elif delta:
-        raise UsageError("--format delta writes into a folder, not a URI.")
-    return delta
+class ArchiveFormat(StrEnum):
+    PARQUET = "parquet"
+    DELTA = "delta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,25 +99,21 @@ class EngineOptions(SparkOptions):
     """Spark, or this process alone."""
 
     engine: Annotated[
-        str, typer.Option(metavar="spark|local", help="local: in this process, without Spark and Java.")
-    ] = "spark"
+        Engine, typer.Option(metavar="spark|local", help="local: in this process, without Spark and Java.")
+    ] = Engine.SPARK
 
     @property
     def local(self) -> bool:
-        return self.engine == "local"
+        return self.engine is Engine.LOCAL
 
     def check(self, *, tables: bool = False) -> None:
-        """Refuse what is no engine, and one whose packages are missing. `tables`: the work is done in these, else in
-        columns of Arrow.
+        """Refuse an engine whose packages are missing. `tables`: the work is done in these, else in columns of Arrow.
 
         Raises:
-            UsageError: it is none.
             SparkUnavailableError: it is not installed.
         """
         from sbpair.pipeline.spark.session import check_columnar, check_installed
 
-        if self.engine not in ("spark", "local"):
-            raise UsageError(f"--engine is spark or local, not {self.engine!r}.")
         if tables or not self.local:
             check_installed()  # the package, not a JVM: tables of both engines use its types
         if self.local or not tables:
@@ -150,11 +137,11 @@ class ArchivingOptions(OptionSet):
 
     backlog: BacklogOptions
     format_: Annotated[
-        str,
+        ArchiveFormat,
         typer.Option(
             "--format", metavar="parquet|delta", help="delta: the folder is a Delta table as well, and stays one."
         ),
-    ] = "parquet"
+    ] = ArchiveFormat.PARQUET
     take: Annotated[
         bool, typer.Option(help="Remove archived messages from the queues; the archive then holds the only copy.")
     ] = False
@@ -185,12 +172,16 @@ class ArchivingOptions(OptionSet):
 
         check_installed()
         from sbpair.pipeline.archive import ArchiveRequest
-        from sbpair.pipeline.manifest import is_folder
+        from sbpair.pipeline.delta import check_delta
+        from sbpair.pipeline.manifest import LocalStore, is_folder
 
-        delta = wants_delta(self.format_, into)
-        chosen = pair_by_name(options, pair)
+        delta = self.format_ is ArchiveFormat.DELTA
         if is_folder(into):
+            check_delta(LocalStore(Path(into)), wanted=delta)
             check_folder(Path(into))
+        elif delta:
+            raise UsageError("--format delta writes into a folder, not a URI.")
+        chosen = pair_by_name(options, pair)
         return ArchiveRequest(
             chosen,
             into,
