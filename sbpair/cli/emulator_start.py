@@ -95,11 +95,6 @@ def microsoft_config(doors: Doors, path: Path = MICROSOFT_CONFIG) -> Path | None
     return path if doors.microsoft and path.is_file() else None
 
 
-def takes_the_known_key(environ: Mapping[str, str]) -> bool:
-    """Whether this is started in the place of Microsoft's image, whose clients have the key that everybody knows."""
-    return environ.get(_ACCEPT, "").upper() in ("Y", "YES", "TRUE")
-
-
 def configs(
     names: Sequence[str],
     doors: Doors,
@@ -121,8 +116,13 @@ def configs(
     made = []
     for index, (name, host) in enumerate(zip(names, hosts, strict=True)):
         ports = doors.fixed or (doors.port + index if doors.port else 0,)
-        keys = _keys(name, doors, seed.get(name, {}), environ)
-        tier, partitions = _tier(name, seed), _partitions(name, seed)
+        body = seed.get(name, {})
+        keys = _keys(name, doors, body, environ)
+        try:
+            tier, partitions = Tier(body.get("tier", Tier.STANDARD)), body.get("partitions", 1)
+        except ValueError:
+            tiers = f"the tier is Basic, Standard or Premium, not {quoted(body['tier'])}"
+            raise SeedFileError(f"{name}: {tiers}.") from None
         try:
             limits = limits_of(tier) if throttled else None
             made.append(NamespaceConfig(name, tier, ports[0], ports[1:], host, keys, partitions, limits, laws or {}))
@@ -152,20 +152,6 @@ def _hosts(count: int, doors: Doors) -> list[str | None]:
     return [str(start + index) for index in range(count)]
 
 
-def _tier(name: str, seed: Mapping[str, Any]) -> Tier:
-    tier = seed.get(name, {}).get("tier", Tier.STANDARD.value)
-    if tier not in [known.value for known in Tier]:
-        raise SeedFileError(f"{name}: the tier is Basic, Standard or Premium, not {quoted(tier)}.")
-    return Tier(tier)
-
-
-def _partitions(name: str, seed: Mapping[str, Any]) -> int:
-    partitions = seed.get(name, {}).get("partitions", 1)
-    if type(partitions) is not int:
-        raise SeedFileError(f"{name}: `partitions` is a number: 1, 2 or 4.")
-    return partitions
-
-
 def _keys(name: str, doors: Doors, seed: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """The keys that somebody has chosen: the environment before the seed, and Microsoft's where there is neither."""
     from sbpair.emulator.seed import SeedError, chosen_keys
@@ -184,7 +170,8 @@ def _keys(name: str, doors: Doors, seed: Mapping[str, Any], environ: Mapping[str
                 f"{EMULATOR_KEY}: a text of 1 to 256 printable characters without ; is expected. Nothing was started.",
                 hint=f"Set another one: export {EMULATOR_KEY}=$(openssl rand -base64 32)",
             ) from error
-    known = doors.microsoft and takes_the_known_key(environ)
+    # In the place of Microsoft's image its clients have the key that everybody knows.
+    known = doors.microsoft and environ.get(_ACCEPT, "").upper() in ("Y", "YES", "TRUE")
     weak = [rule for rule, key in chosen.items() if key == MICROSOFT_KEY or len(key) < LEAST_KEY_CHARACTERS]
     weak = [rule for rule in weak if not (known and chosen[rule] == MICROSOFT_KEY)]
     if weak and not doors.on_loopback:

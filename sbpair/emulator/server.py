@@ -72,7 +72,7 @@ class NamespaceConfig:
     laws: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.premium_partitions not in (1, 2, 4):
+        if type(self.premium_partitions) is not int or self.premium_partitions not in (1, 2, 4):
             raise EmulatorError(f"{self.name}: a Premium namespace has 1, 2 or 4 partitions")
         if self.premium_partitions > 1 and self.tier is not Tier.PREMIUM:
             raise EmulatorError(f"{self.name}: only a Premium namespace has partitions of its own")

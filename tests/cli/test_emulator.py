@@ -317,7 +317,7 @@ def test_refusals(sbpair: Sbpair, arguments: tuple[str, ...], message: str) -> N
         ("local-primary: {queues: {orders: {max_size: 1}}}", "unknown key 'max_size'"),
         ("local-primary: {tier: Gold}", "Basic, Standard or Premium"),
         ("local-primary: {tier: Premium, partitions: 3}", "1, 2 or 4 partitions"),
-        ("local-primary: {tier: Premium, partitions: many}", "a number: 1, 2 or 4"),
+        ("local-primary: {tier: Premium, partitions: many}", "has 1, 2 or 4 partitions"),
         ("local-primary: {partitions: 2}", "only a Premium namespace"),
         ("local-primary: {queues: {'bad name': {}}}", "local-primary"),
         ("[]", "maps namespace names"),
