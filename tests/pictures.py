@@ -20,9 +20,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from sbpair.cli.inspection.exporter import Source, Watched
 from sbpair.cli.inspection.status import result
-from sbpair.cli.inspection.top_view import TopApp
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.entities import EntityKind, Tier
@@ -30,6 +28,7 @@ from sbpair.core.errors import OperationTimeoutError
 from sbpair.core.inspection.entity import Listed, ListedEntities, ScrapedNamespace
 from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus, report
 from sbpair.core.prices import Forecast, built_in
+from sbpair.operations.watching import Source, Watched
 from sbpair.pipeline.analysis.analyze import Analysis, forecast
 from sbpair.pipeline.analysis.partials import Question
 from sbpair.pipeline.analysis.results import Destination, Minute, Outage, Queue, Rows, SizeRange, Total
@@ -37,6 +36,7 @@ from sbpair.render.html import to_html
 from sbpair.render.reports import analysis_result
 from sbpair.render.result import CommandResult
 from sbpair.render.tables import as_renderable
+from sbpair.render.top import TopApp
 from tests.render.chromium import browser, executable
 
 FOLDER = Path(__file__).parent / "approved" / "pictures"
@@ -109,13 +109,15 @@ def top() -> str:
     async def unread(before: ScrapedNamespace | None) -> ScrapedNamespace:
         raise OperationTimeoutError("No answer from contoso-neu in 10 s.")
 
-    def source(name: str, *reads: tuple[Listed, ...], ages: Mapping[str, float]) -> Source[ScrapedNamespace]:
+    def source(
+        name: str, *reads: tuple[Listed, ...], ages: Mapping[str, float]
+    ) -> Source[NamespaceAccess, ScrapedNamespace]:
         access = NamespaceAccess(name, f"{name}.servicebus.windows.net", AuthMethod.AZURE_CLI)
         found = [
             ScrapedNamespace(ListedEntities(name, read), 0, NOW + 10 * at, ages, {}, {}, Forecast())
             for at, read in enumerate(reads)
         ]
-        return Source(ScrapedNamespace, access, unread, 10.0, found[-1], found[0], NOW)
+        return Source("The namespace", access, unread, 10.0, found[-1], found[0], NOW)
 
     async def drawn_app() -> str:
         stop = asyncio.Event()
@@ -135,7 +137,7 @@ def top() -> str:
         neu.trouble = "No answer in 10 s."
         app = TopApp(Watched(), stop, 10.0, now=lambda: NOW + 45)
         async with app.run_test(size=(80, 14)) as pilot:
-            app._watched.sources += [weu, neu]  # nothing reads them: the picture is of what was read
+            app._watched.namespaces += [weu, neu]  # nothing reads them: the picture is of what was read
             await pilot.press("e")
             await pilot.pause()
             return app.export_screenshot(title="sbpair top")

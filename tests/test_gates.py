@@ -35,7 +35,7 @@ MAY_WRITE_TO_THE_TERMINAL = {
     "cli/failover/gateway.py": "connection strings with the gateway's own keys",
     "cli/demo.py": "asks whether it is a terminal",
     "cli/inspection/status.py": "asks whether it is a terminal",
-    "cli/inspection/top.py": "asks whether it is a terminal; what it draws is made printable",
+    "cli/inspection/watching.py": "asks whether it is a terminal; what it draws is made printable",
     "cli/running.py": "asks whether somebody reads",
     "operations/log.py": "no terminal: its file, past the buffer",
     "pipeline/spark/session.py": "Spark's own log, a private file",

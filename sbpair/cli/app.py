@@ -14,7 +14,9 @@ GROUPS = {
     "Find and recover": {
         "discover": Entry("inspection.discover", "discover", "Find out whether you have backlog queues, and whose."),
         "status": Entry("inspection.status", "status", "Count waiting messages, and check both namespaces."),
-        "top": Entry("inspection.top", "top", "Watch pairs, queues and dead letters on a terminal, down to a message."),
+        "top": Entry(
+            "inspection.watching", "top", "Watch pairs, queues and dead letters on a terminal, down to a message."
+        ),
         "audit": Entry("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
         "peek": Entry("transfer.browse", "peek", "Show waiting messages, oldest first; change nothing."),
         "drain": Entry("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),
@@ -29,7 +31,7 @@ GROUPS = {
         "config": Entry("config", "app", "Show and check the configuration."),
         "doctor": Entry("inspection.doctor", "doctor", "Check configuration, credentials, rights, clock and Java."),
         "provision": Entry("inspection.plans", "provision", "Create the backlog queues of a pair on its secondary."),
-        "exporter": Entry("inspection.exporter", "exporter", "Serve figures of namespaces and pairs for Prometheus."),
+        "exporter": Entry("inspection.watching", "exporter", "Serve figures of namespaces and pairs for Prometheus."),
         "export": Entry("export", "export", "Write alerts, dashboard, services, jobs and templates to install."),
     },
     "Any entity": {

@@ -165,8 +165,8 @@ def _announcement(pairs: Sequence[Pair]) -> str:
 
 
 def _shown(result: "AuditResult", notes: Sequence[str], fail_on: Severity, *, each: bool) -> CommandResult:
-    from sbpair.cli.inspection.audit_page import audit_page
     from sbpair.core.inspection.audit.result import FindingRow, SkippedRow, figures, finding_rows, skipped_rows
+    from sbpair.render.audit_page import audit_page
 
     reports = result.reports
     found = table_of(FindingRow, finding_rows(reports, each=each))

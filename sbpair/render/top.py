@@ -1,10 +1,16 @@
-"""The screen of `sbpair top`, in Textual: lists that are kept fresh, and what is opened from them."""
+"""What `sbpair top` shows: rows of what was read, with the command that acts on each, and the screen in Textual, where
+lists are kept fresh and opened down to a message.
+"""
 
 import asyncio
+import shlex
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from typing import ClassVar, Literal, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
@@ -17,30 +23,249 @@ from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Static
 
 from sbpair import operations
-from sbpair.cli.inspection.exporter import Watched
-from sbpair.cli.inspection.top_rows import (
-    COLUMNS,
-    ENTITIES,
-    LETTERS,
-    MESSAGE,
-    MESSAGES,
-    PAIRS,
-    SORTED_BY,
-    Place,
-    Row,
-    Unit,
-    message_rows,
-    message_text,
-    rows_of,
-    shown,
-)
+from sbpair.core.access import NamespaceAccess
 from sbpair.core.durations import format_duration
+from sbpair.core.entities import EntityKind
 from sbpair.core.errors import SbpairError
+from sbpair.core.inspection.entity import Listed, ScrapedNamespace
+from sbpair.core.inspection.status import REACHABLE
 from sbpair.core.redact import printable
 from sbpair.core.serialization import spoken_clock
 from sbpair.core.transfer.peeked import PeekedMessage
+from sbpair.operations.watching import Source, Watched
+from sbpair.service import EntityStatus
 
 T = TypeVar("T")
+EntitySource = Source[NamespaceAccess, ScrapedNamespace]
+Value = str | float | None
+
+
+class Unit(StrEnum):
+    """How the values of a column are shown."""
+
+    NAME = "name"
+    """A text that gets the room that the others leave, and is cut where that is too little."""
+    TEXT = "text"
+    COUNT = "count"
+    RATE = "rate"
+    AGE = "age"
+    NUMBER = "number"
+    """A name, such as a sequence number."""
+
+    @property
+    def side(self) -> Literal["left", "right"]:
+        return "left" if self in (Unit.NAME, Unit.TEXT) else "right"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is looked at: a list of what there is, an entity's messages or dead letters, or one message."""
+
+    kind: str
+    access: NamespaceAccess | None = None
+    """The namespace of the entity."""
+    path: str = ""
+    """Of the entity; of a pair its name."""
+    dead_letter: bool = False
+    number: int = 0
+
+    @property
+    def entity(self) -> str:
+        """As commands take it."""
+        return f"{self.access.label}:{self.path}" if self.access else self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    key: str
+    values: tuple[Value, ...]
+    command: tuple[str, ...]
+    opens: Place
+    stale: bool = False
+    """Its source cannot be read: this is what it was."""
+    alarming: bool = False
+
+    @property
+    def command_line(self) -> str:
+        """What is shown is what is copied: without anything that a terminal obeys."""
+        return printable(shlex.join(("sbpair", *self.command)))
+
+
+PAIRS, QUEUES, ENTITIES, LETTERS = "pairs", "backlog queues", "entities", "dead letters"
+MESSAGES, MESSAGE = "messages", "message"
+_NAME, _TEXT, _COUNT, _RATE, _AGE = Unit.NAME, Unit.TEXT, Unit.COUNT, Unit.RATE, Unit.AGE
+COLUMNS: Mapping[str, Mapping[str, Unit]] = {
+    PAIRS: {
+        "Pair": _NAME, "Primary": _TEXT, "Secondary": _TEXT, "Waiting": _COUNT, "Per s": _RATE, "Dead": _COUNT,
+        "Oldest": _AGE,
+    },
+    QUEUES: {"Backlog queue": _NAME, "State": _TEXT, "Waiting": _COUNT, "Dead": _COUNT, "Oldest": _AGE},
+    ENTITIES: {
+        "Entity": _NAME, "Kind": _TEXT, "Active": _COUNT, "Per s": _RATE, "Dead": _COUNT, "Sched.": _COUNT,
+        "Oldest": _AGE,
+    },
+    LETTERS: {"Entity": _NAME, "Cause": _TEXT, "Letters": _COUNT, "Per s": _RATE},
+    MESSAGES: {
+        "Number": Unit.NUMBER, "Age": _AGE, "Session": _TEXT, "Message id": _NAME, "State or reason": _TEXT,
+        "Bytes": _COUNT,
+    },
+}  # fmt: skip
+"""What each list shows: titles, and the units of what is below them."""
+SORTED_BY = {PAIRS: 3, QUEUES: 2, ENTITIES: 2, LETTERS: 2}
+"""Column by which a list is sorted first, the largest value before the others; any other list by its first column."""
+
+
+def shown(value: Value, unit: Unit) -> str:
+    """A value as a cell. Names and texts are others': nothing in them drives the terminal."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return printable(value)
+    if unit is Unit.AGE:
+        return format_duration(round(value))
+    if unit is Unit.NUMBER:
+        return str(value)
+    return f"{value:+,.1f}" if unit is Unit.RATE else f"{value:,.0f}"
+
+
+def rows_of(watched: Watched, place: Place) -> Iterator[Row]:
+    """What was read last, for a list that is kept fresh."""
+    return {PAIRS: _pairs, QUEUES: _queues, ENTITIES: _entities, LETTERS: _letters}[place.kind](watched, place)
+
+
+def _pairs(watched: Watched, place: Place) -> Iterator[Row]:
+    for source in watched.pairs:
+        found, name, opens = source.latest, source.name, Place(QUEUES, path=source.name)
+        if found is None:
+            yield Row(name, (name, *[None] * 6), ("status", name), opens, bool(source.trouble))
+            continue
+        backlog, sides = found.backlog, found.status.sides
+        dark = any(side.state != REACHABLE for side in sides)
+        command: tuple[str, ...] = ("doctor", name) if dark else ("status", name)
+        if backlog.active and not dark:
+            command = ("drain", name, "--dry-run")
+        elif backlog.dead_letter and not dark:
+            command = ("peek", name, "--dlq")
+        values = (*(side.state for side in sides), backlog.active, found.rate_per_second or None, backlog.dead_letter)
+        alarming = bool(dark or backlog.active or backlog.dead_letter)
+        yield Row(name, (name, *values, backlog.oldest_age_seconds), command, opens, bool(source.trouble), alarming)
+
+
+def _queues(watched: Watched, place: Place) -> Iterator[Row]:
+    for source in watched.pairs:
+        if (found := source.latest) is None or source.name != place.path:
+            continue
+        for queue in found.backlog.queues:
+            at = queue.oldest_enqueued_at
+            age = None if at is None else max(0.0, found.status.taken_at - at)
+            values = (queue.queue, queue.state.value, queue.active, queue.dead_letter, age)
+            dead = not queue.active and bool(queue.dead_letter)
+            index = queue.queue.rpartition("/")[2]
+            command = ("peek", source.name, "--queue", index, *(("--dlq",) if dead else ()))
+            opens = Place(MESSAGES, source.where.secondary, queue.queue, dead)
+            alarming = bool(queue.active or queue.dead_letter)
+            yield Row(queue.queue, values, command, opens, bool(source.trouble), alarming)
+
+
+_Number = Callable[[ScrapedNamespace, Listed], int]
+
+
+def _scraped(
+    watched: Watched,
+) -> Iterator[tuple[EntitySource, ScrapedNamespace, Listed, Callable[[_Number], float | None]]]:
+    """Each entity with its source, and with what tells how fast a number of it grows."""
+    for source in watched.namespaces:
+        if (found := source.latest) is not None:
+            before = source.before
+            earlier = {} if before is None else {one.path: one for one in before.listed.entities}
+            for entity in found.listed.entities:
+                yield source, found, entity, partial(_rate, (before, earlier.get(entity.path)), (found, entity))
+
+
+def _rate(
+    before: tuple[ScrapedNamespace | None, Listed | None], now: tuple[ScrapedNamespace, Listed], number: _Number
+) -> float | None:
+    """How much a second; None where that is not known, or nothing."""
+    namespace, entity = before
+    if namespace is None or entity is None or (seconds := now[0].taken_at - namespace.taken_at) <= 0:
+        return None
+    return (number(*now) - number(namespace, entity)) / seconds or None
+
+
+def _entities(watched: Watched, place: Place) -> Iterator[Row]:
+    for source, found, entity, rate in _scraped(watched):
+        growth = rate(lambda _, one: one.active)
+        enabled = entity.status == EntityStatus.ACTIVE.value
+        kind = ("sub" if entity.kind is EntityKind.SUBSCRIPTION else entity.kind.value) if enabled else entity.status
+        age = found.oldest_age_seconds.get(entity.path)
+        name = f"{source.name}:{entity.path}"
+        values = (name, kind, entity.active, growth, entity.dead_letter, entity.scheduled, age)
+        dead = not entity.active and bool(entity.dead_letter)
+        opens = Place("" if entity.kind is EntityKind.TOPIC else MESSAGES, source.where, entity.path, dead)
+        command = ("entity", "show") if not entity.active else ("entity", "peek")
+        command = ("dlq", "list") if entity.dead_letter else command
+        alarming = bool(entity.dead_letter) or not enabled
+        yield Row(name, values, (*command, opens.entity), opens, bool(source.trouble), alarming)
+
+
+def _letters(watched: Watched, place: Place) -> Iterator[Row]:
+    for source, found, entity, rate in _scraped(watched):
+        for cause, letters in found.causes(entity).items():
+            growth = rate(partial(_letters_of, cause))
+            opens = Place(MESSAGES, source.where, entity.path, dead_letter=True)
+            values = (f"{source.name}:{entity.path}", cause, letters, growth)
+            key, command = f"{values[0]}\0{cause}", ("dlq", "list", opens.entity)
+            yield Row(key, values, command, opens, bool(source.trouble), bool(growth))
+
+
+def _letters_of(cause: str, scraped: ScrapedNamespace, entity: Listed) -> int:
+    return scraped.causes(entity).get(cause, 0)
+
+
+def message_rows(place: Place, messages: tuple[PeekedMessage, ...], now: float) -> Iterator[Row]:
+    """The messages of an entity, as they were when it was opened."""
+    for message in messages:
+        at = None if message.enqueued_at is None else datetime.fromisoformat(message.enqueued_at).timestamp()
+        values = (
+            message.sequence_number,
+            None if at is None else max(0.0, now - at),
+            message.session_id,
+            message.message_id,
+            message.reason if place.dead_letter else message.state.value,
+            message.size_bytes,
+        )
+        opens = replace(place, kind=MESSAGE, number=message.sequence_number)
+        command = ("explain", place.entity, str(message.sequence_number), *(("--dlq",) if place.dead_letter else ()))
+        yield Row(str(message.sequence_number), values, command, opens)
+
+
+def message_text(message: PeekedMessage, *, with_body: bool) -> list[str]:
+    """The facts of a message, a line each. What applications wrote into it is hidden until it is asked for."""
+    facts = {
+        "number": str(message.sequence_number),
+        "state": message.state.value,
+        "enqueued": message.enqueued_at,
+        "message id": message.message_id,
+        "session": message.session_id,
+        "subject": message.subject,
+        "destination": message.destination,
+        "deliveries": str(message.delivery_count),
+        "time to live": message.ttl_seconds and format_duration(message.ttl_seconds),
+        "bytes": f"{message.size_bytes:,}",
+        "reason": message.reason,
+        "description": message.description,
+    }
+    lines = [f"{name:<13}{printable(str(value))}" for name, value in facts.items() if value]
+    if not with_body:
+        return [*lines, "", f"b shows the body and {len(message.application_properties)} application properties"]
+    lines += [
+        f"  {printable(name)} = {printable(str(value))}" for name, value in message.application_properties.items()
+    ]
+    return [*lines, "", *map(printable, (message.body or "(empty)").splitlines())]
+
+
+# The screen.
+
 MOST_MESSAGES = 100
 """Of an entity that is opened, the oldest ones."""
 _LEAST_NAME = 16
@@ -127,7 +352,7 @@ class TopApp(App[None]):
         super().__init__(ansi_color=True)
         self._watched, self._stop, self._interval_seconds = watched, stop, interval_seconds
         self._now = now
-        self._first = PAIRS if any(source.pair for source in watched.sources) else ENTITIES
+        self._first = PAIRS if watched.pairs else ENTITIES
         self._trail = [_opened(Place(self._first))]
         self._rows: list[Row] = []
         self._only = ""
@@ -231,11 +456,8 @@ class TopApp(App[None]):
         now = self._now()
         for source in self._watched.sources:
             if source.trouble:
-                read = (
-                    "never read"
-                    if source.read_at is None
-                    else f"read {format_duration(round(now - source.read_at))} ago"
-                )
+                at = source.read_at
+                read = "never read" if at is None else f"read {format_duration(round(now - at))} ago"
                 yield f"! {source.sentence} cannot be read, {read}: {printable(source.trouble)}"
 
     @property

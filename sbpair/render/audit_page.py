@@ -44,55 +44,46 @@ class _FleetRow:
 
 def audit_page(result: audited.AuditResult, notes: Sequence[str]) -> Page:
     """The page of an audit; what could not be opened or read comes first, then the pairs with the worst findings."""
-    pairs, errors, reports = result.pairs, result.errors, result.reports
+    pairs, reports = result.pairs, result.reports
     skipped = table_of(audited.SkippedRow, audited.skipped_rows(reports), "Not checked")
     worst_first = sorted(pairs, key=lambda pair: (-pair.rank, -pair.waiting))
-    failed = [_FleetRow(one.error.exit_name, one.pair, findings=one.error.message) for one in errors]
-    fleet = [*failed, *map(_row, worst_first)]
+    failed = [_FleetRow(one.error.exit_name, one.pair, findings=one.error.message) for one in result.errors]
     sections: list[Section] = [
-        Cards(tuple(_figures(pairs, errors))),
-        table_of(_FleetRow, fleet, "Fleet"),
+        Cards(tuple(_figures(result))),
+        table_of(_FleetRow, [*failed, *map(_row, worst_first)], "Fleet"),
         *_waiting(pairs),
         Findings("Findings", tuple(_findings(reports))),
         *((skipped,) if skipped.rows else ()),
         *((Text("Notes", notes),) if notes else ()),
     ]
-    names = [report.pair for report in reports]
+    names = ", ".join(report.pair for report in reports) if len(reports) <= 3 else f"{len(reports)} pairs"
     return Page(
-        "Audit of " + (", ".join(names) if len(names) <= 3 else f"{len(names)} pairs"),
+        f"Audit of {names}",
         sections,
-        lead=_lead(pairs, errors),
+        lead=_lead(result),
         facts=tuple(_facts(pairs)),
-        tone=_tone(pairs, errors),
+        tone=_tone(result),
     )
 
 
-def _lead(pairs: Sequence[audited.AuditedPair], errors: Sequence[audited.FailedPair]) -> str:
+def _lead(result: audited.AuditResult) -> str:
     """The worst first: what could not be read, what is wrong, what waits."""
-    if told := " ".join(_headlines(pairs, errors)):
-        return told
-    noted = any(pair.report.findings for pair in pairs)
-    return f"No {'errors or warnings' if noted else 'findings'}, and no message waits in a backlog queue."
-
-
-def _headlines(pairs: Sequence[audited.AuditedPair], errors: Sequence[audited.FailedPair]) -> Iterator[str]:
-    silent = [failed.pair for failed in errors] + [one.report.pair for one in pairs if one.snapshot.essential_unread()]
-    if silent:
-        yield f"{counted(len(silent), 'pair')} could not be read in full: {listed(silent)}."
-    counts: Counter[tuple[Severity, str]] = Counter()
-    for pair in pairs:
-        counts.update((finding.severity, finding.code) for finding in pair.report.findings)
+    counts = Counter((finding.severity, finding.code) for report in result.reports for finding in report.findings)
     grave = sorted((one for one in counts if one[0] is not Severity.INFO), key=lambda one: (-one[0].rank, one[1]))
+    waiting = audited.waiting_sentence(result.pairs)
+    told = []
+    if silent := [one.pair for one in result.errors] + [one.report.pair for one in result.pairs if one.not_read]:
+        told.append(f"{counted(len(silent), 'pair')} could not be read in full: {listed(silent)}.")
     for severity, code in grave[:MOST_HEADLINES]:
         title = audit.explain(code).title
         times = f" ({counts[severity, code]} times)" if counts[severity, code] > 1 else ""
-        yield f"{severity.value.capitalize()}: {title[0].lower()}{title[1:]}{times}."
+        told.append(f"{severity.value.capitalize()}: {title[0].lower()}{title[1:]}{times}.")
     if len(grave) > MOST_HEADLINES:
-        yield f"And {counted(len(grave) - MOST_HEADLINES, 'more kind')} of finding."
-    if waiting := audited.waiting_sentence(pairs):
-        yield waiting
-        if not grave and not silent:
-            yield "No errors or warnings."
+        told.append(f"And {counted(len(grave) - MOST_HEADLINES, 'more kind')} of finding.")
+    if waiting:
+        told += [waiting] if told else [waiting, "No errors or warnings."]
+    nothing = f"No {'errors or warnings' if counts else 'findings'}, and no message waits in a backlog queue."
+    return " ".join(told) or nothing
 
 
 def _facts(pairs: Sequence[audited.AuditedPair]) -> Iterator[tuple[str, str]]:
@@ -122,14 +113,15 @@ def _findings(reports: Sequence[AuditReport]) -> Iterator[Finding]:
         yield Finding(severity.value, code, audit.explain(code).title, where, places, steps)
 
 
-def _tone(pairs: Sequence[audited.AuditedPair], errors: Sequence[audited.FailedPair]) -> Tone:
-    if errors or any(pair.snapshot.essential_unread() for pair in pairs):
+def _tone(result: audited.AuditResult) -> Tone:
+    if result.errors or any(pair.not_read for pair in result.pairs):
         return Tone.BAD
-    found = [pair.report.worst for pair in pairs if pair.report.worst is not None]
+    found = [report.worst for report in result.reports if report.worst is not None]
     return _TONES[max(found, key=lambda severity: severity.rank, default=None)]
 
 
-def _figures(pairs: Sequence[audited.AuditedPair], errors: Sequence[audited.FailedPair]) -> Iterator[Card]:
+def _figures(result: audited.AuditResult) -> Iterator[Card]:
+    pairs, errors = result.pairs, result.errors
     good = sum(pair.verdict in ("ok", "info") for pair in pairs)
     total = len(pairs) + len(errors)
     what = "Namespaces" if any(pair.snapshot.alone for pair in pairs) else "Pairs"
@@ -192,9 +184,13 @@ def _waiting(pairs: Sequence[audited.AuditedPair]) -> Iterator[Bars]:
     if filled:
         left_off = len(filled) - MOST_BARS
         note = f"{left_off} more with fewer messages are not drawn." if left_off > 0 else ""
-        yield Bars("Messages waiting", [_bar(*one) for one in filled[:MOST_BARS]], note)
-
-
-def _bar(name: str, active: int, dead: int) -> Bar:
-    text = f"{active:,} + {dead:,} dead" if dead else f"{active:,}"
-    return Bar(name, active + dead, text, tone=Tone.WARN if dead else Tone.PLAIN)
+        bars = (
+            Bar(
+                name,
+                active + dead,
+                f"{active:,} + {dead:,} dead" if dead else f"{active:,}",
+                tone=Tone.WARN if dead else Tone.PLAIN,
+            )
+            for name, active, dead in filled[:MOST_BARS]
+        )
+        yield Bars("Messages waiting", tuple(bars), note)

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from sbpair.cli.inspection.exporter import Watched
-from sbpair.cli.inspection.top_view import TopApp
+from sbpair.operations.watching import Watched
+from sbpair.render.top import TopApp
 
 
 async def test_a_read_and_the_clock_that_come_while_the_screen_closes_are_no_error() -> None:
