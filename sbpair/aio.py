@@ -8,7 +8,7 @@ from sbpair.clients.aio import ServiceBusClient, ServiceBusSender
 from sbpair.clients.consumer import Consumer, ReplicatedMessage, consume
 from sbpair.clients.producer import Producer
 from sbpair.core.replication.ownership import Terms
-from sbpair.runtime.replication.consumer import ConsumeReport
+from sbpair.core.replication.status import ConsumeReport
 from sbpair.runtime.replication.handlers import RetryLater
 from sbpair.runtime.replication.sender import DualResult, DualSent, NeitherSideError
 

@@ -28,10 +28,11 @@ from sbpair.core.errors import LockLostError
 from sbpair.core.names import check_source_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Terms
+from sbpair.core.replication.status import ConsumeReport
 from sbpair.journal import check_journal, open_with_key
 from sbpair.ports import Journal, Sides
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest
+from sbpair.runtime.replication.consumer import ConsumeRequest
 from sbpair.runtime.replication.consumer import consume as run_consumer
 from sbpair.runtime.replication.handlers import Delivery, RetryLater
 

@@ -316,8 +316,8 @@ class Replicated:
             stop=stop,
         )
         counts = Counter[str]()
-        for _, result, count in report.counts:
-            counts[result] += count
+        for one in report.counts:
+            counts[one.result] += one.copies
         for claim in of_consumer(counts, self.effects[process.name]):
             raise Violation(claim)
         await journal.close()

@@ -5,11 +5,10 @@ once, in order within its session. `status`: what the journal says. `provision`:
 import logging
 import os
 import shlex
-import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
@@ -31,25 +30,25 @@ from sbpair.cli.context import (
 from sbpair.cli.failover import records
 from sbpair.cli.options import Options, OptionSet, command, duration_option
 from sbpair.cli.transfer.options import ForOption
-from sbpair.core.errors import ServiceError, UsageError
+from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path, check_source_path
-from sbpair.core.outcome import Exit, Result, gravest
+from sbpair.core.outcome import Exit, Result
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Granularity, SessionState, Terms
-from sbpair.core.replication.status import JournalStatus, SessionShown
+from sbpair.core.replication.status import Consumed, Copies, JournalStatus, SessionShown
 from sbpair.core.rewrite import compose
-from sbpair.core.serialization import AS_TIME, INLINED, column, iso_time, rounded, to_plain
-from sbpair.core.words import counted, with_hint
+from sbpair.core.serialization import to_plain
+from sbpair.core.words import counted
 from sbpair.journal import COSMOS_KEY, FORMS, open_with_key
 from sbpair.operations import JournalStatusRequest, ProvisionReplicatedRequest, journal_status, provision_replicated
 from sbpair.operations.replication import QueueOutcome, ReplicatedProvision
-from sbpair.ports import Journal
+from sbpair.ports import Journal, Sides
 from sbpair.render.output import Format
-from sbpair.render.result import Check, CommandResult, Metric, Severity, Table, columns, columns_of, table_of
+from sbpair.render.result import Check, CommandResult, Severity, Table, columns, columns_of, metrics_of, table_of
 from sbpair.runtime.clock import Quiet
 
 if TYPE_CHECKING:
-    from sbpair.runtime.replication.consumer import ConsumeReport
+    from sbpair.core.replication.status import ConsumeReport
     from sbpair.runtime.replication.sender import DualSent
 
 
@@ -152,9 +151,18 @@ class TermsOptions(OptionSet):
         )
 
 
-def pair_and_source(first: str, second: str | None) -> tuple[str | None, str]:
+def pair_and_path(first: str, second: str | None, check: Callable[[str], str]) -> tuple[str | None, str]:
     """`[PAIR] QUEUE` or `[PAIR] TOPIC/Subscriptions/NAME` taken apart."""
-    return (None, check_source_path(first)) if second is None else (first, check_source_path(second))
+    return (None, check(first)) if second is None else (first, check(second))
+
+
+@asynccontextmanager
+async def open_replicated(pair: Pair, journal: Journal | None) -> AsyncIterator[Sides]:
+    """The sides of a pair, with a journal that is closed with them."""
+    async with AsyncExitStack() as stack:
+        if journal is not None:
+            stack.push_async_callback(journal.close)
+        yield await stack.enter_async_context(open_sides(pair))
 
 
 # What `sbpair replicate send` prints: with -o jsonl a line for each message as it is sent, with -o json one object in
@@ -225,8 +233,7 @@ def send(
       echo arrived | sbpair replicate send local orders --session-id parcel-7
       sbpair replicate send local orders -f events.jsonl --dry-run
     """
-    pair_name, queue = (None, first) if second is None else (first, second)
-    queue = check_entity_path(queue)
+    pair_name, queue = pair_and_path(first, second, check_entity_path)
     pair = pair_to_write(options, load_settings(options), pair_name, f"Send to {queue} on both sides of")
     doing = f"Send to {queue} on {side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
     source, told = records.ask_for_input(options, file, doing)
@@ -245,10 +252,7 @@ def send(
         if not told:
             logging.getLogger("sbpair").info(f"{doing}.")
         tally = _Sent(streaming=options.output is Format.JSONL, journal=store is not None)
-        async with AsyncExitStack() as stack:
-            sides = await stack.enter_async_context(open_sides(pair))
-            if store is not None:
-                stack.push_async_callback(store.close)
+        async with open_replicated(pair, store) as sides:
             sender = DualSender(
                 queue,
                 primary=sides.primary,
@@ -259,11 +263,13 @@ def send(
                 delay_seconds=delay_seconds,
                 terms=terms,
             )
-            stack.push_async_callback(sender.close)
             payloads = tally.payloads(source, form, stop, to_message)
             seconds = options.timeout_seconds(10.0)
-            async for sent in sender.send_all(payloads, overlap=concurrency, timeout_seconds=seconds):
-                tally.add(sent)
+            try:
+                async for sent in sender.send_all(payloads, overlap=concurrency, timeout_seconds=seconds):
+                    tally.add(sent)
+            finally:
+                await sender.close()
         return tally
 
     return run_and_show(options, work, lambda tally: tally.result(queue, verbose=options.verbose))
@@ -334,47 +340,8 @@ class _Sent(records.Lines[FailedLine]):
 
 # `sbpair replicate consume`: a command processes each message once, in order within its session.
 
-# What `sbpair replicate consume -o json` prints.
 
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """How many copies from this side had this result."""
-
-    side: str = field(metadata=column("Side"))
-    result: str = field(metadata=column("Result"))
-    copies: int = field(metadata=column("Copies", counts=True))
-
-
-@dataclass(frozen=True, slots=True)
-class NotRead:
-    """A side that did not answer in the end."""
-
-    side: str
-    error: ServiceError = field(metadata=INLINED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeResult:
-    pair: str
-    queue: str
-    counts: tuple[Copies, ...]
-    completed: int
-    failed: int
-    dead_lettered: int
-    second_copies_out: int | None
-    """Messages finished here whose second copy is still to come, or was not met where nobody can see; None: not
-    counted."""
-    scheduled: int | None
-    """Other messages that lie scheduled in the queues or topics; None: not known."""
-    next_scheduled_at: float | None = field(metadata=AS_TIME)
-    """When the first scheduled message comes."""
-    not_read: tuple[NotRead, ...]
-    seconds: float = field(metadata=rounded(3))
-    ended_by: str
-
-
-@command(output="cli.replication.replicate:ConsumeResult", asks=True)
+@command(output="core.replication.status:Consumed", asks=True)
 def consume(
     options: Options,
     first: FirstArgument,
@@ -427,10 +394,10 @@ def consume(
       sbpair replicate consume local orders --journal sqlite:j.db --exec 'sh -c "cat >> out"' --until-idle 30s
       sbpair replicate consume orders-pair events/Subscriptions/billing --journal sqlite:journal.db --exec ./bill
     """
-    pair_name, source = pair_and_source(first, second)
+    pair_name, source = pair_and_path(first, second, check_source_path)
     from sbpair.runtime.replication.consumer import ConsumeRequest
     from sbpair.runtime.replication.consumer import consume as consume_queue
-    from sbpair.runtime.replication.handlers import CommandHandler
+    from sbpair.runtime.replication.handlers import CommandHandler, hide_environment, inherited
 
     words = shlex.split(exec_)
     if not words:
@@ -458,11 +425,8 @@ def consume(
     async def work(stop: Stop) -> "ConsumeReport":
         if not told:
             logging.getLogger("sbpair").info(f"{doing}.")
-        async with AsyncExitStack() as stack:
-            sides = await stack.enter_async_context(open_sides(pair))
-            stack.push_async_callback(store.close)
-            said = await store.check()
-            logging.getLogger("sbpair").info(f"Journal: {said}")
+        async with open_replicated(pair, store) as sides:
+            logging.getLogger("sbpair").info(f"Journal: {await store.check()}")
             return await consume_queue(
                 request,
                 primary=sides.primary,
@@ -474,109 +438,18 @@ def consume(
                 stop=stop,
             )
 
-    return run_and_show(options, work, lambda report: _consumed(pair, source, report))
+    return run_and_show(options, work, lambda report: _consumed(Consumed(pair.name, source, report)))
 
 
-INHERITED = (
-    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR"),
-    *("SYSTEMROOT", "COMSPEC", "PATHEXT", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "TEMP", "TMP"),
-)
-"""Of Unix; of Windows."""
-
-
-def inherited(environ: Mapping[str, str], named: Sequence[str]) -> dict[str, str]:
-    """What the command gets of this process' environment: what says who and where it is, and the variables that were
-    named. Connection strings and tokens of the others stay here: the command works on what strangers have sent.
-
-    Raises:
-        UsageError: a variable was named that is not set.
-    """
-    for name in named:
-        if name not in environ:
-            raise UsageError(f"--exec-env {name}: there is no such variable in the environment.")
-    wanted = {*INHERITED, *named}
-    return {name: value for name, value in environ.items() if name in wanted or name.startswith("LC_")}
-
-
-def hide_environment() -> None:
-    """On Linux, keep other processes of this user, the command among them, from reading this process' environment and
-    memory by way of /proc (prctl(2), PR_SET_DUMPABLE). One with CAP_SYS_PTRACE, such as root's, still may."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-_PR_SET_DUMPABLE = 4
-
-
-def _consumed(pair: Pair, queue: str, report: "ConsumeReport") -> CommandResult:
-    data = ConsumeResult(
-        pair=pair.name,
-        queue=queue,
-        counts=tuple(Copies(side, result, copies) for side, result, copies in report.counts),
-        completed=report.total("completed"),
-        failed=report.total("failed"),
-        dead_lettered=report.dead_lettered,
-        second_copies_out=report.second_copies_out,
-        scheduled=report.scheduled,
-        next_scheduled_at=report.next_scheduled_at,
-        not_read=tuple(NotRead(side, error) for side, error in report.unread),
-        seconds=report.seconds,
-        ended_by=report.ended_by,
-    )
-    unread = (f"Not read: {one.side}: {with_hint(one.error.message, one.error.hint)}" for one in data.not_read)
+def _consumed(done: Consumed) -> CommandResult:
     return CommandResult(
-        data,
-        (table_of(Copies, data.counts),),
-        notes=(*unread, *_out(queue, report)),
-        summary=_summary(pair.name, queue, report),
+        done,
+        (table_of(Copies, done.report.counts),),
+        notes=tuple(done.notes()),
+        summary=done.summary(),
         closing=True,
-        exit=_exit_of(report),
+        exit=done.report.exit,
     )
-
-
-def _summary(pair: str, queue: str, report: "ConsumeReport") -> str:
-    said = f"{report.total('completed'):,} completed, {report.total('failed'):,} failed, "
-    said += f"{report.total('duplicate'):,} settled without processing, because they were finished."
-    if report.dead_lettered:
-        copies = "1 copy was" if report.dead_lettered == 1 else f"{report.dead_lettered:,} copies were"
-        looks = {
-            "primary": f"sbpair peek {pair} --entity {queue} --side primary --dlq",
-            "secondary": f"sbpair peek {pair} --entity {queue} --side secondary --dlq",
-        }
-        said += f" {copies} dead-lettered; see why: {' and '.join(looks[side] for side in report.dead_lettered_on)}"
-    return said
-
-
-def _out(queue: str, report: "ConsumeReport") -> tuple[str, ...]:
-    """What is still to come, and what settles it."""
-    out, told = report.second_copies_out, []
-    if out and report.scheduled is None:
-        what = "The second copy of 1 message was" if out == 1 else f"The second copies of {out:,} messages were"
-        told.append(
-            f"{what} not met: scheduled for later, or accepted by one side only; not every queue or topic could be "
-            "browsed. The same command settles what comes."
-        )
-    elif out:
-        what = "The second copy of 1 message is" if out == 1 else f"The second copies of {out:,} messages are"
-        told.append(f"{what} still to come. The same command settles what comes.")
-    if report.scheduled:
-        told.append(f"{counted(report.scheduled, 'other message' if out else 'message')} of {queue} will come later.")
-    if told and report.next_scheduled_at is not None:
-        told.append(f"The first scheduled message comes at {iso_time(report.next_scheduled_at)}.")
-    return tuple(told)
-
-
-def _exit_of(report: "ConsumeReport") -> Exit:
-    """Where idleness or the time ended it, what was not read comes before what was dead-lettered: unreachable, denied,
-    partial; failed if nothing was read at all. A second copy that is still to come is left: partial."""
-    unread = gravest(error.exit_name for _, error in report.unread if report.ended_by in ("idle", "time"))
-    if unread in (Exit.UNREACHABLE, Exit.DENIED):
-        return unread
-    if unread and not report.counts:
-        return Exit.FAILED
-    return Exit.PARTIAL if unread or report.dead_lettered or report.second_copies_out else Exit.OK
 
 
 # `sbpair replicate status` and `provision`: what the journal says, and the queue on both sides.
@@ -629,12 +502,7 @@ def _shown(status: JournalStatus) -> CommandResult:
         exit=Exit.FINDINGS if status.stuck else Exit.OK,
         checks=tuple(Check("replication", one, Severity.WARNING, why) for one, why in status.stuck_because)
         or (Check("replication", status.journal, Severity.OK, "no session is stuck"),),
-        metrics=(
-            *(Metric("sbpair_replicated_sessions", n, (("state", one.value),)) for one, n in status.by_state.items()),
-            Metric("sbpair_replicated_stuck_sessions", status.stuck),
-            Metric("sbpair_replicated_completed_messages", status.completed_messages),
-            Metric("sbpair_replicated_failed_messages", status.failed_messages),
-        ),
+        metrics=tuple(metrics_of(status)),
     )
 
 
@@ -661,7 +529,7 @@ def provision(
       sbpair replicate provision orders-pair events/Subscriptions/billing
       sbpair replicate provision local orders --dry-run
     """
-    pair_name, queue = pair_and_source(first, second)
+    pair_name, queue = pair_and_path(first, second, check_source_path)
     pair, dry_run = pair_to_write(options, load_settings(options), pair_name, f"Provision {queue} on"), options.dry_run
     if not dry_run:
         where = f"{side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
@@ -669,10 +537,7 @@ def provision(
     store = journal.open_if_named()
 
     async def work(stop: Stop) -> ReplicatedProvision:
-        async with AsyncExitStack() as stack:
-            sides = await stack.enter_async_context(open_sides(pair))
-            if store is not None:
-                stack.push_async_callback(store.close)
+        async with open_replicated(pair, store) as sides:
             request = ProvisionReplicatedRequest(queue, dry_run)
             return await provision_replicated(sides, request, journal=store, stop=stop)
 

@@ -29,6 +29,7 @@ from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received, State
 from sbpair.core.names import subscription_of
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import Terms
+from sbpair.core.replication.status import ConsumeReport, Copies, NotRead
 from sbpair.core.retry import SYPHON, Backoff
 from sbpair.core.summary import describe
 from sbpair.ports import Clock, Journal, MessageReceiver, Messaging, Observer
@@ -96,45 +97,6 @@ class ConsumeRequest:
     def ends_by_itself(self) -> bool:
         """Whether a time of its own ends it, however many messages come."""
         return self.until_idle_seconds is not None or self.for_seconds is not None
-
-
-_DEAD_LETTERED = ("failed", "dead-lettered")
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeReport:
-    """What became of the copies that were received, by side and result (see `core.events.MessageHandled`)."""
-
-    counts: tuple[tuple[str, str, int], ...]
-    """(side, result, copies)."""
-    seconds: float
-    ended_by: str
-    """`stop`, `idle`, `count`, `time`."""
-    unread: tuple[tuple[str, ServiceError], ...] = ()
-    """(side, why) of sides that did not answer in the end: that nothing came from them means nothing."""
-    second_copies_out: int | None = None
-    """Messages finished here whose second copy is still to come. Where a side or a topic could not be browsed to its
-    end: was not met, so some may never have had one. None: not counted, because one side alone was read, or the run had
-    no end of its own."""
-    scheduled: int | None = None
-    """Other messages that lie scheduled in the queues or topics. None: not known."""
-    next_scheduled_at: float | None = None
-    """When the first scheduled message comes, UTC epoch seconds; None: none that is known of."""
-    session_requests: int = 0
-    """How often a namespace was asked for the next session."""
-
-    def total(self, result: str) -> int:
-        return sum(count for _, which, count in self.counts if which == result)
-
-    @property
-    def dead_lettered(self) -> int:
-        """Copies that went to a dead-letter queue: they failed permanently, came too late or are malformed."""
-        return sum(self.total(which) for which in _DEAD_LETTERED)
-
-    @property
-    def dead_lettered_on(self) -> tuple[str, ...]:
-        """The sides in whose dead-letter queues these copies are."""
-        return tuple(sorted({side for side, which, count in self.counts if which in _DEAD_LETTERED and count}))
 
 
 class _Consumer:
@@ -212,10 +174,10 @@ class _Consumer:
             await self._look()
         remaining = self._remaining
         return ConsumeReport(
-            tuple((side, result, count) for (side, result), count in sorted(self._counts.items())),
+            tuple(Copies(side, result, count) for (side, result), count in sorted(self._counts.items())),
             self._clock.monotonic() - began,
             self._ended_by,
-            tuple((side.value, error) for side, error in self._unread.items()),
+            tuple(NotRead(side.value, error) for side, error in self._unread.items()),
             None if remaining is None or self._single is None else remaining.second_copies,
             None if remaining is None else remaining.scheduled,
             None if remaining is None else remaining.next_at,

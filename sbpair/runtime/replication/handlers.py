@@ -25,6 +25,7 @@ RETRY_LATER_CODE = 75
 MAX_OUTPUT_BYTES = 2_000
 _DATA = frozenset({Section.DATA})
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +183,33 @@ def _death_signal() -> Callable[[], None] | None:
 
 def _tail(output: bytes) -> str:
     return " ".join(output[-MAX_OUTPUT_BYTES:].decode(errors="replace").split())
+
+
+# What the command may know of this process.
+
+INHERITED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR"),
+    *("SYSTEMROOT", "COMSPEC", "PATHEXT", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "TEMP", "TMP"),
+)
+"""Of Unix; of Windows."""
+
+
+def inherited(environ: Mapping[str, str], named: Sequence[str]) -> dict[str, str]:
+    """What the command gets of this process' environment: what says who and where it is, and the variables that were
+    named. Connection strings and tokens of the others stay here: the command works on what strangers have sent.
+
+    Raises:
+        UsageError: a variable was named that is not set.
+    """
+    for name in named:
+        if name not in environ:
+            raise UsageError(f"--exec-env {name}: there is no such variable in the environment.")
+    wanted = {*INHERITED, *named}
+    return {name: value for name, value in environ.items() if name in wanted or name.startswith("LC_")}
+
+
+def hide_environment() -> None:
+    """On Linux, keep other processes of this user, the command among them, from reading this process' environment and
+    memory by way of /proc (prctl(2), PR_SET_DUMPABLE). One with CAP_SYS_PTRACE, such as root's, still may."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.cli.replication.replicate import INHERITED
+from sbpair.runtime.replication.handlers import INHERITED
 from tests.cli.process import Sbpair
 
 FOREIGN = """\

@@ -270,7 +270,7 @@ def test_a_command_behind_exec_cannot_read_the_environment_of_its_parent() -> No
     """Run as a user who is not root, who may read everything."""
     code = """
 import ctypes, os, subprocess
-from sbpair.cli.replication.replicate import hide_environment
+from sbpair.runtime.replication.handlers import hide_environment
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)

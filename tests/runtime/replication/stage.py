@@ -13,6 +13,7 @@ from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.message import Received
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import SessionEntry, Terms
+from sbpair.core.replication.status import ConsumeReport
 from sbpair.core.retry import Backoff
 from sbpair.core.rewrite import compose
 from sbpair.emulator import Emulator
@@ -20,7 +21,7 @@ from sbpair.emulator.entities import QueueDescription
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Journal
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest, consume
+from sbpair.runtime.replication.consumer import ConsumeRequest, consume
 from sbpair.runtime.replication.handlers import Delivery, Handler
 from sbpair.runtime.replication.sender import DualSender
 from sbpair.runtime.replication.store import SessionStore

@@ -23,10 +23,11 @@ from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received, State
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import Finished, Terms
 from sbpair.core.replication.ownership import SessionState as Became
+from sbpair.core.replication.status import Copies, NotRead
 from sbpair.core.rewrite import compose
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.runtime.replication import consumer
-from sbpair.runtime.replication.consumer import ConsumeReport, ConsumeRequest, Remaining, look
+from sbpair.runtime.replication.consumer import ConsumeRequest, Remaining, look
 from sbpair.runtime.replication.store import SESSION
 from tests.fakes import EPOCH, FakeClock, RecordingObserver, virtual_time
 
@@ -302,23 +303,6 @@ def test_a_run_ends_when_its_time_is_over(tmp_path: Path) -> None:
     virtual(scenario, tmp_path, for_seconds=7.0)
 
 
-def test_what_a_report_sums_up() -> None:
-    counts = (
-        ("primary", "completed", 3),
-        ("secondary", "completed", 2),
-        ("primary", "failed", 1),
-        ("secondary", "dead-lettered", 4),
-        ("primary", "dead-lettered", 0),
-    )
-    report = ConsumeReport(counts, 1.0, "stop")
-    assert (report.total("completed"), report.dead_lettered, report.dead_lettered_on) == (
-        5,
-        5,
-        ("primary", "secondary"),
-    )
-    assert ConsumeReport((("secondary", "failed", 0),), 1.0, "stop").dead_lettered_on == ()
-
-
 @pytest.mark.parametrize("wrong", [{"sessions": 0}, {"concurrency": 0}, {"acceptors": 0}, {"sides": ()}])
 def test_a_consumer_has_at_least_one_of_each(wrong: dict[str, Any]) -> None:
     with pytest.raises(Exception, match="1 or more"):
@@ -524,8 +508,8 @@ def test_each_message_is_handled_once_and_both_copies_are_settled(tmp_path: Path
         asyncio.get_running_loop().call_later(6.0, secondary.sessions.append, [lying(1, "s", "m1")])
         report = await run()
         assert sorted(handled) == ["/m2 from primary", "S/m1 from primary"]
-        assert report.counts == (("primary", "completed", 2), ("secondary", "duplicate", 1))
-        assert (report.ended_by, report.unread, report.seconds) == ("time", (), 30.0)
+        assert report.counts == (Copies("primary", "completed", 2), Copies("secondary", "duplicate", 1))
+        assert (report.ended_by, report.not_read, report.seconds) == ("time", (), 30.0)
         assert (report.second_copies_out, report.scheduled, report.next_scheduled_at) == (1, 0, EPOCH + 500.0)
         assert report.session_requests > 3
         assert sorted(primary.settled) == [("m1", "complete"), ("m2", "complete")]
@@ -540,7 +524,7 @@ def test_a_side_that_never_answers_is_told_and_what_lies_there_is_not_known(tmp_
 
     async def then(made: Consumers, run: Any, handled: list[str]) -> None:
         report = await run()
-        assert (report.ended_by, report.unread) == ("idle", (("secondary", error),))
+        assert (report.ended_by, report.not_read) == ("idle", (NotRead("secondary", error),))
         assert (report.second_copies_out, report.scheduled, report.next_scheduled_at) == (1, None, None)
         assert made.clock.monotonic() >= 30.0, "its second copy is waited for"
 
@@ -614,6 +598,10 @@ def test_a_handler_gets_its_time_when_a_consumer_is_stopped(tmp_path: Path) -> N
             observer=made.observer,
             stop=made.stop,
         )
-        assert (slow.is_set(), report.counts, made.clock.monotonic()) == (True, (("primary", "completed", 1),), 8.0)
+        assert (slow.is_set(), report.counts, made.clock.monotonic()) == (
+            True,
+            (Copies("primary", "completed", 1),),
+            8.0,
+        )
 
     running(tmp_path, primary, Namespace(), then, until_idle_seconds=None)

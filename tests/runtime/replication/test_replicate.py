@@ -479,13 +479,13 @@ async def test_idle_because_a_side_does_not_answer_is_told(both: Stage) -> None:
     both.dark(SECONDARY)
     report = await both.consume(until_idle_seconds=1.0, second_copies_seconds=3.0)
     assert (report.total("completed"), report.ended_by) == (1, "idle")
-    assert [(side, error.code) for side, error in report.unread] == [(SECONDARY.value, "connection-lost")]
+    assert [(one.side, one.error.code) for one in report.not_read] == [(SECONDARY.value, "connection-lost")]
 
 
 async def test_idle_before_a_side_could_answer_is_confirmed_with_a_browse(both: Stage) -> None:
     both.emulator.faults(PRIMARY.value).add("fail:operation=management,condition=amqp:not-found")
     report = await both.consume(until_idle_seconds=0.5)
-    assert [side for side, _ in report.unread] == [PRIMARY.value], (
+    assert [one.side for one in report.not_read] == [PRIMARY.value], (
         "no session came from either, only one can be browsed"
     )
 
