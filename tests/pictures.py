@@ -26,7 +26,7 @@ from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.entities import EntityKind, Tier
 from sbpair.core.errors import OperationTimeoutError
 from sbpair.core.inspection.entity import Listed, ListedEntities, ScrapedNamespace
-from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus, report
+from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus, StatusReport
 from sbpair.core.prices import Forecast, built_in
 from sbpair.operations.watching import Source, Watched
 from sbpair.pipeline.analysis.analyze import Analysis, forecast
@@ -62,7 +62,7 @@ def status() -> CommandResult:
         for index, waiting in enumerate(WAITING)
     )
     now = PairStatus("orders", NOW, primary, secondary, Backlog("orders", NOW, queues), environment="production")
-    return result(report(now, now))
+    return result(StatusReport(now, now))
 
 
 DEMO = """\

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from sbpair.concurrency import abandon_after, run_until, side_by_side
@@ -15,12 +15,11 @@ from sbpair.core.backlog import Backlog, FoundBy, QueueContents
 from sbpair.core.entities import EntityKind
 from sbpair.core.errors import ServiceError, UnauthorizedError
 from sbpair.core.inspection.entity import LettersRead, Listed, ScrapedNamespace
-from sbpair.core.inspection.status import LIMITED, REACHABLE, UNREACHABLE, PairStatus, SideStatus, StatusReport, report
-from sbpair.core.pairing import Pair
+from sbpair.core.inspection.status import LIMITED, REACHABLE, UNREACHABLE, PairStatus, SideStatus, StatusReport
 from sbpair.core.summary import describe
 from sbpair.core.transfer.explained import cause_of
 from sbpair.operations.entity import ListEntitiesRequest, list_entities
-from sbpair.ports import Clock, Ends, Messaging, NamespaceAdmin, Observer, Sides
+from sbpair.ports import Clock, Ends, NamespaceAdmin, Observer, Sides
 from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS as BROWSE_SECONDS
 from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, PAGE_MESSAGES, page_from, peeking
 from sbpair.runtime.clock import SystemClock
@@ -71,18 +70,11 @@ async def watch_status(
         InterruptedWorkError: `stop` was set while a sample was read.
     """
     stop = stop or asyncio.Event()
-    reader = StatusReader(
-        sides.pair,
-        primary=sides.primary_admin,
-        secondary=sides.secondary_admin,
-        messaging=sides.secondary,
-        clock=SystemClock(),
-        timeout_seconds=request.timeout_seconds,
-    )
+    reader = StatusReader(sides, SystemClock(), request.timeout_seconds)
     before: PairStatus | None = None
     while True:
         after = await run_until(stop, reader.read(before if reuse_silence else None))
-        yield report(before, after)
+        yield StatusReport(after, before)
         before = after
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), request.interval_seconds)
@@ -97,11 +89,7 @@ class StatusReader:
     What cannot be read is said in the status; nothing is raised for it. `timeout_seconds` bounds each call.
     """
 
-    pair: Pair
-    _: KW_ONLY
-    primary: NamespaceAdmin
-    secondary: NamespaceAdmin
-    messaging: Messaging
+    sides: Sides
     clock: Clock
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     _found: FoundQueues | None = field(default=None, init=False)
@@ -110,9 +98,10 @@ class StatusReader:
         """The status now. A side that did not answer when `after` was read, a moment ago, is not waited for again."""
         taken_at = self.clock.now().timestamp()
         silent = [] if after is None else [one for one in (after.primary, after.secondary) if one.state == UNREACHABLE]
+        sides, pair = self.sides, self.sides.pair
         first, second = await asyncio.gather(
-            self._side("primary", self.pair.primary, self.primary, silent),
-            self._side("secondary", self.pair.secondary, self.secondary, silent),
+            self._side("primary", pair.primary, sides.primary_admin, silent),
+            self._side("secondary", pair.secondary, sides.secondary_admin, silent),
         )
         backlog = self._unread(taken_at, second) if second.state == UNREACHABLE else await self._backlog()
         # Words differ by what was tried, and the cause is the same: it is told of the side.
@@ -125,7 +114,7 @@ class StatusReader:
         backlog = replace(backlog, queues=tuple(alike))
         if second.state == "denied" and any(queue.known for queue in backlog.existing):
             second = replace(second, state=LIMITED, detail=_NO_MANAGE["secondary"], hint="")
-        return PairStatus(self.pair.name, taken_at, first, second, backlog, self.pair.environment)
+        return PairStatus(pair.name, taken_at, first, second, backlog, pair.environment)
 
     async def _side(
         self, role: str, access: NamespaceAccess, admin: NamespaceAdmin, silent: Sequence[SideStatus]
@@ -147,17 +136,16 @@ class StatusReader:
 
     async def _backlog(self) -> Backlog:
         fresh = self._found is None or self._found.found_by is FoundBy.CONFIGURED
+        messaging, admin, seconds = self.sides.secondary, self.sides.secondary_admin, self.timeout_seconds
         if self._found is None or fresh:
-            self._found = await find_queues(
-                self.pair, messaging=self.messaging, admin=self.secondary, timeout_seconds=self.timeout_seconds
-            )
+            self._found = await find_queues(self.sides.pair, messaging=messaging, admin=admin, timeout_seconds=seconds)
         return await read_backlog(
-            self.pair,
+            self.sides.pair,
             self._found,
-            messaging=self.messaging,
-            admin=self.secondary,
+            messaging=messaging,
+            admin=admin,
             clock=self.clock,
-            timeout_seconds=self.timeout_seconds,
+            timeout_seconds=seconds,
             recount=not fresh,
         )
 
@@ -165,9 +153,9 @@ class StatusReader:
         """A namespace that does not answer is not asked for each of its queues."""
         queues = tuple(
             QueueContents(path, error_code=side.error_code, exit_name=side.state, detail=side.detail)
-            for path in self.pair.backlog_paths()
+            for path in self.sides.pair.backlog_paths()
         )
-        return Backlog(self.pair.name, taken_at, queues, FoundBy.CONFIGURED)
+        return Backlog(self.sides.pair.name, taken_at, queues, FoundBy.CONFIGURED)
 
 
 _NO_MANAGE = {

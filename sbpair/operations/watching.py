@@ -15,7 +15,7 @@ from sbpair.core.access import NamespaceAccess, shown_name
 from sbpair.core.errors import SbpairError
 from sbpair.core.inspection.audit.result import AuditedPair
 from sbpair.core.inspection.entity import ScrapedNamespace
-from sbpair.core.inspection.status import StatusReport, report
+from sbpair.core.inspection.status import StatusReport
 from sbpair.core.pairing import Pair
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND
 from sbpair.operations.audit import AuditRequest, audit
@@ -175,7 +175,7 @@ async def _scrape(
 
 async def _status(sides: Sides, request: StatusRequest, before: StatusReport | None) -> StatusReport:
     found = await status(sides, request)
-    return found if before is None else report(before.status, found.status)
+    return replace(found, before=None if before is None else before.status)
 
 
 async def _audit(sides: Sides, request: AuditRequest, before: AuditedPair | None) -> AuditedPair:

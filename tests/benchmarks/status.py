@@ -83,13 +83,7 @@ async def _case(on: Embedded, case: str, rounds: int) -> list[Row]:
 async def _status(on: Embedded) -> int:
     pair = Pair("embedded", on.primary, on.secondary, entities=(DESTINATION,))
     async with open_sides(pair) as sides:
-        reader = StatusReader(
-            pair,
-            primary=sides.primary_admin,
-            secondary=sides.secondary_admin,
-            messaging=sides.secondary,
-            clock=SystemClock(),
-        )
+        reader = StatusReader(sides, SystemClock())
         return len((await reader.read()).backlog.existing)
 
 

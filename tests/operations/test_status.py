@@ -24,7 +24,7 @@ def test_one_sample_has_no_rate(world: World) -> None:
     world.strand_now("orders", 3)
     found = sbpair.run(status, world.pair, ONCE)
     assert (found.backlog.verdict, found.backlog.active, found.rate_per_second) == (Verdict.WAITING, 3, None)
-    assert found.primary.answers and found.secondary.answers
+    assert found.status.primary.answers and found.status.secondary.answers
     assert found.exit() is Exit.OK
     assert found.exit(Severity.WARNING) is Exit.FINDINGS
 
@@ -38,7 +38,7 @@ async def test_two_samples_have_a_rate(sides: Sides) -> None:
 async def test_what_cannot_be_read_is_in_the_result(world: World, sides: Sides) -> None:
     world.emulator.faults("contoso").add("fail:operation=http,status=500")
     found = await status(sides, ONCE)
-    assert not found.primary.answers
+    assert not found.status.primary.answers
     assert found.exit() is not Exit.OK
     assert any(note.startswith("Primary contoso") for note in found.notes())
 
@@ -57,10 +57,10 @@ async def test_a_side_that_did_not_answer_is_not_asked_again_for_the_second_samp
     silent = _Silent()
     of_silent = replace(sides, primary_admin=cast(NamespaceAdmin, silent))
     found = await status(of_silent, StatusRequest(interval_seconds=0.01))
-    assert (found.primary.state, silent.asked) == (UNREACHABLE, 1)
+    assert (found.status.primary.state, silent.asked) == (UNREACHABLE, 1)
     async with aclosing(watch_status(of_silent, StatusRequest(interval_seconds=0.01))) as watched:
         for asked in (2, 3):
-            assert ((await anext(watched)).primary.state, silent.asked) == (UNREACHABLE, asked)
+            assert ((await anext(watched)).status.primary.state, silent.asked) == (UNREACHABLE, asked)
 
 
 async def test_watching_goes_on_until_it_is_stopped(world: World, sides: Sides) -> None:

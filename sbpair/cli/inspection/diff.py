@@ -73,11 +73,7 @@ def _read(options: Options, access: NamespaceAccess) -> Contents:
 
 
 def _of_file(options: Options, path: Path) -> Contents:
-    """The namespace of a snapshot; or of a seed, as an embedded namespace that starts with it tells.
-
-    Raises:
-        UsageError: it is neither. ConfigurationError: the seed is wrong, or has several namespaces.
-    """
+    """The namespace of a snapshot; or of a seed, as an embedded namespace that starts with it tells."""
     from sbpair.cli.demo import embedded_access
     from sbpair.cli.emulator import plant_all, read_seed
     from sbpair.cli.emulator_start import Doors, configs
@@ -100,11 +96,7 @@ def _of_file(options: Options, path: Path) -> Contents:
 
 
 def read_snapshot(path: Path) -> Contents | None:
-    """What `export snapshot` wrote; None: another file.
-
-    Raises:
-        UsageError: it cannot be read, or is the snapshot of another release.
-    """
+    """What `export snapshot` wrote; None: another file."""
     from sbpair.settings import DocumentError, parse_json, read_text
 
     try:

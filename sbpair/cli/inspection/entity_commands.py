@@ -1,10 +1,9 @@
 """`sbpair entity list`, `show`, `create`, `delete` and `set-status`."""
 
-import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -42,155 +41,102 @@ if TYPE_CHECKING:
 
 # The settings of an entity and the parts of a rule, as options of `sbpair entity create`.
 
-_NEVER = "never"
-_TAKES = {
-    "_seconds": "DURATION",
-    "_megabytes": "MB",
-    "_kilobytes": "KB",
-    "_count": "N",
-    "_to": "ENTITY",
-    "_metadata": "TEXT",
-}
-"""End of a field's name -> what its option takes; any other is switched to what is not its default."""
-_DEFAULTS = EntitySettings()
+
+def _takes(flag: str, what: str, text: str) -> Any:
+    least = 1 if what in ("MB", "KB", "N") else None
+    return typer.Option(flag, metavar=what, min=least, help=text, show_default=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """One option, and the field of `EntitySettings` that it is about, from which follows what it takes."""
-
-    option: str
-    field: str
-    help: str
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.option.replace('_', '-')}"
-
-    @property
-    def takes(self) -> str:
-        return next((what for end, what in _TAKES.items() if self.field.endswith(end)), "")
-
-    @property
-    def parameter(self) -> inspect.Parameter:
-        kind: Any = bool
-        given: dict[str, Any] = {}
-        if self.takes:
-            number = self.takes in ("MB", "KB", "N")
-            kind, least = (int | None, 1) if number else (str | None, None)
-            given = {"metavar": self.takes, "min": least, "show_default": False}
-        return inspect.Parameter(
-            self.option,
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=Annotated[kind, typer.Option(self.flag, help=self.help, **given)],
-            default=None if self.takes else False,
-        )
-
-    def value_of(self, given: Any) -> Any:
-        """The setting's value.
-
-        Raises:
-            UsageError: a duration that is none.
-        """
-        usual = getattr(_DEFAULTS, self.field)
-        if not self.takes:
-            return not usual
-        if self.takes != "DURATION":
-            return given
-        if usual is None and given.lower() == _NEVER:
-            return None
-        try:
-            return parse_duration(given)
-        except UsageError as error:
-            raise UsageError(f"{self.flag}: {error.message} Nothing was changed.") from None
-
-
-SETTINGS = (
-    _Setting("max_size", "max_size_in_megabytes", "Size of a queue or topic: 1024 to 5120; Premium to 81920."),
-    _Setting("max_message_size", "max_message_size_in_kilobytes", "Largest message; Premium only."),
-    _Setting("ttl", "default_message_time_to_live_seconds", "Default time to live of messages, e.g. 14d; never."),
-    _Setting("lock", "lock_duration_seconds", "Lock duration of a message, up to 5m."),
-    _Setting("max_deliveries", "max_delivery_count", "Deliveries before a message is dead-lettered."),
-    _Setting("sessions", "requires_session", "Messages are handed out by session."),
-    _Setting(
-        "duplicate_detection",
-        "duplicate_detection_history_time_window_seconds",
-        "Drop messages whose MessageId came within this time, e.g. 10m.",
-    ),
-    _Setting("partitioned", "enable_partitioning", "Partition the queue or topic; not on Premium."),
-    _Setting("express", "enable_express", "Keep messages in memory first; not on Premium."),
-    _Setting(
-        "dead_letter_expired",
-        "dead_lettering_on_message_expiration",
-        "Dead-letter messages whose time to live is over.",
-    ),
-    _Setting(
-        "drop_filter_errors",
-        "dead_lettering_on_filter_evaluation_exceptions",
-        "Drop, not dead-letter, messages for which a rule's filter fails.",
-    ),
-    _Setting("forward_to", "forward_to", "Send every message on to this queue or topic."),
-    _Setting(
-        "forward_dead_letters_to", "forward_dead_lettered_messages_to", "Send dead letters on to this queue or topic."
-    ),
-    _Setting(
-        "auto_delete", "auto_delete_on_idle_seconds", "Delete the entity when it was idle for so long; at least 5m."
-    ),
-    _Setting("unbatched", "enable_batched_operations", "No batched operations of the service."),
-    _Setting("metadata", "user_metadata", "A note that stays with the entity, up to 1,024 characters."),
-)
-"""Every setting that an option sets; what is not given is the service's default."""
+def _switch(flag: str, text: str) -> Any:
+    return typer.Option(flag, help=text)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingOptions(OptionSet):
-    """The settings that were given, by their options' names."""
+    """The settings of an entity, each under its name in `EntitySettings`; what is not given is the service's default. A
+    switch sets what is not the default."""
 
-    given: Mapping[str, Any]
+    max_size_in_megabytes: Annotated[
+        int | None, _takes("--max-size", "MB", "Size of a queue or topic: 1024 to 5120; Premium to 81920.")
+    ] = None
+    max_message_size_in_kilobytes: Annotated[
+        int | None, _takes("--max-message-size", "KB", "Largest message; Premium only.")
+    ] = None
+    default_message_time_to_live_seconds: Annotated[
+        str | None, _takes("--ttl", "DURATION", "Default time to live of messages, e.g. 14d; never.")
+    ] = None
+    lock_duration_seconds: Annotated[
+        str | None, _takes("--lock", "DURATION", "Lock duration of a message, up to 5m.")
+    ] = None
+    max_delivery_count: Annotated[
+        int | None, _takes("--max-deliveries", "N", "Deliveries before a message is dead-lettered.")
+    ] = None
+    requires_session: Annotated[bool, _switch("--sessions", "Messages are handed out by session.")] = False
+    duplicate_detection_history_time_window_seconds: Annotated[
+        str | None,
+        _takes("--duplicate-detection", "DURATION", "Drop messages whose MessageId came within this time, e.g. 10m."),
+    ] = None
+    enable_partitioning: Annotated[bool, _switch("--partitioned", "Partition the queue or topic; not on Premium.")] = (
+        False
+    )
+    enable_express: Annotated[bool, _switch("--express", "Keep messages in memory first; not on Premium.")] = False
+    dead_lettering_on_message_expiration: Annotated[
+        bool, _switch("--dead-letter-expired", "Dead-letter messages whose time to live is over.")
+    ] = False
+    dead_lettering_on_filter_evaluation_exceptions: Annotated[
+        bool, _switch("--drop-filter-errors", "Drop, not dead-letter, messages for which a rule's filter fails.")
+    ] = False
+    forward_to: Annotated[
+        str | None, _takes("--forward-to", "ENTITY", "Send every message on to this queue or topic.")
+    ] = None
+    forward_dead_lettered_messages_to: Annotated[
+        str | None, _takes("--forward-dead-letters-to", "ENTITY", "Send dead letters on to this queue or topic.")
+    ] = None
+    auto_delete_on_idle_seconds: Annotated[
+        str | None,
+        _takes("--auto-delete", "DURATION", "Delete the entity when it was idle for so long; at least 5m."),
+    ] = None
+    enable_batched_operations: Annotated[bool, _switch("--unbatched", "No batched operations of the service.")] = False
+    user_metadata: Annotated[
+        str | None, _takes("--metadata", "TEXT", "A note that stays with the entity, up to 1,024 characters.")
+    ] = None
 
-    @classmethod
-    def parameters(cls) -> Iterator[inspect.Parameter]:
-        return (setting.parameter for setting in SETTINGS)
-
-    @classmethod
-    def taken_from(cls, values: dict[str, Any]) -> Self:
-        taken = {setting.option: values.pop(setting.option) for setting in SETTINGS}
-        return cls({option: value for option, value in taken.items() if value not in (None, False)})
+    def given(self) -> Iterator[tuple[str, str, Any]]:
+        """Name, flag and value of each that was given."""
+        for one in fields(self):
+            if (value := getattr(self, one.name)) not in (None, False):
+                yield one.name, get_args(one.type)[1].default, value
 
     def of_kind(self, kind: EntityKind) -> EntitySettings:
-        """The settings of an entity of that kind.
-
-        Raises:
-            UsageError: one that its kind does not have, or a duration that is none.
-        """
+        """The settings of an entity of that kind. Raises UsageError for one that its kind does not have, and for a
+        duration that is none."""
         values: dict[str, Any] = {}
-        for setting in SETTINGS:
-            if setting.option not in self.given:
-                continue
-            if setting.field not in SETTINGS_OF[kind]:
-                raise UsageError(f"A {kind.value} has no {setting.flag}. Nothing was changed.")
-            values[setting.field] = setting.value_of(self.given[setting.option])
-        if "duplicate_detection" in self.given:
+        for name, flag, value in self.given():
+            usual = getattr(EntitySettings(), name)
+            if name not in SETTINGS_OF[kind]:
+                raise UsageError(f"A {kind.value} has no {flag}. Nothing was changed.")
+            values[name] = not usual if value is True else value
+            if name.endswith("_seconds"):
+                values[name] = None if usual is None and value.lower() == "never" else _duration(flag, value)
+        if self.duplicate_detection_history_time_window_seconds is not None:
             values["requires_duplicate_detection"] = True
         return EntitySettings(**values)
 
     def refuse_for_a_rule(self) -> None:
-        """A rule has none of them.
+        """Raises UsageError where one was given: a rule has none of them."""
+        for _, flag, _ in self.given():
+            raise UsageError(f"A rule has no {flag}. Nothing was changed.")
 
-        Raises:
-            UsageError: one was given.
-        """
-        for setting in SETTINGS:
-            if setting.option in self.given:
-                raise UsageError(f"A rule has no {setting.flag}. Nothing was changed.")
+
+def _duration(flag: str, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"{flag}: {error.message} Nothing was changed.") from None
 
 
 def rule_of_options(name: str, sql: str | None, correlation: Sequence[str], action: str | None) -> RuleFacts:
-    """A rule as the options describe it.
-
-    Raises:
-        UsageError: both kinds of filter, or a value without a name.
-    """
+    """A rule as the options describe it. Raises UsageError for both kinds of filter, or a value without a name."""
     if sql is not None and correlation:
         raise UsageError("A rule has --filter or --correlation, not both. Nothing was changed.")
     if not correlation:
@@ -427,11 +373,7 @@ def delete(
 
 
 def find_entity(settings: Settings, on: NamespaceOptions, text: str) -> tuple[EntityRef, str | None]:
-    """The entity that was named, and the rule of it, if it is one.
-
-    Raises:
-        UsageError: no path of an entity.
-    """
+    """The entity that was named, and the rule of it, if it is one."""
     rule = rule_of(text)
     if rule is not None and (len(rule[1]) > MOST_RULE_CHARACTERS or not rule[1].isprintable()):
         raise UsageError(f"The name of a rule has up to {MOST_RULE_CHARACTERS} printable characters.")

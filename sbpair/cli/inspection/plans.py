@@ -59,13 +59,8 @@ def operations_log() -> Path:
 
 
 def plans_for(path: Path, purpose: Purpose, pairs: Sequence[Pair]) -> list[tuple[Pair, Plan]]:
-    """Plans that `planned` has saved, with the pairs they are for.
-
-    Raises:
-        UsageError: unreadable, not JSON, not plans of this release's format; a plan for another purpose, for a pair
-            that is not among `pairs`, or for other namespaces.
-        StalePlanError: it was changed by hand, or has expired.
-    """
+    """Plans that `planned` has saved, with the pairs they are for. Refuses one for another purpose, for a pair that is
+    not among `pairs`, or for other namespaces."""
     by_name = {pair.name: pair for pair in pairs}
     plans = [Plan.from_dict(plan) for plan in read_plans(path)]
     for plan in plans:

@@ -23,14 +23,9 @@ PLAN_SECONDS = 24 * 3600.0
 
 
 def write_plans(path: Path, plans: Iterable[Mapping[str, Any]], *, valid_seconds: float | None = PLAN_SECONDS) -> str:
-    """Write plans to a file that `read_plans` reads again, with who made them and a digest.
-
-    Args:
-        valid_seconds: None: for ever, since the run that it is for takes as long as it takes.
-
-    Returns:
-        The end of a sentence: where the plan is, and until when it is valid.
-    """
+    """Write plans to a file that `read_plans` reads again, with who made them and a digest; without `valid_seconds` for
+    ever, since the run that it is for takes as long as it takes. Returns the end of a sentence: where the plan is, and
+    until when it is valid."""
     from sbpair.operations.log import who
 
     now = system_clock().now().timestamp()
@@ -44,12 +39,7 @@ def write_plans(path: Path, plans: Iterable[Mapping[str, Any]], *, valid_seconds
 
 
 def read_plans(path: Path) -> list[Any]:
-    """The plans of a file that `write_plans` wrote.
-
-    Raises:
-        UsageError: unreadable, not JSON, or not such a file.
-        StalePlanError: it was changed by hand, or has expired.
-    """
+    """The plans of a file that `write_plans` wrote. Raises StalePlanError where it was changed, or has expired."""
     with unchanged():
         document = dict(_document(path, "plan"))
     if document.pop("sha256", None) != digest_of(document):
@@ -65,11 +55,7 @@ def digest_of(document: Mapping[str, Any]) -> str:
 
 
 def _document(path: Path, noun: str) -> Mapping[str, Any]:
-    """A file of snapshots or plans (`noun`: `snapshot`, `plan`).
-
-    Raises:
-        UsageError: unreadable, not JSON, or not such a file.
-    """
+    """A file of snapshots or plans (`noun`: `snapshot`, `plan`)."""
     from sbpair.settings import DocumentError, parse_json, read_text
 
     try:
@@ -82,20 +68,12 @@ def _document(path: Path, noun: str) -> Mapping[str, Any]:
 
 
 def read_snapshots(path: Path) -> list[Snapshot]:
-    """Snapshots of a file written by `write_snapshots`.
-
-    Raises:
-        UsageError: unreadable, not JSON, or not snapshots of this release's format.
-    """
+    """Snapshots of a file written by `write_snapshots`."""
     return [Snapshot.from_dict(snapshot) for snapshot in _document(path, "snapshot")["snapshots"]]
 
 
 def choose_snapshots(path: Path, names: Sequence[str] | None) -> list[Snapshot]:
-    """Snapshots of a file, all of them or those of the named pairs.
-
-    Raises:
-        UsageError: see `read_snapshots`; or a named pair is not in the file.
-    """
+    """Snapshots of a file, all of them or those of the named pairs, which are all in it."""
     snapshots = read_snapshots(path)
     known = [snapshot.pair.name for snapshot in snapshots]
     for name in names or ():

@@ -20,7 +20,6 @@ from sbpair.core.inspection.status import (
     StatusRow,
     figures,
     in_words,
-    outlook,
     queue_rows,
     side_rows,
 )
@@ -142,7 +141,7 @@ def result(found: StatusReport, fail_on: Severity = Severity.ERROR, *, leave: st
         found,
         (table_of(StatusRow, [*side_rows(status), *queue_rows(status)]),),
         notes=tuple(found.notes()),
-        details=(f"A drain of that takes {forecast_in_words(found.drain)}.",) if found.backlog.active else (),
+        details=(f"A drain of that takes {forecast_in_words(found.status.drain)}.",) if found.backlog.active else (),
         summary=found.summary(),
         exit=found.exit(fail_on),
         checks=tuple(_checks(status)),
@@ -219,7 +218,7 @@ def _checks(status: PairStatus) -> list[Check]:
         for side in status.sides
     ]
     severity = _SEVERITIES[status.backlog.verdict]
-    return [*checks, Check("backlog", status.pair, severity, outlook(status, None))]
+    return [*checks, Check("backlog", status.pair, severity, StatusReport(status).outlook())]
 
 
 _SEVERITIES = {

@@ -81,11 +81,7 @@ class JournalOptions(OptionSet):
     ] = COSMOS_KEY
 
     def open(self) -> Journal:
-        """The journal.
-
-        Raises:
-            UsageError: none was named. JournalError: the package it needs is not installed.
-        """
+        """The journal. Raises UsageError if none was named."""
         if self.journal is None:
             raise UsageError("Name the journal with --journal or SBPAIR_JOURNAL.", hint=f"Write {FORMS}.")
         return open_with_key(self.journal, key_variable=self.journal_key)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from sbpair.core.access import has_own_host, spoken_name
 from sbpair.core.backlog import (
-    Advice,
     Backlog,
     QueueContents,
     Verdict,
@@ -18,7 +17,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.errors import for_pair
 from sbpair.core.outcome import Exit, Severity, gravest
 from sbpair.core.prices import Forecast, of_messages
-from sbpair.core.serialization import HIDDEN, INLINED, column, iso_time, metric, rounded
+from sbpair.core.serialization import HIDDEN, INLINED, column, iso_time, metric, published, rounded
 from sbpair.core.words import with_hint
 from sbpair.service import Tier
 
@@ -68,14 +67,14 @@ class PairStatus:
     taken_at: float
     primary: SideStatus
     secondary: SideStatus
-    backlog: Backlog
+    backlog: Backlog = field(metadata=INLINED)
     environment: str | None = None
 
     @property
     def sides(self) -> tuple[SideStatus, SideStatus]:
         return self.primary, self.secondary
 
-    @property
+    @published
     def drain(self) -> Forecast:
         """What moving all that waits to the primary would use, at the average size in each queue."""
         return sum((_of(queue) for queue in self.backlog.queues), Forecast())
@@ -88,57 +87,47 @@ def _of(queue: QueueContents) -> Forecast:
     return of_messages(queue.active, -(-(queue.size_in_bytes or 0) // held))
 
 
-def rate_per_second(before: PairStatus | None, after: PairStatus) -> float | None:
-    """How fast the backlog grows (above 0) or shrinks (below 0); None without two counted samples."""
-    if before is None or before.backlog.active is None or after.backlog.active is None:
-        return None
-    seconds = after.taken_at - before.taken_at
-    return (after.backlog.active - before.backlog.active) / seconds if seconds > 0 else None
-
-
-def empty_in_seconds(status: PairStatus, rate: float | None) -> float | None:
-    """When no active message is left at this rate; None if they do not become fewer."""
-    if not status.backlog.active or rate is None or rate >= 0:
-        return None
-    return status.backlog.active / -rate
-
-
-def outlook(status: PairStatus, rate: float | None) -> str:
-    """What is in the backlog and what becomes of it, the most urgent thing first, in one or two sentences."""
-    if status.backlog.verdict is not Verdict.WAITING:
-        return headline(status.backlog)
-    waiting = waiting_sentence(status.backlog)
-    left = empty_in_seconds(status, rate)
-    if left is not None and rate is not None:
-        return f"{waiting} Draining at {-rate:,.1f}/s, empty in about {format_duration(left)}."
-    if rate:
-        return f"{waiting} Growing by {rate:,.1f}/s."
-    if status.primary.state == UNREACHABLE:
-        return f"{waiting} The primary cannot be reached; drain when it is back: sbpair drain {status.pair}"
-    unchanged = " Nothing is draining them." if rate == 0 else ""
-    return f"{waiting}{unchanged} Run: sbpair drain {status.pair}"
-
-
-def further(status: PairStatus) -> tuple[Advice, ...]:
-    """What else there is to do, after what `outlook` says."""
-    return advice(status.backlog)[1:]
-
-
 @dataclass(frozen=True, slots=True)
 class StatusReport:
     """A status with what follows from it, as `status -o json` prints it."""
 
-    primary: SideStatus
-    secondary: SideStatus
-    environment: str | None
-    backlog: Backlog = field(metadata=INLINED)
-    rate_per_second: float | None
-    """See `rate_per_second`."""
-    empty_in_seconds: float | None
-    drain: Forecast
-    """What moving all that waits to the primary would use."""
-    status: PairStatus = field(metadata=HIDDEN)
-    """The last sample, of which all this is said."""
+    status: PairStatus = field(metadata=INLINED)
+    before: PairStatus | None = field(default=None, metadata=HIDDEN)
+    """The sample before it; without that no rate is known."""
+
+    @property
+    def backlog(self) -> Backlog:
+        return self.status.backlog
+
+    @published
+    def rate_per_second(self) -> float | None:
+        """How fast the backlog grows (above 0) or shrinks (below 0); None without two counted samples."""
+        before, after = self.before, self.status
+        if before is None or before.backlog.active is None or after.backlog.active is None:
+            return None
+        seconds = after.taken_at - before.taken_at
+        return (after.backlog.active - before.backlog.active) / seconds if seconds > 0 else None
+
+    @published
+    def empty_in_seconds(self) -> float | None:
+        """When no active message is left at this rate; None if they do not become fewer."""
+        active, rate = self.backlog.active, self.rate_per_second
+        return None if not active or rate is None or rate >= 0 else active / -rate
+
+    def outlook(self) -> str:
+        """What is in the backlog and what becomes of it, the most urgent thing first, in one or two sentences."""
+        if self.backlog.verdict is not Verdict.WAITING:
+            return headline(self.backlog)
+        pair, waiting, rate = self.status.pair, waiting_sentence(self.backlog), self.rate_per_second
+        left = self.empty_in_seconds
+        if left is not None and rate is not None:
+            return f"{waiting} Draining at {-rate:,.1f}/s, empty in about {format_duration(left)}."
+        if rate:
+            return f"{waiting} Growing by {rate:,.1f}/s."
+        if self.status.primary.state == UNREACHABLE:
+            return f"{waiting} The primary cannot be reached; drain when it is back: sbpair drain {pair}"
+        unchanged = " Nothing is draining them." if rate == 0 else ""
+        return f"{waiting}{unchanged} Run: sbpair drain {pair}"
 
     def exit(self, fail_on: Severity = Severity.ERROR) -> Exit:
         """Unreachable, then denied; other troubles of a side or queue make it partial; what the backlog holds is a
@@ -151,7 +140,7 @@ class StatusReport:
         return Exit.FINDINGS if grade is not None and grade.at_least(fail_on) else Exit.OK
 
     def notes(self) -> list[str]:
-        """Each side's trouble once, with what to do, then what else there is to do."""
+        """Each side's trouble once, with what to do, then what else there is to do after what `outlook` says."""
         status = self.status
         troubled = [side for side in status.sides if side.detail]
         last_with = {side.hint: side.side for side in troubled}
@@ -160,10 +149,10 @@ class StatusReport:
             + with_hint(side.detail, for_pair(side.hint, status.pair) if last_with[side.hint] == side.side else "")
             for side in troubled
         ]
-        return notes + [self._without_reasons(str(advised)) for advised in further(status)]
+        return notes + [self._without_reasons(str(advised)) for advised in advice(self.backlog)[1:]]
 
     def summary(self) -> str:
-        return self._without_reasons(outlook(self.status, self.rate_per_second))
+        return self._without_reasons(self.outlook())
 
     def _without_reasons(self, sentence: str) -> str:
         """The sentence without the reasons that the notes give of a side."""
@@ -186,21 +175,6 @@ class StatusReport:
             f"rate={'unknown' if rate is None else f'{rate:+.1f}/s'}",
         ]
         return " ".join(parts)
-
-
-def report(before: PairStatus | None, after: PairStatus) -> StatusReport:
-    """The last of two samples; without a first one no rate is known."""
-    rate = rate_per_second(before, after)
-    return StatusReport(
-        after.primary,
-        after.secondary,
-        after.environment,
-        after.backlog,
-        rate,
-        empty_in_seconds(after, rate),
-        after.drain,
-        after,
-    )
 
 
 def in_words(number: int | None) -> int | str:

@@ -110,14 +110,6 @@ async def apply(
     return Report(outcomes=(*untouched, *done))
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """What a try came to, before it becomes an outcome."""
-
-    result: Result
-    detail: str
-
-
 @dataclass
 class _Worker:
     plan: Plan
@@ -141,10 +133,10 @@ class _Worker:
         }[step.kind]
         return await self._with_tries(step, action)
 
-    async def _with_tries(self, step: Step, action: Callable[[Step], Awaitable[_Done]]) -> Outcome:
+    async def _with_tries(self, step: Step, action: Callable[[Step], Awaitable[Outcome]]) -> Outcome:
         tried = 0
 
-        async def attempt() -> _Done:
+        async def attempt() -> Outcome:
             nonlocal tried
             tried += 1
             return await action(step)
@@ -154,7 +146,7 @@ class _Worker:
         except ServiceError as error:
             detail = error.message if tried == 1 else f"{error.message} ({tried} tries)"
             return self._tell(step, Outcome(step.queue, Result.FAILED, detail, error.code), tried)
-        return self._tell(step, Outcome(step.queue, done.result, done.detail), tried)
+        return self._tell(step, done, tried)
 
     def _pause(self, error: ServiceError, failures: int) -> float | None:
         if not _worth_another_try(error) or failures >= self.how.tries:
@@ -167,7 +159,7 @@ class _Worker:
 
     # The three kinds of step
 
-    async def _create(self, step: Step) -> _Done:
+    async def _create(self, step: Step) -> Outcome:
         settings = _settings_of(step)
         await self._pacer.spend()
         try:
@@ -179,46 +171,52 @@ class _Worker:
             if facts is None:
                 raise
             return self._already_there(step, facts)
-        return _Done(Result.DONE, "created")
+        return Outcome(step.queue, Result.DONE, "created")
 
-    def _already_there(self, step: Step, facts: QueueFacts) -> _Done:
+    def _already_there(self, step: Step, facts: QueueFacts) -> Outcome:
         if _unlike(facts, step):
-            return _Done(Result.UNCHANGED, "already there, used as it is; its settings are not the documented ones")
-        return _Done(Result.UNCHANGED, "already there: made by another run or by an earlier try")
+            return Outcome(
+                step.queue, Result.UNCHANGED, "already there, used as it is; its settings are not the documented ones"
+            )
+        return Outcome(step.queue, Result.UNCHANGED, "already there: made by another run or by an earlier try")
 
-    async def _update(self, step: Step) -> _Done:
+    async def _update(self, step: Step) -> Outcome:
         settings = _settings_of(step)
         facts = await self._get(step.queue)
         if facts is None:
             raise EntityNotFoundError(f"{step.queue} is gone since the plan was made.", entity=step.queue)
         if facts.settings == settings:
-            return _Done(Result.UNCHANGED, "already as planned: changed by another run or by an earlier try")
+            return Outcome(
+                step.queue, Result.UNCHANGED, "already as planned: changed by another run or by an earlier try"
+            )
         if step.expected is not None and not step.expected.matches(facts):
-            return _Done(Result.SKIPPED, "it was changed since the plan was made")
+            return Outcome(step.queue, Result.SKIPPED, "it was changed since the plan was made")
         await self._pacer.spend()
         await self.admin.update_queue(step.queue, settings)
-        return _Done(Result.DONE, "; ".join(f"{one.label} {one.actual} -> {one.wanted}" for one in step.changes))
+        return Outcome(
+            step.queue, Result.DONE, "; ".join(f"{one.label} {one.actual} -> {one.wanted}" for one in step.changes)
+        )
 
-    async def _delete(self, step: Step) -> _Done:
+    async def _delete(self, step: Step) -> Outcome:
         refusal = self._refusal(step)
         if refusal is not None:
-            return _Done(Result.SKIPPED, refusal)
+            return Outcome(step.queue, Result.SKIPPED, refusal)
         for _ in range(2):
             facts = await self._get(step.queue)
             if facts is None:
-                return _Done(Result.UNCHANGED, "already gone")
+                return Outcome(step.queue, Result.UNCHANGED, "already gone")
             if step.expected is not None and not step.expected.matches(facts):
-                return _Done(Result.SKIPPED, "it was changed since the plan was made")
+                return Outcome(step.queue, Result.SKIPPED, "it was changed since the plan was made")
             if facts.counts.total and not step.with_messages:
-                return _Done(Result.SKIPPED, f"no longer empty: it holds {describe_counts(facts.counts)}")
+                return Outcome(step.queue, Result.SKIPPED, f"no longer empty: it holds {describe_counts(facts.counts)}")
         if not step.with_messages and self.peek is not None and not (await self.peek(step.queue)).empty:
-            return _Done(Result.SKIPPED, "a browse found messages that the counts do not show")
+            return Outcome(step.queue, Result.SKIPPED, "a browse found messages that the counts do not show")
         await self._pacer.spend()
         try:
             await self.admin.delete_queue(step.queue)
         except EntityNotFoundError:
-            return _Done(Result.UNCHANGED, "already gone")
-        return _Done(Result.DONE, "deleted")
+            return Outcome(step.queue, Result.UNCHANGED, "already gone")
+        return Outcome(step.queue, Result.DONE, "deleted")
 
     def _refusal(self, step: Step) -> str | None:
         """Reasons that no plan can overrule."""

@@ -6,7 +6,7 @@ import pytest
 
 from sbpair.cli.inspection.status import MOST_ROWS, result
 from sbpair.core.backlog import Backlog, QueueContents
-from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus, report
+from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus, StatusReport
 
 PRIMARY = SideStatus("primary", "127.0.0.1:1", REACHABLE, label="contoso-weu")
 SECONDARY = SideStatus("secondary", "contoso-neu.servicebus.windows.net", REACHABLE)
@@ -25,23 +25,23 @@ def test_of_many_queues_those_that_are_empty_are_only_counted() -> None:
     many = [queue(index) for index in range(40)]
     many[7] = queue(7, 3, 940.0)
     many[31] = queue(31, None)
-    _, shown = result(report(None, status(*many))).screen
+    _, shown = result(StatusReport(status(*many))).screen
     assert [row["name"] for row in shown.rows] == ["7", "31", "total"]
     assert shown.title == "Backlog queues contoso-weu/x-servicebus-transfer/... (38 of 40 are empty)"
     assert shown.rows[-1]["active"] == "unknown", "a sum of what is not known is not known"
     assert shown.rows[-1]["oldest"] == "1m"
-    (table,) = result(report(None, status(*many))).tables
+    (table,) = result(StatusReport(status(*many))).tables
     assert len(table.rows) == 42, "programs get every row"
 
 
 def test_what_fits_is_shown_whole() -> None:
-    _, shown = result(report(None, status(*map(queue, range(MOST_ROWS))))).screen
+    _, shown = result(StatusReport(status(*map(queue, range(MOST_ROWS))))).screen
     assert len(shown.rows) == MOST_ROWS + 1
     assert shown.title.endswith("/...")
 
 
 def test_without_a_queue_there_is_no_table_of_queues() -> None:
-    (sides,) = result(report(None, status())).screen
+    (sides,) = result(StatusReport(status())).screen
     assert [row["name"] for row in sides.rows] == ["contoso-weu at 127.0.0.1:1", "contoso-neu.servicebus.windows.net"]
 
 
@@ -54,7 +54,7 @@ def test_without_a_queue_there_is_no_table_of_queues() -> None:
     ],
 )
 def test_the_heading_names_pair_environment_and_the_way_out(environment: str | None, leave: str, title: str) -> None:
-    sides, _ = result(report(None, status(queue(0), environment=environment)), leave=leave).screen
+    sides, _ = result(StatusReport(status(queue(0), environment=environment)), leave=leave).screen
     assert (sides.title, sides.title_style) == (title, environment)
 
 
@@ -63,7 +63,7 @@ def test_why_a_side_does_not_answer_is_told_once() -> None:
     silent = SideStatus("secondary", "127.0.0.1:2", "unreachable", detail=why, label="contoso-neu")
     queues = tuple(replace(queue(index, None), detail=why, error_code="connection-lost") for index in range(3))
     now = PairStatus("orders", 1000.0, PRIMARY, silent, Backlog("orders", 1000.0, queues))
-    told = result(report(None, now))
+    told = result(StatusReport(now))
     assert " ".join([*told.notes, told.summary]).count(why) == 1
     assert told.summary.startswith("Not read: contoso-weu/x-servicebus-transfer/0 and 2 more. Run: ")
     assert all(not row["detail"] for row in told.screen[1].rows if row["name"] != "total")
@@ -77,7 +77,7 @@ def test_what_helps_both_sides_is_told_once() -> None:
         SideStatus(side, f"{side}.example", "denied", detail=f"{side} refuses.", hint=hint)
         for side in ("primary", "secondary")
     ]
-    told = result(report(None, PairStatus("orders", 1000.0, sides[0], sides[1], Backlog("orders", 1000.0, ()))))
+    told = result(StatusReport(PairStatus("orders", 1000.0, sides[0], sides[1], Backlog("orders", 1000.0, ()))))
     assert told.notes[:2] == (
         "Primary primary.example: primary refuses.",
         f"Secondary secondary.example: secondary refuses. {hint}",

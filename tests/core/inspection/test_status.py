@@ -5,15 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sbpair.core.backlog import Backlog, QueueContents
-from sbpair.core.inspection.status import (
-    PairStatus,
-    SideStatus,
-    empty_in_seconds,
-    further,
-    outlook,
-    rate_per_second,
-    report,
-)
+from sbpair.core.inspection.status import PairStatus, SideStatus, StatusReport
 from sbpair.core.serialization import to_plain
 
 SIDE = SideStatus("primary", "contoso", "reachable")
@@ -41,36 +33,37 @@ def later(active: int | None, seconds: float = 10.0, **values: object) -> PairSt
     ],
 )
 def test_rate_and_end(after: PairStatus, rate: float | None, left: float | None) -> None:
-    assert rate_per_second(STATUS, after) == rate
-    assert empty_in_seconds(after, rate) == left
+    found = StatusReport(after, STATUS)
+    assert (found.rate_per_second, found.empty_in_seconds) == (rate, left)
 
 
 def test_one_sample_has_no_rate() -> None:
-    assert rate_per_second(None, STATUS) is None
+    assert StatusReport(STATUS).rate_per_second is None
 
 
 @pytest.mark.parametrize(
-    ("status", "rate", "words"),
+    ("status", "before", "words"),
     [
         (later(0), None, "The backlog is empty"),
         (later(None), None, "Not read: q/0"),
         (
             later(50),
-            -5.0,
+            100,
             "50 messages are waiting in 1 queue, the oldest for 10m10s. Draining at 5.0/s, empty in about ",
         ),
-        (later(50), 2.0, "Growing by 2.0/s."),
-        (later(50), 0.0, "Nothing is draining them. Run: sbpair drain orders"),
-        (later(0, dead_letter=3), 0.0, "3 dead letters remain in 1 queue. Run: sbpair peek orders --dlq"),
-        (replace(later(5), primary=replace(SIDE, state="unreachable")), 0.0, "drain when it is back: sbpair drain"),
+        (later(50), 30, "Growing by 2.0/s."),
+        (later(50), 50, "Nothing is draining them. Run: sbpair drain orders"),
+        (later(0, dead_letter=3), 0, "3 dead letters remain in 1 queue. Run: sbpair peek orders --dlq"),
+        (replace(later(5), primary=replace(SIDE, state="unreachable")), 5, "drain when it is back: sbpair drain"),
     ],
 )
-def test_the_sentence_says_what_will_become_of_it(status: PairStatus, rate: float | None, words: str) -> None:
-    assert words in outlook(status, rate)
+def test_the_sentence_says_what_will_become_of_it(status: PairStatus, before: int | None, words: str) -> None:
+    assert words in StatusReport(status, None if before is None else later(before, 0.0)).outlook()
 
 
 def test_what_comes_after_the_first_sentence_is_told_too() -> None:
-    assert [one.commands[-1] for one in further(STATUS)] == ["sbpair drain orders --dlq"]
+    (note,) = StatusReport(STATUS).notes()
+    assert note.endswith("sbpair drain orders --dlq")
 
 
 def test_a_drain_is_reckoned_at_the_average_size() -> None:
@@ -79,7 +72,7 @@ def test_a_drain_is_reckoned_at_the_average_size() -> None:
 
 
 def test_data() -> None:
-    told = to_plain(report(None, STATUS))
+    told = to_plain(StatusReport(STATUS))
     assert told["oldest_age_seconds"] == 600.0
     assert (told["verdict"], told["confirmed_empty"], told["queues"][0]["state"]) == ("waiting", False, "waiting")
     assert told["next_commands"][0] == "sbpair drain orders"

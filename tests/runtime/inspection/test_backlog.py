@@ -17,6 +17,7 @@ from sbpair.core.message import State
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.operations.status import StatusReader
+from sbpair.ports import Sides
 from sbpair.runtime.browse import PAGE_MESSAGES
 from sbpair.runtime.inspection.backlog import MOST_BROWSED_MESSAGES, FoundQueues, find_queues, read_backlog
 from tests.fakes import FakeClock, FakeNamespace, virtual_time
@@ -51,6 +52,10 @@ async def read(namespace: FakeNamespace, *, manage: bool = True, lies: Lies | No
     return await read_backlog(
         PAIR, found, messaging=namespace.messaging(), admin=admin, clock=namespace.clock, recount=True
     )
+
+
+def sides_of(primary: FakeNamespace, secondary: FakeNamespace) -> Sides:
+    return Sides(PAIR, primary.messaging(), secondary.messaging(), primary.admin(), secondary.admin())
 
 
 def paths(*indexes: int) -> tuple[str, ...]:
@@ -233,13 +238,7 @@ async def test_a_status_without_manage_counts_by_browsing_and_says_so() -> None:
     for namespace in (primary, secondary):
         namespace.fail("admin", UnauthorizedError.lacking("Manage", "read it"))
     secondary.put(PATH.format(2), MESSAGE)
-    reader = StatusReader(
-        PAIR,
-        primary=primary.admin(),
-        secondary=secondary.admin(),
-        messaging=secondary.messaging(),
-        clock=secondary.clock,
-    )
+    reader = StatusReader(sides_of(primary, secondary), secondary.clock)
     status = await reader.read()
     assert (status.primary.state, status.secondary.state) == ("limited", "limited")
     assert (status.backlog.active, status.backlog.found_by) == (1, FoundBy.PROBED)
@@ -249,13 +248,7 @@ async def test_a_status_without_manage_counts_by_browsing_and_says_so() -> None:
 async def test_a_secondary_that_does_not_answer_is_not_asked_for_every_queue() -> None:
     secondary = world(0, 1, 2)
     secondary.go_dark()
-    reader = StatusReader(
-        PAIR,
-        primary=FakeNamespace("contoso", secondary.clock).admin(),
-        secondary=secondary.admin(),
-        messaging=secondary.messaging(),
-        clock=secondary.clock,
-    )
+    reader = StatusReader(sides_of(FakeNamespace("contoso", secondary.clock), secondary), secondary.clock)
     status = await reader.read()
     assert status.secondary.state == "unreachable"
     assert status.backlog.verdict is Verdict.UNKNOWN
