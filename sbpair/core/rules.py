@@ -228,7 +228,6 @@ class TestedMessage:
     def exit(self) -> Exit:
         return Exit.OK if self.taken_by else Exit.FINDINGS
 
-    @property
     def summary(self) -> str:
         total = len({rule.subscription for rule in self.rules})
         if self.taken_by:
@@ -271,7 +270,6 @@ class Unmatched:
     def exit(self) -> Exit:
         return Exit.FINDINGS if self.messages else Exit.OK
 
-    @property
     def summary(self) -> str:
         left = "" if self.whole else " There are more than were looked at."
         if self.looked_at is not None:

@@ -71,11 +71,10 @@ async def discover(
     known = (*(pair.primary for pair in request.pairs), *request.namespaces)
     labels = (*request.primaries, *(access.label for access in known))
     primaries = tuple(ByName((label, None) for label in labels))
-    search = _Search(request.pairs, primaries, request.timeout_seconds)
 
     async def one(access: NamespaceAccess) -> NamespaceSearched:
         async with open_namespace(access) as (messaging, admin):
-            return await search.search_namespace(access, messaging, admin)
+            return await _Search(request, primaries, access, messaging, admin).searched()
 
     searching = side_by_side(one, request.namespaces, at_once=CONCURRENCY)
     found = tuple(await run_until(stop or asyncio.Event(), searching))
@@ -85,66 +84,70 @@ async def discover(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What a search goes by, in each of its namespaces."""
+    """The search of one namespace."""
 
-    pairs: tuple[Pair, ...]
-    """The configured ones."""
+    request: DiscoverRequest
     primaries: tuple[str, ...]
     """Names of primaries to look for where a namespace does not list its queues."""
-    timeout_seconds: float
+    access: NamespaceAccess
+    messaging: Messaging
+    admin: NamespaceAdmin
 
-    async def search_namespace(
-        self, access: NamespaceAccess, messaging: Messaging, admin: NamespaceAdmin
-    ) -> NamespaceSearched:
-        """What one namespace holds. Nothing is raised for a namespace that cannot be read: the answer says why."""
+    async def searched(self) -> NamespaceSearched:
+        """What it holds. Nothing is raised if it cannot be read: the answer says why."""
         try:
-            listed = await self._listed(access, admin)
+            listed = await self._listed()
         except ServiceError as refused:
-            return await self._probed(access, messaging, refused)
+            return await self._probed(refused)
         transfer = [
-            await self._read(access, primary, FoundQueues(tuple(paths), facts=paths), messaging, admin)
+            await self._read(primary, FoundQueues(tuple(paths), facts=paths), self.admin)
             for primary, paths in sorted(listed.items())
         ]
-        return searched(access, await self._facts(access, admin), FoundBy.LISTED, transfer)
+        return searched(self.access, await self._facts(), FoundBy.LISTED, transfer)
 
-    async def _listed(self, access: NamespaceAccess, admin: NamespaceAdmin) -> dict[str, ByName[QueueFacts]]:
+    async def _listed(self) -> dict[str, ByName[QueueFacts]]:
         """Primary -> path -> queue, in the order of the indexes."""
 
         async def read() -> list[tuple[str, int, QueueFacts]]:
-            names = [(parse_backlog_queue_path(facts.path), facts) async for facts in admin.list_queues()]
+            names = [(parse_backlog_queue_path(facts.path), facts) async for facts in self.admin.list_queues()]
             return sorted(
                 ((name.primary_label, name.index, facts) for name, facts in names if name is not None),
                 key=lambda one: one[:2],
             )
 
         found: dict[str, ByName[QueueFacts]] = {}
-        answer = read()
-        for primary, _, facts in await abandon_after(self.timeout_seconds, answer, what=f"Queues of {access.label}"):
+        seconds, what = self.request.timeout_seconds, f"Queues of {self.access.label}"
+        for primary, _, facts in await abandon_after(seconds, read(), what=what):
             found.setdefault(primary, ByName())[facts.path] = facts
         return found
 
-    async def _facts(self, access: NamespaceAccess, admin: NamespaceAdmin) -> NamespaceFacts | None:
+    async def _facts(self) -> NamespaceFacts | None:
         """Tier, region and Geo-DR alias, which a backlog is found without."""
+        seconds, what = self.request.timeout_seconds, f"Properties of {self.access.label}"
         try:
-            return await abandon_after(self.timeout_seconds, admin.namespace(), what=f"Properties of {access.label}")
+            return await abandon_after(seconds, self.admin.namespace(), what=what)
         except ServiceError:
             return None
 
-    async def _probed(self, access: NamespaceAccess, messaging: Messaging, refused: ServiceError) -> NamespaceSearched:
+    async def _probed(self, refused: ServiceError) -> NamespaceSearched:
         """Without a list: the queues of the primaries whose names are known, opened one after another."""
         transfer: list[TransferQueues] = []
         asked = False
         for primary in self.primaries:
-            pair = _owner(primary, access)
-            found = await find_queues(pair, messaging=messaging, admin=None, timeout_seconds=self.timeout_seconds)
+            found = await find_queues(
+                self._owner(primary),
+                messaging=self.messaging,
+                admin=None,
+                timeout_seconds=self.request.timeout_seconds,
+            )
             if found.found_by is FoundBy.CONFIGURED:
                 break  # not even that is answered: the next name would wait for its time-out as well
             asked = True
             if found.existing:
-                transfer.append(await self._read(access, primary, found, messaging, None))
+                transfer.append(await self._read(primary, found, None))
         return NamespaceSearched(
-            access.label,
-            access.host,
+            self.access.label,
+            self.access.host,
             transfer=tuple(transfer),
             found_by=FoundBy.PROBED if asked else None,
             error_code=refused.code,
@@ -153,26 +156,18 @@ class _Search:
             hint=refused.hint or None,
         )
 
-    async def _read(
-        self,
-        access: NamespaceAccess,
-        primary: str,
-        found: FoundQueues,
-        messaging: Messaging,
-        admin: NamespaceAdmin | None,
-    ) -> TransferQueues:
+    async def _read(self, primary: str, found: FoundQueues, admin: NamespaceAdmin | None) -> TransferQueues:
         backlog = await read_backlog(
-            _owner(primary, access),
+            self._owner(primary),
             found,
-            messaging=messaging,
+            messaging=self.messaging,
             admin=admin,
             clock=SystemClock(),
-            timeout_seconds=self.timeout_seconds,
+            timeout_seconds=self.request.timeout_seconds,
             recount=False,
         )
-        return transfer_queues(backlog, primary, self.pairs, access.host)
+        return transfer_queues(backlog, primary, self.request.pairs, self.access.host)
 
-
-def _owner(primary: str, access: NamespaceAccess) -> Pair:
-    """A pair for the reading of a backlog: of its primary only the name is known, and only the name is used."""
-    return Pair(primary, NamespaceAccess(primary, f"{primary}/{BACKLOG_INFIX}"), access)
+    def _owner(self, primary: str) -> Pair:
+        """A pair for the reading of a backlog: of its primary only the name is known, and only the name is used."""
+        return Pair(primary, NamespaceAccess(primary, f"{primary}/{BACKLOG_INFIX}"), self.access)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sbpair.azure import make_admin
+from sbpair.concurrency import side_by_side
 from sbpair.connect import open_sides
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.inspection.audit import run as run_checks
@@ -22,7 +23,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.runtime.browse import peeking
 from sbpair.runtime.clock import SystemClock
-from sbpair.runtime.inspection.gather import gather, gather_each
+from sbpair.runtime.inspection.gather import gather
 from tests.benchmarks.processes import ask, peak_rss_mb
 
 if TYPE_CHECKING:
@@ -132,9 +133,7 @@ async def _audit(order: Mapping[str, Any]) -> dict[str, Any]:
             )
 
     pairs = _pairs(order)
-    found = await gather_each(pairs, one)
-    snapshots = [snapshot for snapshot in found if isinstance(snapshot, Snapshot)]
-    assert len(snapshots) == len(pairs), found
+    snapshots = await side_by_side(one, pairs, at_once=8)
     reports = [run_checks(snapshot, pair) for snapshot, pair in zip(snapshots, pairs, strict=True)]
     wrong = [finding for report in reports for finding in report.findings if finding.code in ("SBP001", "SBP002")]
     assert not wrong, wrong

@@ -22,8 +22,11 @@ from sbpair.render.result import Check, CommandResult, metrics_of, table_of
 from sbpair.render.result import Severity as Shown
 
 if TYPE_CHECKING:
-    from sbpair.core.inspection.audit import AuditReport
     from sbpair.core.inspection.audit.result import AuditedPair, AuditResult
+
+
+AT_ONCE = 8
+"""Pairs or namespaces."""
 
 
 @command(output="core.inspection.audit.result:Printed", checks=True, page=True)
@@ -132,26 +135,27 @@ def _of_each(
     announcement: str = "",
 ) -> "AuditResult":
     """Pairs or namespaces, several at a time; one that cannot be read holds up no other."""
+    from sbpair.concurrency import side_by_side
     from sbpair.connect import opened
     from sbpair.core.inspection.audit.result import AuditedPair, AuditResult, FailedPair
-    from sbpair.runtime.inspection.gather import gather_each
 
-    async def work(stop: Stop) -> "list[AuditedPair | SbpairError]":
-        async def audited(place: Pair | NamespaceAccess) -> AuditedPair:
+    async def audited(place: Pair | NamespaceAccess) -> AuditedPair | FailedPair:
+        try:
             async with opened(place) as ends:
                 return await verb(ends, request, observer=event_log(options))
+        except SbpairError as error:
+            return FailedPair(place.name if isinstance(place, Pair) else place.label, error)
 
+    async def work(stop: Stop) -> list[AuditedPair | FailedPair]:
         if announcement:
             logging.getLogger("sbpair").debug(announcement)
-        return await run_until(stop, gather_each(chosen, audited))
+        return await run_until(stop, side_by_side(audited, chosen, at_once=AT_ONCE))
 
-    found = list(zip(chosen, run_async(options, work), strict=True))
-    errors = (
-        FailedPair(place.name if isinstance(place, Pair) else place.label, error)
-        for place, error in found
-        if isinstance(error, SbpairError)
+    found = run_async(options, work)
+    return AuditResult(
+        tuple(one for one in found if isinstance(one, AuditedPair)),
+        tuple(one for one in found if isinstance(one, FailedPair)),
     )
-    return AuditResult(tuple(one for _, one in found if isinstance(one, AuditedPair)), tuple(errors))
 
 
 def _announcement(pairs: Sequence[Pair]) -> str:
@@ -195,27 +199,23 @@ def _shown(result: "AuditResult", notes: Sequence[str], fail_on: Severity, *, ea
 
 def _checks(result: "AuditResult") -> Iterator[Check]:
     """Every check with what it said, or that it found nothing; and what could not be read at all."""
+    from sbpair.core.inspection import audit as checks
+
     for pair in result.pairs:
         for entry in pair.not_read:
             yield Check(entry.code, f"{entry.subject} of {entry.namespace}", Shown.UNKNOWN, entry.reason)
     for failed in result.errors:
         yield Check(failed.error.code, failed.pair, Shown.UNKNOWN, failed.error.message)
     for report in result.reports:
-        yield from _checks_of(report)
-
-
-def _checks_of(report: "AuditReport") -> Iterator[Check]:
-    from sbpair.core.inspection import audit as checks
-
-    for finding in report.findings:
-        text = f"{finding.message} {checks.in_one_line(finding.remedy)}"
-        yield Check(finding.code, finding.subject, Shown(finding.severity.value), text)
-    for skipped in report.skipped:
-        yield Check(skipped.code, report.pair, Shown.SKIPPED, f"Skipped, because {skipped.reason}")
-    told = {finding.code for finding in report.findings} | {skipped.code for skipped in report.skipped}
-    for code in report.checks:
-        if code not in told:
-            yield Check(code, report.pair, Shown.OK, checks.explain(code).title)
+        for finding in report.findings:
+            text = f"{finding.message} {checks.in_one_line(finding.remedy)}"
+            yield Check(finding.code, finding.subject, Shown(finding.severity.value), text)
+        for skipped in report.skipped:
+            yield Check(skipped.code, report.pair, Shown.SKIPPED, f"Skipped, because {skipped.reason}")
+        told = {finding.code for finding in report.findings} | {skipped.code for skipped in report.skipped}
+        for code in report.checks:
+            if code not in told:
+                yield Check(code, report.pair, Shown.OK, checks.explain(code).title)
 
 
 def _listed() -> CommandResult:

@@ -16,7 +16,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.inspection.contents import Contents, Difference, compare
 from sbpair.core.inspection.promotion import Claimed
 from sbpair.core.words import counted
-from sbpair.render.result import CommandResult, table_of
+from sbpair.render.result import CommandResult, concluded, table_of
 
 if TYPE_CHECKING:
     from sbpair.settings import Settings
@@ -55,8 +55,7 @@ def diff(
     settings = load_settings(options)
     first, second = (_contents(options, settings, one, auth) for one in (a, b))
     found = compare(first, second, ignore or ())
-    table = table_of(Difference, found.differences)
-    return CommandResult(found, (table,), summary=found.summary, closing=True, exit=found.exit)
+    return concluded(found, table_of(Difference, found.differences))
 
 
 def _contents(options: Options, settings: "Settings", name: str, auth: NamespaceAuthOption) -> Contents:

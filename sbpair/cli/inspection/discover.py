@@ -20,7 +20,7 @@ from sbpair.core.access import Cloud, NamespaceAccess, resource_manager_url
 from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
 from sbpair.render.console import write_file
-from sbpair.render.result import CommandResult, table_of
+from sbpair.render.result import CommandResult, concluded, table_of
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.discovery import Discovery
@@ -149,7 +149,7 @@ def _block(document: Any) -> str:
 
 def _result(discovery: "Discovery", pairs_out: Path | None) -> CommandResult:
     from sbpair.core.backlog import Advice
-    from sbpair.core.inspection.discovery import DiscoveryRow, rows, sentences, summary
+    from sbpair.core.inspection.discovery import DiscoveryRow, rows, sentences
 
     notes = list(sentences(discovery))
     if discovery.pairs:
@@ -165,11 +165,5 @@ def _result(discovery: "Discovery", pairs_out: Path | None) -> CommandResult:
     for one in discovery.transfer:
         if one.pair and one.holds_messages:
             notes.append(str(Advice(f"The backlog of {one.pair} holds messages.", (f"sbpair status {one.pair}",))))
-    return CommandResult(
-        discovery,
-        (table_of(DiscoveryRow, rows(discovery, datetime.now(UTC).timestamp())),),
-        notes=tuple(notes),
-        summary=summary(discovery),
-        exit=discovery.exit,
-        closing=True,
-    )
+    table = table_of(DiscoveryRow, rows(discovery, datetime.now(UTC).timestamp()))
+    return concluded(discovery, table, notes=tuple(notes))

@@ -18,7 +18,7 @@ from sbpair.core.errors import ConfigurationError, IncompatibleSdkError, SbpairE
 from sbpair.core.inspection.diagnosis import COMMAND, VERSIONS, Diagnoses, Diagnosis, Verdict
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import column
-from sbpair.render.result import Check, CommandResult, Severity, table_of
+from sbpair.render.result import Check, CommandResult, Severity, concluded, table_of
 from sbpair.version import __version__
 
 
@@ -62,13 +62,10 @@ def doctor(
 
 def _result(found: Diagnoses) -> CommandResult:
     rows = found.checks
-    return CommandResult(
+    return concluded(
         found,
-        (table_of(Diagnosis, rows, show=("result", "check", "subject", "detail", "next_step")),),
+        table_of(Diagnosis, rows, show=("result", "check", "subject", "detail", "next_step")),
         screen=(replace(table_of(_ScreenRow, _screen(rows)), compact=True),),
-        summary=found.summary(),
-        closing=True,
-        exit=found.exit,
         checks=tuple(
             Check(row.check, row.subject, Severity(row.result.value), f"{row.detail} {row.next_step}".strip())
             for row in rows

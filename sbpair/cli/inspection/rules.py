@@ -20,7 +20,7 @@ from sbpair.core.names import subscription_path
 from sbpair.core.redact import quoted
 from sbpair.core.rewrite import TEXT_FIELDS
 from sbpair.core.rules import MOST_SQL_CHARACTERS, TestedRule, Unmatched, UnmatchedMessage
-from sbpair.render.result import CommandResult, table_of
+from sbpair.render.result import CommandResult, concluded, table_of
 from sbpair.sqlfilter.expressions import Constant
 from sbpair.sqlfilter.parser import parse_filter
 from sbpair.sqlfilter.values import FilterSyntaxError
@@ -60,7 +60,7 @@ def test(
     place = of.find(options)
     request = operations.TestRulesRequest(place.path, _payload(message, property_ or ()))
     found = call_at(options, place, operations.test_rules, request)
-    return CommandResult(found, (table_of(TestedRule, found.rules),), summary=found.summary, exit=found.exit)
+    return concluded(found, table_of(TestedRule, found.rules))
 
 
 def _payload(file: Path | None, properties: Sequence[str]) -> bytes:
@@ -151,7 +151,7 @@ def unmatched(
         found,
         (table,),
         notes=tuple(notes),
-        summary=found.summary,
+        summary=found.summary(),
         exit=found.exit,
         closing=True,
     )

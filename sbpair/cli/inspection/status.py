@@ -30,7 +30,7 @@ from sbpair.core.serialization import spoken_clock, to_plain
 from sbpair.render.console import can_redraw, choose_format, put
 from sbpair.render.formats import dump_json
 from sbpair.render.output import Format
-from sbpair.render.result import Check, CommandResult, Table, metrics_of, table_of
+from sbpair.render.result import Check, CommandResult, Table, concluded, metrics_of, table_of
 from sbpair.render.result import Severity as Shown
 
 _WATCHABLE = (Format.TABLE, Format.TSV, Format.JSONL)
@@ -137,15 +137,12 @@ _QUEUE_COLUMNS = {
 def result(found: StatusReport, fail_on: Severity = Severity.ERROR, *, leave: str = "") -> CommandResult:
     """What is shown of a status. `leave` says on the screen how to end a watch."""
     status = found.status
-    return CommandResult(
+    return concluded(
         found,
-        (table_of(StatusRow, [*side_rows(status), *queue_rows(status)]),),
-        notes=tuple(found.notes()),
+        table_of(StatusRow, [*side_rows(status), *queue_rows(status)]),
         details=(f"A drain of that takes {forecast_in_words(found.status.drain)}.",) if found.backlog.active else (),
-        summary=found.summary(),
         exit=found.exit(fail_on),
         checks=tuple(_checks(status)),
-        closing=True,
         metrics=tuple(metrics_of(figures(found), ("pair", status.pair))),
         screen=_screen(status, leave),
     )

@@ -44,7 +44,17 @@ from sbpair.operations import JournalStatusRequest, ProvisionReplicatedRequest, 
 from sbpair.operations.replication import QueueOutcome, ReplicatedProvision
 from sbpair.ports import Journal, Sides
 from sbpair.render.output import Format
-from sbpair.render.result import Check, CommandResult, Severity, Table, columns, columns_of, metrics_of, table_of
+from sbpair.render.result import (
+    Check,
+    CommandResult,
+    Severity,
+    Table,
+    columns,
+    columns_of,
+    concluded,
+    metrics_of,
+    table_of,
+)
 from sbpair.runtime.clock import Quiet
 
 if TYPE_CHECKING:
@@ -438,14 +448,7 @@ def consume(
 
 
 def _consumed(done: Consumed) -> CommandResult:
-    return CommandResult(
-        done,
-        (table_of(Copies, done.report.counts),),
-        notes=tuple(done.notes()),
-        summary=done.summary(),
-        closing=True,
-        exit=done.report.exit,
-    )
+    return concluded(done, table_of(Copies, done.report.counts), exit=done.report.exit)
 
 
 # `sbpair replicate status` and `provision`: what the journal says, and the queue on both sides.

@@ -148,7 +148,6 @@ class NamespaceDiff:
     def exit(self) -> Exit:
         return Exit.FINDINGS if self.differences else Exit.OK
 
-    @property
     def summary(self) -> str:
         left_out = f" ({counted(self.ignored, 'difference')} ignored)" if self.ignored else ""
         if not self.differences:

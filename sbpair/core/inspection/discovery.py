@@ -84,6 +84,24 @@ class Discovery:
     def transfer(self) -> tuple[TransferQueues, ...]:
         return tuple(one for namespace in self.namespaces for one in namespace.transfer)
 
+    def summary(self) -> str:
+        """The last line: how many were found, where."""
+        read = [one for one in self.namespaces if one.found_by is not None]
+        unread = len(self.namespaces) - len(read)
+        if not self.namespaces:
+            return "No Service Bus namespace is listed there; the list shows only what this login may read."
+        if not read:
+            return f"{counted(unread, 'namespace')} could not be read, so there may be a backlog."
+        backlogs = self.transfer
+        waiting = sum(1 for one in backlogs if one.holds_messages)
+        found = (
+            f"{counted(len(backlogs), 'backlog')} found, {waiting} with messages"
+            if backlogs
+            else "no backlog queue found"
+        )
+        rest = f"; {counted(unread, 'namespace')} could not be read" if unread else ""
+        return f"{counted(len(read), 'namespace')} read: {found}{rest}."
+
     @property
     def exit(self) -> Exit:
         """Ok unless a namespace could not be read at all; then the gravest reason of all that were not read whole."""
@@ -234,20 +252,3 @@ def sentences(discovery: Discovery) -> Iterator[str]:
             )
             if role is None:
                 yield f"Only the resource manager returns its role: configure `subscription` for {namespace.namespace}."
-
-
-def summary(discovery: Discovery) -> str:
-    """The last line: how many were found, where."""
-    read = [one for one in discovery.namespaces if one.found_by is not None]
-    unread = len(discovery.namespaces) - len(read)
-    if not discovery.namespaces:
-        return "No Service Bus namespace is listed there; the list shows only what this login may read."
-    if not read:
-        return f"{counted(unread, 'namespace')} could not be read, so there may be a backlog."
-    backlogs = discovery.transfer
-    waiting = sum(1 for one in backlogs if one.holds_messages)
-    found = (
-        f"{counted(len(backlogs), 'backlog')} found, {waiting} with messages" if backlogs else "no backlog queue found"
-    )
-    rest = f"; {counted(unread, 'namespace')} could not be read" if unread else ""
-    return f"{counted(len(read), 'namespace')} read: {found}{rest}."

@@ -18,7 +18,6 @@ from sbpair.core.errors import (
     AuthenticationFailedError,
     ConflictError,
     CredentialError,
-    SbpairError,
     ServerBusyError,
     ServiceError,
     ServiceInternalError,
@@ -51,7 +50,6 @@ from sbpair.service import CREDITS_PER_MANAGEMENT_CALL, PAGE_ENTITIES, EntitySta
 # unpaced audit slows the application down (Service Bus throttling).
 
 T = TypeVar("T")
-P = TypeVar("P")
 
 DEFAULT_CREDITS_PER_SECOND = 200.0
 """A fifth of a namespace: 20 management calls a second."""
@@ -444,17 +442,3 @@ def _key_name(access: NamespaceAccess) -> str | None:
     if access.auth is not AuthMethod.CONNECTION_STRING or access.connection_string is None:
         return None
     return parse_connection_string(access.connection_string.reveal()).get("sharedaccesskeyname")
-
-
-async def gather_each(
-    pairs: Sequence[P], read: Callable[[P], Awaitable[T]], *, concurrency: int = 8
-) -> list[T | SbpairError]:
-    """Read many pairs or namespaces, `concurrency` at a time, in the order given; one that fails gives its error."""
-
-    async def guarded(pair: P) -> T | SbpairError:
-        try:
-            return await read(pair)
-        except SbpairError as error:
-            return error
-
-    return await side_by_side(guarded, pairs, at_once=concurrency)

@@ -160,3 +160,23 @@ def test_lists_with_gaps_make_no_false_findings(local: Sbpair, fault: Callable[[
     fault("local-secondary", "list-gap")
     ran = local("audit", "local", "-o", "json")
     assert ran.code == 0, ran.data["pairs"][0]["findings"]
+
+
+def test_a_pair_that_cannot_be_reached_holds_up_no_other_one(local: Sbpair) -> None:
+    known = json.loads((local.home / "state" / "sbpair" / "emulator.json").read_text(encoding="utf-8"))
+
+    def pair(name: str, authority: str) -> str:
+        sides = (
+            f"{side}: {{namespace: {one['name']}, host: localhost, ca_file: {authority}, "
+            f"connection_string: {{file: {one['connection_string_file']}}}}}"
+            for side, one in zip(("primary", "secondary"), known["namespaces"], strict=False)
+        )
+        return f"{name}: {{{', '.join(sides)}}}"
+
+    pairs = f"{pair('blind', 'gone.pem')}, {pair('mine', known['ca_file'])}"
+    (local.home / "two.yaml").write_text(f"version: 1\npairs: {{{pairs}}}\n", encoding="utf-8")
+    ran = local("audit", "blind", "mine", "--config", "two.yaml", "-o", "json")
+    assert [(one["pair"], bool(one["not_read"])) for one in ran.data["pairs"]] == [("blind", True), ("mine", False)], (
+        ran
+    )
+    assert ran.code == 6

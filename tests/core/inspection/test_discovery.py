@@ -11,7 +11,6 @@ from sbpair.core.inspection.discovery import (
     NamespaceSearched,
     proposed_pairs,
     sentences,
-    summary,
     transfer_queues,
 )
 from tests.core.snapshots import a_pair, host
@@ -104,7 +103,7 @@ def test_messages_that_nobody_covers_are_said_first() -> None:
     ],
 )
 def test_the_last_line_says_no_more_than_was_read(namespaces: tuple[NamespaceSearched, ...], said: str) -> None:
-    assert summary(Discovery(namespaces, {})) == said
+    assert Discovery(namespaces, {}).summary() == said
 
 
 def test_the_role_in_an_alias_is_said_only_where_the_resource_manager_told_it() -> None:

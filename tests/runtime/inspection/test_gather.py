@@ -11,8 +11,6 @@ from sbpair.core.access import AuthMethod, Secret
 from sbpair.core.entities import EntityStatus, QueueFacts, QueueSettings, Tier
 from sbpair.core.errors import (
     ConnectionLostError,
-    PairingError,
-    SbpairError,
     ServerBusyError,
     UnauthorizedError,
 )
@@ -22,7 +20,7 @@ from sbpair.core.inspection.snapshot import Calls, How, Snapshot
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, Pair
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.inspection.gather import CreditPacer, Scope, _key_name, gather, gather_each
+from sbpair.runtime.inspection.gather import CreditPacer, Scope, _key_name, gather
 from tests.core.snapshots import a_pair, path
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, run_virtual, virtual_time
 from tests.runtime.inspection.admin_fake import Lies, LyingAdmin
@@ -279,29 +277,6 @@ async def test_clock_skew_is_seen() -> None:
     here.clock.skew_seconds = 42.0
     report = run(await here.gather(), here.pair)
     assert {one.code for one in report.findings} == {"SBP021"}
-
-
-@virtual_time
-async def test_many_pairs_at_once_in_order_and_one_failure_alone() -> None:
-    pairs = [replace(a_pair(), name=f"p{number}") for number in range(20)]
-    running, most = 0, 0
-    here = world()
-
-    async def one(pair: Pair) -> Snapshot:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await here.clock.sleep(1)
-        running -= 1
-        if pair.name == "p7":
-            raise PairingError("no")
-        here.pair = pair
-        return await here.gather()
-
-    results = await gather_each(pairs, one, concurrency=5)
-    assert most == 5
-    assert [index for index, result in enumerate(results) if isinstance(result, SbpairError)] == [7]
-    assert len(results) == 20
 
 
 @virtual_time
