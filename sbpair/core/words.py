@@ -11,6 +11,16 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def are(number: int) -> str:
+    """`is` of one thing, `are` of several or none."""
+    return "is" if number == 1 else "are"
+
+
+def were(number: int) -> str:
+    """`was` of one thing, `were` of several or none."""
+    return "was" if number == 1 else "were"
+
+
 def listed(names: Iterable[str], *, most: int = MOST_NAMED) -> str:
     """`a, b, c and 4 more`."""
     known = list(names)

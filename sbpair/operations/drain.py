@@ -23,7 +23,7 @@ from sbpair.core.transfer.conclusion import Asked, DrainResult
 from sbpair.core.transfer.report import DrainReport, Tally
 from sbpair.core.transfer.resend import Planned
 from sbpair.core.transfer.state import Key
-from sbpair.core.words import counted
+from sbpair.core.words import are, counted
 from sbpair.operations.ledgers import LedgerRun, Verify, looking_for, open_ledger
 from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
@@ -104,7 +104,7 @@ async def refuse_reversed(sides: Sides, found: FoundQueues, timeout_seconds: flo
     )
     if there.found_by is not FoundBy.CONFIGURED and there.existing:
         here, other, number = shown_name(pair.primary), shown_name(pair.secondary), len(there.existing)
-        are = f"{counted(number, 'queue')} of {other} {'is' if number == 1 else 'are'} on {here}"
+        are = f"{counted(number, 'queue')} of {other} {are(number)} on {here}"
         raise UsageError(
             f"No backlog queue of {here} exists on {other}, but {are}: the pair is reversed. Nothing was moved.",
             hint=f"Run: sbpair drain {other}:{here}",

@@ -27,7 +27,7 @@ from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport
 from sbpair.core.transfer.resend import Planned, refuse_destination, window_of
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult, guaranteed, with_unreached
 from sbpair.core.transfer.verdict import DestinationSeen, Judge
-from sbpair.core.words import counted
+from sbpair.core.words import are, counted
 from sbpair.operations.ledgers import LedgerRun, Verify, looking_for, open_ledger
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import pages
@@ -335,7 +335,7 @@ class _Started:
         gone = plan.judge.meant - report.purged - sum(one.count for one in report.left)
         if gone > 0:
             yield (
-                f"{counted(gone, 'more message')} {'is' if gone == 1 else 'are'} gone: deleted by a request whose "
+                f"{counted(gone, 'more message')} {are(gone)} gone: deleted by a request whose "
                 "answer was lost, taken by another receiver, or expired."
             )
 

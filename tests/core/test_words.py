@@ -1,6 +1,6 @@
 import pytest
 
-from sbpair.core.words import ranges
+from sbpair.core.words import are, ranges, were
 
 
 @pytest.mark.parametrize(
@@ -9,3 +9,7 @@ from sbpair.core.words import ranges
 )
 def test_indexes_are_shown_as_ranges(numbers: tuple[int, ...], shown: str) -> None:
     assert ranges(numbers) == shown
+
+
+def test_a_verb_agrees_with_its_number() -> None:
+    assert [(are(number), were(number)) for number in (0, 1, 2)] == [("are", "were"), ("is", "was"), ("are", "were")]

@@ -21,6 +21,7 @@ from sbpair.core.pairing import Pair, backlog_settings
 from sbpair.core.prices import Forecast
 from sbpair.core.redact import quoted
 from sbpair.core.serialization import Document
+from sbpair.core.words import were
 from sbpair.service import NEVER_DAYS, PARTITION_COUNT, QueueSettings, Tier
 
 # Where a queue differs from the documented backlog-queue settings, field by field, normalised.
@@ -183,7 +184,7 @@ class Expected:
         names = [one.name for one in fields(QueueSettings)]
         others = [name for name in names if getattr(self.settings, name) != getattr(facts.settings, name)]
         if others:
-            return f"{', '.join(others)} {'was' if len(others) == 1 else 'were'} changed"
+            return f"{', '.join(others)} {were(len(others))} changed"
         if self.updated_at is None or facts.updated_at is None:
             return None
         return None if abs(self.updated_at - facts.updated_at) < _SAME_UPDATE_SECONDS else "it was written since"

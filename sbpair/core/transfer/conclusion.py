@@ -31,7 +31,7 @@ from sbpair.core.transfer.report import (
 )
 from sbpair.core.transfer.resend import Planned
 from sbpair.core.transfer.verdict import NOT_CONFIGURED, REFUSED_BY
-from sbpair.core.words import counted, listed
+from sbpair.core.words import are, counted, listed, were
 
 _ERROR_CODE = re.compile(r"\(([a-z-]+)\)$")
 _EXIT_NAMES = {
@@ -176,7 +176,7 @@ def moved(report: DrainReport, asked: Asked) -> str:
         return f"{number} {'would be ' if would else ''}archived in {report.archive}"
     if asked.queue is not None:
         return f"{number} {'would be ' if would else ''}moved to {asked.queue} on {asked.primary}"
-    verb = "would go back to" if would else "is back on" if report.forwarded == 1 else "are back on"
+    verb = "would go back to" if would else f"{are(report.forwarded)} back on"
     return f"{number} {verb} {asked.primary}"
 
 
@@ -184,7 +184,7 @@ def _before(report: DrainReport) -> str:
     """Said in every format: who could write to the ledger could have a message completed that was never sent."""
     if not report.already_forwarded:
         return ""
-    verb = "would be" if report.dry_run else "was" if report.already_forwarded == 1 else "were"
+    verb = "would be" if report.dry_run else were(report.already_forwarded)
     return f"; {report.already_forwarded:,} had been sent before and {verb} completed without being sent again"
 
 
@@ -196,7 +196,7 @@ def _uncompleted(report: DrainReport, asked: Asked) -> str:
         ("archives", "archiving") if report.archive else ("sends", "sending"),
     )
     these = "it" if one else "them"
-    of_them = f"{report.uncompleted:,} of them {'is' if one else 'are'} not completed yet and still in the backlog"
+    of_them = f"{report.uncompleted:,} of them {are(report.uncompleted)} not completed yet and still in the backlog"
     if asked.ledger is not None:
         return f"; {of_them}: the same command completes {these} without {sending} {these} again"
     return f"; {of_them}: the next run {send} {these} again, with the same MessageId"
@@ -390,13 +390,9 @@ def _to_go_on(report: DrainReport, asked: Asked) -> Asked:
 
 
 def _of_some_queues(backlog: Backlog) -> str:
-    others = counted(len(backlog.not_asked), "other queue")
-    left = f"{others} of the backlog {_were(backlog)} not read"
+    number = len(backlog.not_asked)
+    left = f"{counted(number, 'other queue')} of the backlog {were(number)} not read"
     return f"The queues that were named are empty; {left}. Run: sbpair status {backlog.pair}"
-
-
-def _were(backlog: Backlog) -> str:
-    return "was" if len(backlog.not_asked) == 1 else "were"
 
 
 def _left(report: DrainReport) -> list[str]:
@@ -437,8 +433,8 @@ def _why_left(report: DrainReport) -> Iterator[str]:
         if found:
             by_code[found[1]] = by_code.get(found[1], 0) + one.count
     for code, number in sorted(by_code.items()):
-        verb = "would be left" if report.dry_run else "is left" if number == 1 else "are left"
-        yield f"{counted(number, 'message')} {verb} ({code}). {_CURES.get(code, _TRY_AGAIN)}"
+        verb = "would be" if report.dry_run else are(number)
+        yield f"{counted(number, 'message')} {verb} left ({code}). {_CURES.get(code, _TRY_AGAIN)}"
     if undeliverable := sum(one.count for one in report.left if one.reason.startswith(UNDELIVERABLE)):
         yield (
             f"{counted(undeliverable, 'dead letter')} cannot be sent to a destination as "

@@ -25,7 +25,7 @@ from sbpair.core.transfer.ledger import (
 )
 from sbpair.core.transfer.report import Named, in_order
 from sbpair.core.transfer.state import Key
-from sbpair.core.words import counted, listed, ranges
+from sbpair.core.words import counted, listed, ranges, were
 
 NOT_RECORDED = "not recorded"
 
@@ -228,7 +228,7 @@ class IncidentReport:
             if ledger.lines > ledger.not_chained and not ledger.ended:
                 yield f"{ledger.path}: the last run has no end: it goes on, was killed, or its last lines were removed."
         for reason, number in self.left or ():
-            yield f"{number:,} {'was' if number == 1 else 'were'} left: {reason}."
+            yield f"{number:,} {were(number)} left: {reason}."
 
     def figures(self) -> Iterator[tuple[str, str]]:
         """What a reader asks first, with the answer."""

@@ -13,7 +13,7 @@ from sbpair.core.serialization import HIDDEN, INLINED
 from sbpair.core.transfer.conclusion import left_out
 from sbpair.core.transfer.report import OutcomeRow
 from sbpair.core.transfer.state import Forward
-from sbpair.core.words import counted
+from sbpair.core.words import counted, were
 
 UNSENDABLE = "cannot be sent to its destination: "
 """Before the reason of a line whose message stays in files."""
@@ -114,8 +114,7 @@ class RestoreResult:
 
     def _notes(self) -> Iterator[str]:
         if again := self.restored.sent_again:
-            verb = "was" if again == 1 else "were"
-            yield f"{again:,} {verb} sent again after an unclear answer, with the same MessageId."
+            yield f"{again:,} {were(again)} sent again after an unclear answer, with the same MessageId."
         lines = self.plan.unsendable
         for line in lines[:_NAMED_LINES]:
             yield f"Line {line.line} of {line.file}: {line.description}"

@@ -23,7 +23,7 @@ from sbpair.core.transfer.peeked import of_a_topic
 from sbpair.core.transfer.report import DEAD_LETTERED, TOO_MANY_LEFT, DrainReport, OutcomeRow, reasons
 from sbpair.core.transfer.resend import CAME_LATER, NOT_PLANNED, NOT_REACHED, Planned, stays
 from sbpair.core.transfer.verdict import DestinationSeen
-from sbpair.core.words import counted, with_hint
+from sbpair.core.words import are, counted, were, with_hint
 
 DEFAULT_WATCH_SECONDS = 30.0
 ALL = "all"
@@ -322,7 +322,7 @@ class MoveResult:
             gone = f"{self.entity} was deleted meanwhile, and with it what was not {self.act.verb}"
             return f"{what}. {gone}. See what {self.namespace} has: sbpair entity list"
         again = f" Go on with: {go_on}" if go_on and self.goes_on else ""
-        return f"{what}.{f' {left:,} {_are(left)} left.' if left else ''}{again}"
+        return f"{what}.{f' {left:,} {are(left)} left.' if left else ''}{again}"
 
     @property
     def goes_on(self) -> bool:
@@ -340,8 +340,8 @@ class MoveResult:
     def _what_happened(self) -> str:
         report, act = self.report, self.act
         number = self.planned_messages
-        would = "would be " if report.dry_run else "was " if number == 1 else "were "
-        what = f"{counted(number, act.noun)} of {self.entity} {would}"
+        would = "would be" if report.dry_run else were(number)
+        what = f"{counted(number, act.noun)} of {self.entity} {would} "
         if report.archive is not None or (report.dry_run and self.to is None and report.forwarded):
             what += "archived" + (f" in {report.archive}" if report.archive is not None else "") + " and deleted"
         elif self.to is None:
@@ -350,8 +350,8 @@ class MoveResult:
             what += f"{act.verb} to {self.to} on {self.to_namespace}"
         if report.already_forwarded and self.to is not None:
             since = "left alone" if act.keep else "completed"
-            were = "would be" if report.dry_run else _were(report.already_forwarded)
-            what += f"; {report.already_forwarded:,} had been sent before and {were} {since}"
+            would = "would be" if report.dry_run else were(report.already_forwarded)
+            what += f"; {report.already_forwarded:,} had been sent before and {would} {since}"
         return what + (f"; {ended}" if (ended := ENDED.get(report.ended_by)) else "")
 
     @property
@@ -373,9 +373,9 @@ class MoveResult:
     def _notes(self) -> Iterator[str]:
         report = self.report
         for left in report.left:
-            yield f"{left.count:,} {'would be' if report.dry_run else _are(left.count)} left: {left.reason}."
+            yield f"{left.count:,} {'would be' if report.dry_run else are(left.count)} left: {left.reason}."
         if self.repaired is not None and report.forwarded:
-            would = "would be" if report.dry_run else _were(self.repaired.changed)
+            would = "would be" if report.dry_run else were(self.repaired.changed)
             yield f"{self.repaired.changed:,} of {counted(report.forwarded, self.act.noun)} {would} changed."
         if self.grown is not None:
             yield self.grown.sentence
@@ -390,12 +390,12 @@ class MoveResult:
             )
         if report.uncompleted and self.to is None:
             yield (
-                f"{counted(report.uncompleted, 'message')} {_were(report.uncompleted)} archived, but the deletion was "
+                f"{counted(report.uncompleted, 'message')} {were(report.uncompleted)} archived, but the deletion was "
                 "not confirmed: what is still there is archived once more by the next run."
             )
         elif report.uncompleted:
             yield (
-                f"{counted(report.uncompleted, 'message')} {_were(report.uncompleted)} sent, but the completion was "
+                f"{counted(report.uncompleted, 'message')} {were(report.uncompleted)} sent, but the completion was "
                 "not confirmed: they will be redelivered, with the same MessageId."
             )
         if self.guarantee is not None and report.forwarded:
@@ -485,7 +485,7 @@ def guaranteed(report: DrainReport, to: str, *, within: str | None, keyless: int
     outside = min(keyless, report.forwarded) if report.dry_run else report.forwarded - report.in_transactions
     if outside <= 0:
         return EXACTLY_ONCE, None
-    does = "would be" if report.dry_run else _were(outside)
+    does = "would be" if report.dry_run else were(outside)
     why = "the namespace refused them within one"
     if outside <= keyless:
         why = f"{to} is partitioned and takes what has neither session id nor partition key into none"
@@ -493,11 +493,3 @@ def guaranteed(report: DrainReport, to: str, *, within: str | None, keyless: int
         AT_LEAST_ONCE,
         f"{outside:,} of {counted(report.forwarded, 'message')} {does} sent outside of a transaction, as {why}",
     )
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
-
-
-def _were(number: int) -> str:
-    return "was" if number == 1 else "were"

@@ -79,6 +79,8 @@ class ReasonCounter:
 MOST_CAUSES = 20_000
 """Different texts that are told apart in one run; the rest fall together."""
 MOST_NUMBERS = 1000
+MOST_TEXTS = 1000
+"""Texts of one cause that are counted, for the most frequent one."""
 _MOST_CHARACTERS = 400
 _MOST_BODY_BYTES = 64 * 1024
 VARIABLE = "*"
@@ -285,7 +287,7 @@ class _Group:
         self.messages += 1
         if len(self.numbers) < MOST_NUMBERS:
             self.numbers.append(received.sequence_number)
-        if text in self.texts or len(self.texts) < MOST_NUMBERS:
+        if text in self.texts or len(self.texts) < MOST_TEXTS:
             self.texts[text] += 1
         if (at := received.enqueued_at) is not None:
             self.oldest = at if self.oldest is None else min(self.oldest, at)

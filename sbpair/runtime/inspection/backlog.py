@@ -246,16 +246,15 @@ class _Reader:
         after = again.counts
         hidden = _unseen(waiting, min(before.active + before.scheduled, after.active + after.scheduled))
         hidden_dead = _unseen(dead, min(before.dead_letter, after.dead_letter))
-        if not (hidden or hidden_dead):
+        if not (number := hidden + hidden_dead):
             return told
-        verb = "is" if hidden + hidden_dead == 1 else "are"
         return replace(
             told,
             active=waiting.active + hidden if hidden else told.active,
             dead_letter=dead.number + hidden_dead if hidden_dead else told.dead_letter,
             error_code="not-visible",
             exit_name="partial",
-            detail=f"{words.counted(hidden + hidden_dead, 'message')} {verb} {NOT_VISIBLE}.",
+            detail=f"{words.counted(number, 'message')} {words.are(number)} {NOT_VISIBLE}.",
         )
 
     async def _facts(self, path: str) -> tuple[QueueFacts | None, ServiceError | None]:
