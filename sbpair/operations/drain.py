@@ -104,9 +104,9 @@ async def refuse_reversed(sides: Sides, found: FoundQueues, timeout_seconds: flo
     )
     if there.found_by is not FoundBy.CONFIGURED and there.existing:
         here, other, number = shown_name(pair.primary), shown_name(pair.secondary), len(there.existing)
-        are = f"{counted(number, 'queue')} of {other} {are(number)} on {here}"
+        seen = f"{counted(number, 'queue')} of {other} {are(number)} on {here}"
         raise UsageError(
-            f"No backlog queue of {here} exists on {other}, but {are}: the pair is reversed. Nothing was moved.",
+            f"No backlog queue of {here} exists on {other}, but {seen}: the pair is reversed. Nothing was moved.",
             hint=f"Run: sbpair drain {other}:{here}",
         )
 
