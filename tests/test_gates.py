@@ -66,7 +66,7 @@ MAY_HANDLE_CREDENTIALS = {
     "settings/resolve.py": "the host in a connection string",
     "runtime/inspection/gather.py": "the name of a key",
     "runtime/inspection/application.py": "connects without a credential",
-    "cli/transfer/monitored.py": "listens",
+    "render/monitored.py": "listens",
     "cli/emulator.py": "prints the keys of embedded namespaces",
     "cli/failover/gateway.py": "asks the gateway of this machine for its state, without a credential",
     "gateway/primary.py": "connects; the tokens come from gateway/tokens.py",

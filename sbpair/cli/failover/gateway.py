@@ -136,8 +136,8 @@ def gateway(
     certificate = _tls(cert, cert_key, host, f"*.{domain}")
 
     async def work(stop: Stop) -> GatewayRun:
-        from sbpair.cli.transfer.monitored import metrics_port
         from sbpair.gateway.server import GatewaySettings, open_gateway, sum_of
+        from sbpair.render.monitored import metrics_port
 
         serving = GatewaySettings(
             names=(host,), domain=domain, observer=EventLog(), send_seconds=send_seconds, pass_tokens=pass_tokens
@@ -146,8 +146,8 @@ def gateway(
             async with AsyncExitStack() as stack:
                 opening = open_gateway(chosen, _with_file(own, keys), certificate, serving, host=host, number=port)
                 running = await stack.enter_async_context(opening)
-                if (own_port := monitored.metrics_port) is not None:
-                    await stack.enter_async_context(metrics_port(_Metrics(running), monitored.metrics_host, own_port))
+                if (address := monitored.address) is not None:
+                    await stack.enter_async_context(metrics_port(_Metrics(running), *address))
                 _say(running, snippet, plain=is_loopback(host) and not tls)
                 running.keep_verifying()
                 again = partial(_pairs, options, pairs)

@@ -101,7 +101,7 @@ def exporter(
     )
 
     async def work(stop: asyncio.Event) -> None:
-        from sbpair.cli.transfer.monitored import metrics_port
+        from sbpair.render.monitored import metrics_port
         from sbpair.connect import opened
         from sbpair.operations.watching import watching
         from sbpair.render.service import Exported

@@ -340,6 +340,11 @@ class MetricsOptions(OptionSet):
     ] = None
     metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port listens on.")] = "127.0.0.1"
 
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port; None: none was named."""
+        return None if self.metrics_port is None else (self.metrics_host, self.metrics_port)
+
 
 # Backlog queues as they are named on the command line.
 

@@ -1,22 +1,32 @@
-"""Where monitoring finds a service: /metrics and /healthz, a textfile for the node exporter, OpenTelemetry."""
+"""Where monitoring finds a service: /metrics and /healthz, a textfile for the node exporter, OpenTelemetry, its log."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from sbpair.concurrency import end
+from sbpair.core.access import shown_name
+from sbpair.core.cost.model import of_syphon_hour, polling_syphon
+from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
-from sbpair.core.events import DeadLettered, Event, Forwarded, Paused
+from sbpair.core.events import DeadLettered, Event, Forwarded, Paused, SyphonBegan
+from sbpair.core.pairing import Pair
+from sbpair.core.prices import in_words
+from sbpair.core.words import counted
+from sbpair.ports import Observer
 from sbpair.render.console import write_atomically
 from sbpair.render.result import Metric
 from sbpair.render.service import ServiceMetrics
 from sbpair.version import __version__
 
 FILE_SECONDS = 15.0
+SAY_EVERY_SECONDS = 10.0
 _IDLE_SECONDS = 5.0
 """How long a connection without a request is kept."""
 _TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
@@ -73,18 +83,8 @@ async def metrics_file(metrics: ServiceMetrics, path: Path) -> AsyncIterator[Non
         await asyncio.to_thread(write_atomically, path, metrics.text())
     except OSError as error:
         raise UsageError(f"Cannot write the metrics file {path}: {error}") from error
-    writing = asyncio.create_task(_keep_writing(metrics, path))
-    try:
+    async with _again(FILE_SECONDS, partial(_write, metrics, path)):
         yield
-    finally:
-        await end(writing)
-        await _write(metrics, path)
-
-
-async def _keep_writing(metrics: ServiceMetrics, path: Path) -> None:
-    while True:
-        await asyncio.sleep(FILE_SECONDS)
-        await _write(metrics, path)
 
 
 async def _write(metrics: ServiceMetrics, path: Path) -> None:
@@ -92,6 +92,95 @@ async def _write(metrics: ServiceMetrics, path: Path) -> None:
         await asyncio.to_thread(write_atomically, path, metrics.text())
     except OSError as error:
         _log.warning(f"Cannot write the metrics file {path}: {error}")
+
+
+@asynccontextmanager
+async def _again(seconds: float, work: Callable[[], Awaitable[None] | None]) -> AsyncIterator[None]:
+    """Do that work so often while the context lasts, and at its end."""
+
+    async def once() -> None:
+        if (done := work()) is not None:
+            await done
+
+    async def now_and_then() -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await once()
+
+    task = asyncio.create_task(now_and_then())
+    try:
+        yield
+    finally:
+        await end(task)
+        await once()
+
+
+# A syphon as a service: metrics, spans and log.
+
+
+class ServiceObserver:
+    """Passes the events of a syphon on to metrics, spans and log; what was forwarded is said in sums, not batch by
+    batch.
+
+    Args:
+        ledger: its file, which the first line names.
+        log: gets the events that are worth a line.
+    """
+
+    def __init__(self, pair: Pair, *, poll_seconds: float, ledger: Path | None, log: Observer) -> None:
+        self.metrics = ServiceMetrics(pair.name, poll_seconds=poll_seconds)
+        self._pair, self._poll_seconds, self._ledger = pair, poll_seconds, ledger
+        self._observers: tuple[Observer, ...] = self.metrics, Spans(pair.name), log
+        self._forwarded: dict[tuple[str, str], Forwarded] = {}
+
+    def notify(self, event: Event) -> None:
+        for observer in self._observers:
+            observer.notify(event)
+        if isinstance(event, SyphonBegan):
+            self._say_what_begins(len(event.queues))
+        if isinstance(event, Forwarded):
+            key = event.queue, event.entity
+            known = self._forwarded.get(key)
+            if known is not None:
+                messages, size = known.messages + event.messages, known.size_bytes + event.size_bytes
+                event = replace(event, messages=messages, size_bytes=size)
+            self._forwarded[key] = event
+
+    def _say_what_begins(self, queues: int) -> None:
+        pair, ledger = self._pair, "" if self._ledger is None else f", ledger {self._ledger}"
+        _log.info(
+            f"Syphon of {pair.name}: {shown_name(pair.secondary)} -> {shown_name(pair.primary)}, "
+            f"{counted(queues, 'queue')}, polls of {format_duration(self._poll_seconds)}{ledger}. Ctrl-C ends it."
+        )
+        cost = of_syphon_hour(queues, 1, polling_syphon(round(self._poll_seconds)))
+        _log.debug(f"Idle cost per hour: {in_words(cost)}.")
+
+    def say(self) -> None:
+        """Log what was forwarded since the last time."""
+        for event in self._forwarded.values():
+            text = f"{counted(event.messages, 'message')} forwarded from {event.queue} to {event.entity}."
+            _log.info(text, extra={"event": event})
+        self._forwarded.clear()
+
+    @asynccontextmanager
+    async def served(self, address: tuple[str, int] | None, file: Path | None) -> "AsyncIterator[ServiceObserver]":
+        """Keep log and monitoring up to date while the context lasts.
+
+        Args:
+            address: host and port of /metrics and /healthz.
+            file: the textfile.
+
+        Raises:
+            UsageError: one of them cannot be used.
+        """
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(_again(SAY_EVERY_SECONDS, self.say))
+            await stack.enter_async_context(telemetry(self.metrics))
+            if address is not None:
+                await stack.enter_async_context(metrics_port(self.metrics, *address))
+            if file is not None:
+                await stack.enter_async_context(metrics_file(self.metrics, file))
+            yield self
 
 
 # The syphon's counters and spans for OpenTelemetry, where its API is installed: the samples are those of Prometheus.
@@ -216,15 +305,5 @@ async def telemetry(metrics: ServiceMetrics) -> AsyncIterator[None]:
         return
     instruments = Instruments(metrics, api.get_meter("sbpair", __version__), api.Observation)
     instruments.refresh()
-
-    async def now_and_then() -> None:
-        while True:
-            await asyncio.sleep(FILE_SECONDS)
-            instruments.refresh()
-
-    task = asyncio.create_task(now_and_then())
-    try:
+    async with _again(FILE_SECONDS, instruments.refresh):
         yield
-    finally:
-        await end(task)
-        instruments.refresh()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sbpair.cli.transfer.monitored import Instruments, instrument_name
 from sbpair.core import events
+from sbpair.render.monitored import Instruments, instrument_name
 from sbpair.render.result import Metric
 from sbpair.render.service import ServiceMetrics
 from tests.readme import ROOT, TEXTS
@@ -129,7 +129,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from sbpair.cli.transfer.monitored import Spans, telemetry
+from sbpair.render.monitored import Spans, telemetry
 from sbpair.core.events import DeadLettered, Forwarded, Polled
 from sbpair.render.service import ServiceMetrics
 
