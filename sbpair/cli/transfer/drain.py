@@ -35,14 +35,12 @@ from sbpair.cli.transfer.options import (
 from sbpair.cli.transfer.planned import PlanFiles
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError
-from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import in_words
 from sbpair.core.transfer.conclusion import operations_of
-from sbpair.core.transfer.report import OutcomeRow
 from sbpair.render.console import check_writable, say, write_file
 from sbpair.render.output import Format
-from sbpair.render.result import Check, CommandResult, Severity, metrics_of, table_of
+from sbpair.render.result import CommandResult
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -104,15 +102,15 @@ def drain(
     began_at = system_clock().now().timestamp()
 
     def shown(drained: "operations.DrainResult") -> CommandResult:
-        result = report_result(chosen, drained, verbose=options.verbose)
+        from sbpair.render.drained import drain_result, page_of
+
+        result = drain_result(chosen, drained, verbose=options.verbose)
         if file is not None and file.written is None and drained.plan is not None:
             back = in_words(operations_of(drained.report))
             undo = f"What is back is its consumers' at once: to take it away again takes {back}."
             result = file.write(drained.plan.keys[: moves.limit], drained.report, undo, result)
         if options.output is not Format.HTML and moves.report is None:
             return result
-        from sbpair.cli.transfer.report import page_of
-
         incident = None
         if moves.ledger is not None and moves.ledger.exists():
             ledgers = operations.ReportRequest((moves.ledger,))
@@ -138,24 +136,6 @@ def _request(options: Options, pair: Pair, moves: DrainOptions) -> "operations.D
         leave_refused=moves.on_refused is Undelivered.LEAVE,
         processes=moves.processes,
         **patience(options, moves.give_up_after),
-    )
-
-
-def report_result(pair: Pair, result: "operations.DrainResult", *, verbose: bool = False) -> CommandResult:
-    """A run of the pump as tables, data and exit code."""
-    operations = result.used or result.forecast
-    takes = "It took" if result.used else "Moving them would take"
-    severity = Severity.OK if result.exit is Exit.OK else Severity.WARNING
-    label = ("pair", pair.name)
-    return CommandResult(
-        result,
-        (table_of(OutcomeRow, result.rows()),),
-        notes=(*result.notes, *([f"{takes} {in_words(operations)}."] if verbose and operations else [])),
-        summary=result.closing,
-        exit=result.exit,
-        checks=(Check("backlog", pair.name, severity, result.closing),),
-        metrics=(*metrics_of(result.report, label), *metrics_of(result.left, label)),
-        closing=True,
     )
 
 
@@ -328,6 +308,8 @@ def syphon(
         return replace(result, asked=replace(result.asked, go_on=moves.go_on(chosen)))
 
     def shown(drained: "operations.DrainResult") -> CommandResult:
-        return report_result(chosen, drained, verbose=options.verbose)
+        from sbpair.render.drained import drain_result
+
+        return drain_result(chosen, drained, verbose=options.verbose)
 
     return run_and_show(options, work, shown, nothing="Nothing was moved.")

@@ -6,7 +6,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from sbpair.cli.transfer.drain import report_result
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.errors import EntityNotFoundError, ServerBusyError
 from sbpair.core.message import Disposition, Received
@@ -29,6 +28,7 @@ from sbpair.core.transfer.report import (
 )
 from sbpair.core.transfer.state import Item, Settle
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
+from sbpair.render.drained import drain_result
 from tests.core.snapshots import a_pair
 
 NUMBERS = [one.name for one in numbers()]
@@ -114,7 +114,7 @@ def test_a_tally_beyond_a_run_counts_all_runs() -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_is_in_json_schema_and_metrics(name: str) -> None:
     report = replace(full_report(), **{name: 4711})
-    result = report_result(a_pair(), DrainResult.of(ASKED, report, None))
+    result = drain_result(a_pair(), DrainResult.of(ASKED, report, None))
     written = to_plain(result.data)
     schema = output_schema(DrainResult)
     jsonschema.validate(written, schema)
@@ -130,7 +130,7 @@ def test_every_number_is_in_json_schema_and_metrics(name: str) -> None:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_numbers_by_name_are_an_object_and_rows(name: str) -> None:
     report = replace(full_report(), **{name: (("a", 1), ("b", 4711))})
-    result = report_result(a_pair(), DrainResult.of(ASKED, report, None))
+    result = drain_result(a_pair(), DrainResult.of(ASKED, report, None))
     assert to_plain(result.data)[name] == {"a": 1, "b": 4711}
     assert ("b", 4711) in [(row["where"], row["messages"]) for row in result.tables[0].rows]
 
@@ -202,7 +202,7 @@ def test_queues_that_were_not_read_for_one_reason_are_one_row() -> None:
     gone = [QueueFailure(f"q/{number}", EntityNotFoundError(f"q/{number} is gone.")) for number in range(3)]
     busy = QueueFailure("q/9", ServerBusyError("Busy."))
     drained = DrainResult.of(ASKED, DrainReport(failures=(*gone, busy)))
-    (table,) = report_result(a_pair(), drained).tables
+    (table,) = drain_result(a_pair(), drained).tables
     rows = [row["where"] for row in table.rows if row["what"] == "not read"]
     assert rows == ["q/0 and 2 more: q/0 is gone.", "q/9: Busy."]
 
@@ -227,6 +227,6 @@ def test_what_was_not_read_is_no_metric() -> None:
             Backlog("orders", 0.0, (known, unread)),
             Backlog("orders", 0.0, (known,), whole=False, not_asked=("q/1",)),
         )
-        for result in [report_result(a_pair(), DrainResult.of(ASKED, DrainReport(), seen))]
+        for result in [drain_result(a_pair(), DrainResult.of(ASKED, DrainReport(), seen))]
     ]
     assert told == [{"sbpair_left_messages": 4, "sbpair_left_dead_letter_messages": 1}, {}, {}]

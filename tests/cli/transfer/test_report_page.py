@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.cli.transfer.drain import report_result
-from sbpair.cli.transfer.report import page_of
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.transfer.conclusion import Asked, DrainResult
 from sbpair.core.transfer.ledger import Entry
 from sbpair.core.transfer.ledger_report import IncidentReport
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.operations.ledgers import ReportRequest, report
+from sbpair.render.drained import drain_result, page_of
 from sbpair.render.formats import page_to_markdown
 from sbpair.render.html import to_html
 from sbpair.render.page import Bars, Cards, Finding, Findings, Line, Lines, Page, Text, Tone
@@ -51,7 +50,7 @@ def page(
     incident: IncidentReport | None = None,
 ) -> Page:
     drained = DrainResult.of(ASKED, report, backlog, None, before)
-    return page_of(a_pair(), drained, report_result(a_pair(), drained), 0.0, incident)
+    return page_of(a_pair(), drained, drain_result(a_pair(), drained), 0.0, incident)
 
 
 def tables(made: Page) -> dict[str, list[dict[str, object]]]:
