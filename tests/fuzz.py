@@ -47,7 +47,6 @@ from sbpair.amqp.sections import build, read, scan
 from sbpair.amqp.types import AmqpError, Described, Symbol, Uint, Ulong
 from sbpair.azure.errors import WireError
 from sbpair.azure.frames import performative_end
-from sbpair.cli.failover.records import InputFormat, to_payload
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.message import Received, TtlMode
@@ -84,6 +83,7 @@ from sbpair.gateway.primary import PrimaryWire
 from sbpair.gateway.server import GatewayView
 from sbpair.gateway.tokens import Proofs, Tokens
 from sbpair.gateway.upward import put_head, read_head
+from sbpair.operations.lines import InputFormat, to_payload
 from sbpair.operations.restore import read_archives
 from sbpair.pipeline.manifest import Commit
 from sbpair.runtime.replication.handlers import Delivery, environment_of

@@ -198,7 +198,7 @@ _MODULES = {
         "find_unmatched",
         "test_rules",
     ),
-    "send": ("SendRequest", "SentMessages", "send"),
+    "send": ("SendDryRun", "SendRequest", "SentMessages", "plan_send", "send"),
     "status": ("ScrapeRequest", "StatusReport", "StatusRequest", "scrape_namespace", "status", "watch_status"),
 }
 """Module -> its names, which are those of its `__all__`; and, with a dot before it, what requests are made of

@@ -38,7 +38,6 @@ from sbpair.runtime.transfer.dry_run import ask_destinations
 from sbpair.runtime.transfer.ledger import Recorder
 from sbpair.runtime.transfer.move import move as move_messages
 from sbpair.runtime.transfer.moving import MoveJob
-from sbpair.runtime.transfer.sinks import NamespaceSink
 
 LONGEST_LOCK_SECONDS = 300.0
 """That an entity can be set to ("Message transfers, locks, and settlement")."""
@@ -211,13 +210,8 @@ class _Started:
         """What the destination says; nothing where there is none."""
         if self.run.target is None:
             return DestinationSeen("")
-        sink = NamespaceSink(self.ends.target)
-        try:
-            asked = await ask_destinations(
-                [self.run.target], sink=sink, admin=self.ends.target_admin, stop=asyncio.Event()
-            )
-        finally:
-            await sink.close()
+        messaging, admin = self.ends.target, self.ends.target_admin
+        asked = await ask_destinations([self.run.target], messaging=messaging, admin=admin, stop=asyncio.Event())
         access, despite = self.ends.target_access, self.run.despite_duplicate_detection
         refuse_destination(
             asked[0],

@@ -2,23 +2,28 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from sbpair.concurrency import cancel_on, end, map_concurrently, patiently, with_timeout
+from sbpair.core.access import NamespaceAccess, shown_name
 from sbpair.core.errors import InterruptedWorkError, SbpairError, ServiceError, UsageError
 from sbpair.core.events import MessageSent
-from sbpair.core.failover.measured import SentMessages, SentPlace
+from sbpair.core.failover.measured import Place, SendDryRun, SentMessages, SentPlace
+from sbpair.core.pairing import Side
 from sbpair.core.retry import SDK_RETRIES
+from sbpair.core.summary import describe
 from sbpair.core.transfer.limits import Limited
-from sbpair.ports import Ends, MessageSender, Observer, Sides
+from sbpair.core.transfer.verdict import Wanted
+from sbpair.ports import Ends, MessageSender, Messaging, NamespaceAdmin, Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import SendResult, Sent, Where, session_of
 from sbpair.runtime.links import closing
+from sbpair.runtime.transfer.dry_run import ask_destinations
 
-__all__ = ["SendRequest", "SentMessages", "send"]
+__all__ = ["SendDryRun", "SendRequest", "SentMessages", "plan_send", "send"]
 
 TIMEOUT_SECONDS = 30.0
 """For one try of a message, on the primary and the backlog together."""
@@ -78,6 +83,38 @@ async def send(
         rows.append(SentPlace("failed", "", failed))
     diverted = sum(count for (where, _), count in places.items() if where == "backlog")
     return SentMessages(request.entity, places.total(), diverted, uncertain, failed, tuple(rows))
+
+
+async def plan_send(
+    ends: Sides | Ends,
+    request: SendRequest,
+    *,
+    sides: Sequence[Side] = (Side.PRIMARY,),
+    observer: Observer | None = None,
+    stop: asyncio.Event | None = None,
+) -> SendDryRun:
+    """Read the messages and ask the destinations what `send` would meet; nothing is sent. Needs Send.
+
+    Args:
+        sides: of a pair, which are asked.
+
+    Raises:
+        InterruptedWorkError: `stop` was set before the end.
+    """
+    stop, wanted, places = stop or asyncio.Event(), Wanted(), []
+    async for payload in request.messages:
+        wanted.add(len(payload), describe(payload).session_id)
+    asked: list[tuple[Side | None, NamespaceAccess, Messaging, NamespaceAdmin | None]]
+    if isinstance(ends, Ends):
+        asked = [(None, ends.source_access, ends.source, ends.admin)]
+    else:
+        pair = ends.pair
+        both = (pair.primary, ends.primary, ends.primary_admin), (pair.secondary, ends.secondary, ends.secondary_admin)
+        asked = [(side, *both[side is Side.SECONDARY]) for side in sides]
+    for side, access, messaging, admin in asked:
+        seen = await ask_destinations([request.entity], messaging=messaging, admin=admin, stop=stop)
+        places += [Place.of(side, shown_name(access), one, wanted) for one in seen]
+    return SendDryRun(request.entity, True, wanted.messages, wanted.size_bytes, tuple(places))
 
 
 def _event(sent: Sent) -> MessageSent:

@@ -1,17 +1,14 @@
-"""JSON and text of unknown origin, read within bounds: size and depth; and where a user's files are.
+"""Text of unknown origin, read within bounds, which `core.documents` reads on; and where a user's files are.
 
 Snapshots, plans and price tables are passed around between people; reading one must neither exhaust memory nor end in
 anything but a sentence. YAML is read in `files`, within bounds of its own.
 """
 
-import json
-import math
-from collections.abc import Iterable, Mapping
-from decimal import Decimal
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
+from sbpair.core.documents import DocumentError, parse_json
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.redact import shortened
 
@@ -19,12 +16,7 @@ __all__ = ["DocumentError", "parse_json", "read_text"]
 
 MOST_BYTES = 256 * 1024 * 1024
 """A snapshot of a full namespace (10,000 queues) is about 10 MB."""
-MOST_JSON_DEPTH = 100
 _CHUNK_BYTES = 1024 * 1024
-
-
-class DocumentError(ValueError):
-    """The file cannot be read as the document it should be; the text says why, without naming the file."""
 
 
 def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
@@ -54,58 +46,6 @@ def _read_at_most(file: BufferedReader, most_bytes: int) -> bytes:
         chunks.append(chunk)
         left -= len(chunk)
     return b"".join(chunks)
-
-
-def parse_json(text: str | bytes, *, exact: bool = False) -> Any:
-    """Value of a JSON document; with `exact`, numbers with a fraction as Decimal.
-
-    Raises:
-        DocumentError: not JSON, NaN or infinity, a number that is too long, half a character, or nested too deeply.
-    """
-    try:
-        value = json.loads(text, parse_float=Decimal if exact else None, parse_constant=_refuse_constant)
-        _check_json(value)
-    except RecursionError as error:
-        raise DocumentError("it is nested too deeply") from error
-    except ValueError as error:
-        raise DocumentError(f"not valid JSON: {error}") from error
-    return value
-
-
-def _check_json(value: Any) -> None:
-    """Refuse with ValueError what no later reader has to reckon with: depth, 1e999, and lone halves of a surrogate
-    pair, which cannot be written anywhere again."""
-    level: list[Any] = [value]
-    for _ in range(MOST_JSON_DEPTH):
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                check_texts(item)
-                below.extend(item.values())
-            elif isinstance(item, list):
-                below.extend(item)
-            elif isinstance(item, str):
-                check_texts((item,))
-            elif isinstance(item, float) and not math.isfinite(item):
-                raise ValueError("a number is too large")
-        if not below:
-            return
-        level = below
-    raise ValueError("it is nested too deeply")
-
-
-def check_texts(texts: Iterable[str]) -> None:
-    """Raises ValueError for half a character, which cannot be written anywhere again."""
-    for text in texts:
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise ValueError("a text has half a character (a lone surrogate) in it") from None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def home_folder(environ: Mapping[str, str]) -> Path:

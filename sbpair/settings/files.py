@@ -6,11 +6,12 @@ from typing import Any
 
 import yaml
 
+from sbpair.core.documents import DocumentError, check_texts
 from sbpair.core.errors import ConfigurationError, SbpairError, UsageError
 from sbpair.core.redact import quoted, scrub, shortened
 from sbpair.core.words import did_you_mean
 from sbpair.files import LinedList, LinedMapping
-from sbpair.settings.documents import DocumentError, check_texts, home_folder, is_file, read_text
+from sbpair.settings.documents import home_folder, is_file, read_text
 from sbpair.settings.keys import (
     FILE_NAME,
     FORMAT_VERSION,

@@ -31,7 +31,6 @@ from sbpair.runtime.transfer.dry_run import ask_destinations
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.move import move
 from sbpair.runtime.transfer.moving import MoveJob
-from sbpair.runtime.transfer.sinks import NamespaceSink
 from tests.simulation.determinism import wall
 from tests.simulation.loop import Process
 from tests.simulation.plan import HOUR, Burst, Trouble
@@ -338,11 +337,8 @@ class Moves:
         self.resent.update(str(one.message_id) for one in queue.dead_letters.log)
 
     async def _seen(self, ends: Ends, to: str) -> Any:
-        sink = NamespaceSink(ends.target)
-        try:
-            asked = await ask_destinations([to], sink=sink, admin=ends.target_admin, stop=asyncio.Event())
-        finally:
-            await sink.close()
+        admin, stop = ends.target_admin, asyncio.Event()
+        asked = await ask_destinations([to], messaging=ends.target, admin=admin, stop=stop)
         if asked[0].error is not None:
             raise asked[0].error
         return asked[0]

@@ -1,30 +1,37 @@
 """`sbpair send`: the failover sender for scripts."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
 from sbpair import operations
 from sbpair.cli import suggestions
-from sbpair.cli.asking import named_in, pair_to_write, side_named
-from sbpair.cli.context import EventLog, Stop, load_settings, run_and_show, system_clock
-from sbpair.cli.failover import records
-from sbpair.cli.options import Options, command, duration_option
+from sbpair.cli.asking import go_ahead, named_in, pair_to_write, side_named, tell_that_it_reads
+from sbpair.cli.context import EventLog, Stop, load_settings, run_and_show, run_async, system_clock
+from sbpair.cli.options import PAIR, Options, OptionSet, command, duration_option
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, namespace_option
 from sbpair.core.access import NamespaceAccess, shown_name
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import EntityNotFoundError, UsageError
 from sbpair.core.events import Event, MessageSent
-from sbpair.core.failover.measured import SentMessages, SentPlace
+from sbpair.core.failover.measured import SendDryRun, SendDryRunRow, SentMessages, SentPlace
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
+from sbpair.core.redact import quoted
 from sbpair.core.serialization import INLINED
+from sbpair.operations.lines import Failure, InputFormat, Lines, scheduled_time, to_payload
+from sbpair.render.console import write_record
 from sbpair.render.output import Format
 from sbpair.render.result import CommandResult, table_of
+
+if TYPE_CHECKING:
+    from sbpair.connect import Where
 
 
 class PolicyName(StrEnum):
@@ -42,6 +49,105 @@ PingIntervalOption = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Pause between pings of an unavailable entity.")
 ]
 
+FileOption = Annotated[Path | None, typer.Option("--file", "-f", help="Read from this file instead of stdin.")]
+InputOption = Annotated[InputFormat, typer.Option("--input", help="What a line is: a message as JSON, or a body.")]
+
+
+def open_input(path: Path | None) -> BinaryIO:
+    """The file of --file, or stdin.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    if path is None:
+        return sys.stdin.buffer
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror or error}") from error
+
+
+def ask_for_input(options: Options, file: Path | None, doing: str) -> tuple[BinaryIO, bool]:
+    """Where the lines come from, and whether somebody was asked. Those of a file are asked about; who types them has
+    said enough.
+
+    Raises:
+        UsageError: the file cannot be read, or the answer was no.
+    """
+    source = open_input(file)
+    if file is None:
+        tell_that_it_reads(options)
+        return source, False
+    if options.dry_run:
+        return source, False
+    return source, go_ahead(options, f"{doing}: the lines of {file}", state="Nothing was sent.")
+
+
+def named_values(properties: Sequence[str]) -> dict[str, str]:
+    """What --property gives, by name.
+
+    Raises:
+        UsageError: a property without a name or a value.
+    """
+    parted = {text: text.partition("=") for text in properties}
+    for text, (name, equals, _) in parted.items():
+        if not name or not equals:
+            raise UsageError(f"--property is NAME=VALUE, not {quoted(text)}.")
+    return {name: value for name, _, value in parted.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOptions(OptionSet):
+    """What a message has whose line does not say it."""
+
+    message_id: Annotated[str | None, typer.Option(help="MessageId of the only line.")] = None
+    session_id: Annotated[str | None, typer.Option(help="Session of lines that name none.")] = None
+    property_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            metavar="NAME=VALUE",
+            help="Application property, a text, of lines that do not have it; repeatable.",
+        ),
+    ] = None
+    ttl: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Time to live of lines that name none, e.g. 1h.")
+    ] = None
+    scheduled: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="When lines that name no time appear in the queue, e.g. 2026-12-01T08:00Z."),
+    ] = None
+
+    def messages(self) -> Callable[[bytes, InputFormat], bytes]:
+        """Makes the message of a line; --message-id is for one line alone.
+
+        Raises:
+            UsageError: a property without a name or a value, a duration or time that is none.
+        """
+        duration_option(self.ttl)
+        try:
+            scheduled_time(self.scheduled)
+        except UsageError as error:
+            raise UsageError(f"--scheduled: {error.message.removeprefix('scheduled_at ')}") from error
+        given = {
+            "message_id": self.message_id,
+            "session_id": self.session_id,
+            "application_properties": named_values(self.property_ or ()) or None,
+            "ttl": self.ttl,
+            "scheduled_at": self.scheduled,
+        }
+        values, used = {name: value for name, value in given.items() if value is not None}, False
+
+        def message(line: bytes, form: InputFormat) -> bytes:
+            nonlocal used
+            if used and self.message_id is not None:
+                raise UsageError("--message-id is for one line alone; as JSON each line has its own message_id")
+            used = True
+            return to_payload(line, form, now=system_clock().now().timestamp(), values=values)
+
+        return message
+
+
 # What `sbpair send` prints: with -o jsonl a line for each message as it is sent, with -o json one object in the end.
 
 
@@ -56,7 +162,7 @@ class SentLine:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedLine(records.Failure):
+class FailedLine(Failure):
     """A message of the input that nobody took."""
 
     where: Literal["failed"] = "failed"
@@ -71,10 +177,11 @@ class SendResult:
     """A line that is no message; nothing after it was sent."""
 
 
-SendPrinted = SendResult | records.SendDryRun
+DRY_RUN = "Only read the lines and ask the destinations; exit 5 if anything would be sent."
+SendPrinted = SendResult | SendDryRun
 
 
-@command(output="cli.failover.send:SendPrinted", asks=True, dry_run=records.DRY_RUN)
+@command(output="cli.failover.send:SendPrinted", asks=True, dry_run=DRY_RUN)
 def send(
     options: Options,
     first: Annotated[
@@ -86,8 +193,8 @@ def send(
         ),
     ],
     second: Annotated[str | None, typer.Argument(metavar="", hidden=True, autocompletion=suggestions.entities)] = None,
-    file: records.FileOption = None,
-    form: records.InputOption = records.InputFormat.AUTO,
+    file: FileOption = None,
+    form: InputOption = InputFormat.AUTO,
     failover_interval: FailoverIntervalOption = None,
     ping_interval: PingIntervalOption = None,
     policy: Annotated[PolicyName | None, typer.Option(help="Which errors start a failover.")] = None,
@@ -99,23 +206,8 @@ def send(
     hold_sessions: Annotated[
         bool, typer.Option(help="Keep order within a session across failover and failback.")
     ] = False,
-    message_id: Annotated[str | None, typer.Option(help="MessageId of the only line.")] = None,
-    session_id: Annotated[str | None, typer.Option(help="Session of lines that name none.")] = None,
-    property_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property",
-            metavar="NAME=VALUE",
-            help="Application property, a text, of lines that do not have it; repeatable.",
-        ),
-    ] = None,
-    ttl: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Time to live of lines that name none, e.g. 1h.")
-    ] = None,
-    scheduled: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="When lines that name no time appear in the queue, e.g. 2026-12-01T08:00Z."),
-    ] = None,
+    *,
+    message: MessageOptions,
     namespace: Annotated[
         str | None, namespace_option("Send to this namespace, by name or host, instead of a pair: nothing is diverted.")
     ] = None,
@@ -138,10 +230,7 @@ def send(
     """
     pair_name, entity = (None, first) if second is None else (first, second)
     entity = check_entity_path(entity)
-    values = records.values_of(
-        message_id=message_id, session_id=session_id, properties=property_ or (), ttl=ttl, scheduled=scheduled
-    )
-    to_message = _payloads(values)
+    to_message = message.messages()
     settings = load_settings(options)
     to: Pair | NamespaceAccess
     if namespace is not None:
@@ -153,7 +242,6 @@ def send(
             )
         to = settings.named_namespace(namespace, auth)
         doing = f"Send to {entity} on {named_in(settings, to)}"
-        place: tuple[Side | None, NamespaceAccess] = (None, to)
     else:
         if auth is not None:
             raise UsageError("--auth is for --namespace; a pair says itself how it is reached. Nothing was sent.")
@@ -162,21 +250,15 @@ def send(
         after = format_duration(to.options.failover_interval_seconds)
         backlog = f"to the backlog on {shown_name(to.secondary)} once that has failed for {after}"
         doing = f"Send to {entity} on {side_named(to, Side.PRIMARY)}, {backlog}"
-        place = (Side.PRIMARY, to.primary)
-    source, told = records.ask_for_input(options, file, doing)
+    source, told = ask_for_input(options, file, doing)
     lines = _SentLines(
         not options.dry_run and options.output is Format.JSONL, known=to.entities if isinstance(to, Pair) else ()
     )
-    if options.dry_run:
-        return records.dry_run(options, [place], entity, lines, source, form, to_message)
 
-    async def work(stop: Stop) -> SentMessages:
-        from sbpair.connect import opened
+    def request(stop: Stop) -> operations.SendRequest:
         from sbpair.operations.send import TIMEOUT_SECONDS
 
-        if not told:
-            logging.getLogger("sbpair").info(f"{doing}.")
-        request = operations.SendRequest(
+        return operations.SendRequest(
             entity,
             lines.payloads(source, form, stop, to_message),
             concurrency,
@@ -185,8 +267,17 @@ def send(
             partitioned,
             hold_sessions,
         )
+
+    if options.dry_run:
+        return send_dry_run(options, to, request, lines)
+
+    async def work(stop: Stop) -> SentMessages:
+        from sbpair.connect import opened
+
+        if not told:
+            logging.getLogger("sbpair").info(f"{doing}.")
         async with opened(to) as ends:
-            return await operations.send(ends, request, observer=lines, stop=stop)
+            return await operations.send(ends, request(stop), observer=lines, stop=stop)
 
     alone = "" if isinstance(to, Pair) else shown_name(to)
     return run_and_show(options, work, lambda sent: lines.result(sent, verbose=options.verbose, namespace=alone))
@@ -203,26 +294,33 @@ def with_options(pair: Pair, failover: str | None, ping: str | None, policy: Pol
     return replace(pair, options=replace(pair.options, **given))
 
 
-def _payloads(values: Mapping[str, Any]) -> Callable[[bytes, records.InputFormat], bytes]:
-    """Makes the message of a line; a MessageId among `values` is for one line alone."""
-    used = False
+def send_dry_run(
+    options: Options,
+    where: "Where",
+    request: Callable[[Stop], operations.SendRequest],
+    lines: "Lines[Any]",
+    sides: Sequence[Side] = (Side.PRIMARY,),
+) -> CommandResult:
+    """What `sbpair.operations.plan_send` finds for the messages of these lines."""
 
-    def payload(line: bytes, form: records.InputFormat) -> bytes:
-        nonlocal used
-        if used and "message_id" in values:
-            raise UsageError("--message-id is for one line alone; as JSON each line has its own message_id")
-        used = True
-        return records.to_payload(line, form, now=system_clock().now().timestamp(), values=values)
+    async def work(stop: Stop) -> SendDryRun:
+        from sbpair.connect import opened
 
-    return payload
+        async with opened(where) as ends:
+            found = await operations.plan_send(ends, request(stop), sides=sides, stop=stop)
+        return replace(found, stopped_at=lines.bad_line)
+
+    found = run_async(options, work)
+    table = table_of(SendDryRunRow, found.rows)
+    return CommandResult(found, (table,), notes=found.notes, summary=found.summary, exit=found.exit, closing=True)
 
 
-class _SentLines(records.Lines[FailedLine]):
+class _SentLines(Lines[FailedLine]):
     """The lines of the input and what became of each; an observer of the send."""
 
     def __init__(self, streaming: bool, *, known: Sequence[str]) -> None:
-        super().__init__(FailedLine, streaming=streaming)
-        self._known = known
+        super().__init__(FailedLine, write_record if streaming else None, PAIR.get())
+        self._streaming, self._known = streaming, known
         self._log = EventLog()
 
     def notify(self, event: Event) -> None:
@@ -246,5 +344,5 @@ class _SentLines(records.Lines[FailedLine]):
             summary=sent.summary(namespace),
             closing=True,
             exit=self.exit(sent.accepted, sent.diverted),
-            streamed=self.streaming,
+            streamed=self._streaming,
         )

@@ -10,7 +10,7 @@ import typer
 
 from sbpair import operations
 from sbpair.cli.context import system_clock
-from sbpair.cli.failover.records import InputFormat, named_values, open_input, properties_of, record_of, to_payload
+from sbpair.cli.failover.send import named_values, open_input
 from sbpair.cli.inspection.entity_commands import DRY_RUN, asked_of, make_change
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import EntityOptions, call_at
@@ -20,6 +20,7 @@ from sbpair.core.names import subscription_path
 from sbpair.core.redact import quoted
 from sbpair.core.rewrite import TEXT_FIELDS
 from sbpair.core.rules import MOST_SQL_CHARACTERS, TestedRule, Unmatched, UnmatchedMessage
+from sbpair.operations.lines import InputFormat, properties_of, record_of, to_payload
 from sbpair.render.result import CommandResult, concluded, table_of
 from sbpair.sqlfilter.expressions import Constant
 from sbpair.sqlfilter.parser import parse_filter

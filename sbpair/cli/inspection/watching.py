@@ -101,9 +101,9 @@ def exporter(
     )
 
     async def work(stop: asyncio.Event) -> None:
-        from sbpair.render.monitored import metrics_port
         from sbpair.connect import opened
         from sbpair.operations.watching import watching
+        from sbpair.render.monitored import metrics_port
         from sbpair.render.service import Exported
 
         async with watching(request, opened) as watched, metrics_port(Exported(watched), host, port):

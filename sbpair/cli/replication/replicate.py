@@ -27,8 +27,8 @@ from sbpair.cli.context import (
     run_until,
     system_clock,
 )
-from sbpair.cli.failover import records
-from sbpair.cli.options import Options, OptionSet, command, duration_option
+from sbpair.cli.failover.send import DRY_RUN, FileOption, InputOption, ask_for_input, send_dry_run
+from sbpair.cli.options import PAIR, Options, OptionSet, command, duration_option
 from sbpair.cli.transfer.options import ForOption
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path, check_source_path
@@ -41,8 +41,11 @@ from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
 from sbpair.journal import COSMOS_KEY, FORMS, open_with_key
 from sbpair.operations import JournalStatusRequest, ProvisionReplicatedRequest, journal_status, provision_replicated
+from sbpair.operations.lines import Failure, InputFormat, Lines, to_payload
 from sbpair.operations.replication import QueueOutcome, ReplicatedProvision
+from sbpair.operations.send import SendDryRun, SendRequest
 from sbpair.ports import Journal, Sides
+from sbpair.render.console import write_record
 from sbpair.render.output import Format
 from sbpair.render.result import (
     Check,
@@ -188,7 +191,7 @@ class SentLine:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedLine(records.Failure):
+class FailedLine(Failure):
     """A message of the input that no side took."""
 
     accepted: tuple[str, ...] = ()
@@ -209,16 +212,16 @@ class SendResult:
     """A line that is no message; nothing after it was sent."""
 
 
-SendPrinted = SendResult | records.SendDryRun
+SendPrinted = SendResult | SendDryRun
 
 
-@command(output="cli.replication.replicate:SendPrinted", asks=True, dry_run=records.DRY_RUN)
+@command(output="cli.replication.replicate:SendPrinted", asks=True, dry_run=DRY_RUN)
 def send(
     options: Options,
     first: FirstArgument,
     second: SecondArgument = None,
-    file: records.FileOption = None,
-    form: records.InputOption = records.InputFormat.AUTO,
+    file: FileOption = None,
+    form: InputOption = InputFormat.AUTO,
     session_id: Annotated[str | None, typer.Option(help="Session of lines that are bodies.")] = None,
     prefer: Annotated[Side, typer.Option(help="The namespace whose copy is delivered first.")] = Side.PRIMARY,
     delay: Annotated[str, typer.Option(metavar="DURATION", help="How much later the other copy is delivered.")] = "15s",
@@ -242,12 +245,15 @@ def send(
     pair_name, queue = pair_and_path(first, second, check_entity_path)
     pair = pair_to_write(options, load_settings(options), pair_name, f"Send to {queue} on both sides of")
     doing = f"Send to {queue} on {side_named(pair, Side.PRIMARY)} and {side_named(pair)}"
-    source, told = records.ask_for_input(options, file, doing)
+    source, told = ask_for_input(options, file, doing)
     to_message = partial(_payload, session=session_id)
     if options.dry_run:
         lines = _Sent(streaming=False, journal=False)
-        both = [(Side.PRIMARY, pair.primary), (Side.SECONDARY, pair.secondary)]
-        return records.dry_run(options, both, queue, lines, source, form, to_message)
+
+        def request(stop: Stop) -> SendRequest:
+            return SendRequest(queue, lines.payloads(source, form, stop, to_message))
+
+        return send_dry_run(options, pair, request, lines, tuple(Side))
     store = journal.open_if_named()
     terms = Terms(retention_seconds=duration_option(retention) or 0.0)
     delay_seconds = duration_option(delay) or 0.0
@@ -281,19 +287,20 @@ def send(
     return run_and_show(options, work, lambda tally: tally.result(queue, verbose=options.verbose))
 
 
-def _payload(line: bytes, form: records.InputFormat, *, session: str | None) -> bytes:
-    if form is records.InputFormat.LINES:
+def _payload(line: bytes, form: InputFormat, *, session: str | None) -> bytes:
+    if form is InputFormat.LINES:
         if session is None:
             raise UsageError("a line that is a body needs a session: name one with --session-id")
         return compose(body=line, message_id=str(uuid4()), session_id=session)
-    return records.to_payload(line, form, now=system_clock().now().timestamp())
+    return to_payload(line, form, now=system_clock().now().timestamp())
 
 
-class _Sent(records.Lines[FailedLine]):
+class _Sent(Lines[FailedLine]):
     """Counts what became of the messages; streams one line each with -o jsonl."""
 
     def __init__(self, *, streaming: bool, journal: bool) -> None:
-        super().__init__(FailedLine, streaming=streaming)
+        super().__init__(FailedLine, write_record if streaming else None, PAIR.get())
+        self._streaming = streaming
         self._journal = journal
         self._both = 0
         self._one_side: Counter[str] = Counter()
@@ -340,7 +347,7 @@ class _Sent(records.Lines[FailedLine]):
             summary=f"{self._both + single:,} accepted ({single:,} by one side only), {self.failed:,} failed.",
             closing=True,
             exit=self.exit(self._both + single, single),
-            streamed=self.streaming,
+            streamed=self._streaming,
         )
 
 

@@ -1,7 +1,8 @@
 """The results of a ping (which entities answer, how fast, with which credential and right) and of a send, and what a
 running gateway knows of its pairs."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -10,6 +11,8 @@ from sbpair.core.errors import for_pair
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.serialization import HIDDEN, INLINED, column, metric
+from sbpair.core.transfer.verdict import DestinationSeen, Stays, Wanted, expected
+from sbpair.core.words import counted
 
 
 class By(StrEnum):
@@ -149,6 +152,85 @@ class SentMessages:
         if not self.uncertain:
             return []
         return [f"{self.uncertain} may be stored twice, with the same MessageId: an answer was lost."]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One destination: messages that it would take, those it would not by the reason, and whether its properties could
+    be asked for, which tell whether it is full or takes messages with a session only. `side`: of a pair."""
+
+    side: Side | None
+    namespace: str
+    entity: str
+    would_take: int
+    would_refuse: Mapping[str, int]
+    asked: bool
+
+    @classmethod
+    def of(cls, side: Side | None, namespace: str, seen: DestinationSeen, wanted: Wanted) -> "Place":
+        """What a destination would do with these messages."""
+        left, refused = wanted.messages, Counter[str]()
+        for trouble in expected(seen, wanted):
+            if isinstance(trouble, Stays):
+                reason, number = trouble.code, left
+            else:
+                reason, number = trouble.reason, min(trouble.messages, left)
+            refused[reason] += number
+            left -= number
+        return cls(side, namespace, seen.path, left, dict(+refused), seen.asked or seen.error is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class SendDryRunRow:
+    """What would become of messages at one destination."""
+
+    what: str = field(metadata=column("What"))
+    where: str = field(metadata=column("Where"))
+    messages: int = field(metadata=column("Messages", counts=True))
+
+
+@dataclass(frozen=True, slots=True)
+class SendDryRun:
+    """What a dry run found. `stopped_at`: a line that is no message; the real run sends nothing after it."""
+
+    entity: str
+    dry_run: bool
+    messages: int
+    size_bytes: int
+    places: tuple[Place, ...]
+    stopped_at: str | None = None
+
+    @property
+    def rows(self) -> Iterator[SendDryRunRow]:
+        """What would become of how many messages, for a table."""
+        for place in self.places:
+            where = f"{place.entity} on {place.namespace}"
+            yield SendDryRunRow("would be sent", where, place.would_take)
+            for reason, number in place.would_refuse.items():
+                yield SendDryRunRow("would not be taken", f"{where}: {reason}", number)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be checked, and where the run would stop."""
+        blind = [
+            f"Not checked without Manage on {place.namespace}: whether {self.entity} is full or requires a session id."
+            for place in self.places
+            if not place.asked
+        ]
+        stop = "" if self.stopped_at is None else f"It would stop at {self.stopped_at}; nothing after it would be sent."
+        return (*blind, *filter(None, [stop]))
+
+    @property
+    def summary(self) -> str:
+        """The last sentence."""
+        places = " and ".join(place.namespace for place in self.places)
+        return f"{counted(self.messages, 'message')} would be sent to {self.entity} on {places}. Nothing was sent."
+
+    @property
+    def exit(self) -> Exit:
+        if self.stopped_at is not None:
+            return Exit.USAGE
+        return Exit.FINDINGS if self.messages else Exit.OK
 
 
 @dataclass(frozen=True, slots=True)

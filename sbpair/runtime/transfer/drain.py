@@ -408,11 +408,8 @@ async def _dry_run(job: DrainJob, judge: Judge, sources: Sequence[Source]) -> Dr
     raise_if_none_was_readable(request, sources)
     seen: list[DestinationSeen] = []
     if not isinstance(request.to, ToArchive):
-        sink = NamespaceSink(job.primary)
-        try:
-            seen = await ask_destinations(sorted(run.destinations), sink=sink, admin=job.primary_admin, stop=stop)
-        finally:
-            await sink.close()
+        paths = sorted(run.destinations)
+        seen = await ask_destinations(paths, messaging=job.primary, admin=job.primary_admin, stop=stop)
     report = run.report(seen, seconds=clock.monotonic() - began, stopped=stop.is_set())
     archive = request.to.directory if isinstance(request.to, ToArchive) else None
     return replace(report, failures=failures_of(sources), archive=archive)

@@ -30,10 +30,10 @@ from sbpair.core.transfer.verdict import (
     missing,
     refused_by,
 )
-from sbpair.ports import Clock, NamespaceAdmin
+from sbpair.ports import Clock, Messaging, NamespaceAdmin
 from sbpair.runtime.browse import survey
 from sbpair.runtime.transfer.reading import Source
-from sbpair.runtime.transfer.sinks import Sink
+from sbpair.runtime.transfer.sinks import NamespaceSink
 
 OVER_THE_LIMIT = "over the number of messages wanted"
 NOT_FOUND_REASON = "EntityNotFound"
@@ -185,15 +185,19 @@ class DryRun:
 
 
 async def ask_destinations(
-    paths: Sequence[str], *, sink: Sink, admin: NamespaceAdmin | None, stop: asyncio.Event
+    paths: Sequence[str], *, messaging: Messaging, admin: NamespaceAdmin | None, stop: asyncio.Event
 ) -> list[DestinationSeen]:
-    """What each destination says to a sender, and, where `admin` of the primary may ask, its properties."""
+    """What each destination says to a sender, and, where `admin` of its namespace may ask, its properties."""
+    sink = NamespaceSink(messaging)
 
     async def ask(path: str) -> list[DestinationSeen]:
         return [] if stop.is_set() else [await _ask(path, sink, admin)]
 
-    # Side by side: where nobody answers, many destinations take as long as one.
-    return [seen for found in await side_by_side(ask, paths) for seen in found]
+    try:
+        # Side by side: where nobody answers, many destinations take as long as one.
+        return [seen for found in await side_by_side(ask, paths) for seen in found]
+    finally:
+        await sink.close()
 
 
 def _size_bytes(payload: bytes, session_id: str | None) -> int:
@@ -202,7 +206,7 @@ def _size_bytes(payload: bytes, session_id: str | None) -> int:
     return len(without_tied_key(payload) if is_large else payload)
 
 
-async def _ask(path: str, sink: Sink, admin: NamespaceAdmin | None) -> DestinationSeen:
+async def _ask(path: str, sink: NamespaceSink, admin: NamespaceAdmin | None) -> DestinationSeen:
     try:
         limit = await sink.limit_bytes(path)
     except ServiceError as error:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sbpair.amqp import sections
 from sbpair.amqp.types import Long, Symbol, Timestamp
 from sbpair.azure.receiver import to_received
-from sbpair.cli.failover.records import InputFormat, to_payload
 from sbpair.cli.inspection.saved import digest_of, read_plans
 from sbpair.core.errors import SbpairError
 from sbpair.core.inspection.plan import Plan
@@ -19,6 +18,7 @@ from sbpair.core.inspection.result import PlanRow, plan_rows
 from sbpair.core.rewrite import describe
 from sbpair.core.serialization import to_plain
 from sbpair.core.transfer.peeked import GroupKey, grouped, peeked
+from sbpair.operations.lines import InputFormat, to_payload
 from sbpair.render.formats import dump_json, to_markdown, to_tsv
 from sbpair.render.result import CommandResult, table_of
 from tests.cli.inside import run_inside

@@ -20,7 +20,6 @@ from sbpair.core.transfer.state import Finish, Forward, Leave, Verdict, key_of
 from sbpair.core.transfer.verdict import LARGE_BYTES, WAITS_IN_SESSION, DestinationSeen, refused_by
 from sbpair.runtime.transfer.dry_run import NOT_FOUND_REASON, OVER_THE_LIMIT, DryRun, ask_destinations
 from sbpair.runtime.transfer.reading import Source
-from sbpair.runtime.transfer.sinks import NamespaceSink
 from tests.fakes import FakeClock, FakeNamespace, virtual_time
 
 
@@ -28,20 +27,19 @@ from tests.fakes import FakeClock, FakeNamespace, virtual_time
 async def test_a_destination_that_only_a_sender_may_ask_tells_its_limit() -> None:
     namespace = FakeNamespace("contoso", FakeClock())
     namespace.add_queue("orders")
-    sink, stop = NamespaceSink(namespace.messaging()), asyncio.Event()
+    messaging, stop = namespace.messaging(), asyncio.Event()
     paths = ["orders", "gone"]
-    orders, gone = await ask_destinations(paths, sink=sink, admin=namespace.admin(), stop=stop)
+    orders, gone = await ask_destinations(paths, messaging=messaging, admin=namespace.admin(), stop=stop)
     assert (orders.path, orders.limit_bytes, orders.asked) == ("orders", namespace.max_message_bytes, True)
     assert orders.queue is not None
     assert isinstance(gone.error, EntityNotFoundError)
     namespace.fail("admin", UnauthorizedError("needs Manage"))
     for admin in (namespace.admin(), None):
-        orders, gone = await ask_destinations(paths, sink=sink, admin=admin, stop=stop)
+        orders, gone = await ask_destinations(paths, messaging=messaging, admin=admin, stop=stop)
         assert orders == DestinationSeen("orders", namespace.max_message_bytes)
         assert (gone.path, type(gone.error)) == ("gone", EntityNotFoundError)
     stop.set()
-    assert await ask_destinations(paths, sink=sink, admin=None, stop=stop) == []
-    await sink.close()
+    assert await ask_destinations(paths, messaging=messaging, admin=None, stop=stop) == []
 
 
 def message(number: int, size_bytes: int = 10, queue: str = "q") -> Received:

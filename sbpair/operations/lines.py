@@ -1,56 +1,44 @@
-"""Input of `sbpair send` and `sbpair replicate send`: a raw line is a body; a JSON line is a message, or a browsed one
-with its exact bytes. And what both count alike of what became of the lines."""
+"""Messages as lines: a raw line is a body; a JSON line is a message, or a browsed one with its exact bytes. And what
+became of the lines of one run.
+"""
 
 import base64
 import binascii
 import json
 import os
-import sys
 import threading
 import uuid
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
-import typer
-
-from sbpair.cli.asking import go_ahead, tell_that_it_reads
-from sbpair.cli.context import Stop, run_async
-from sbpair.cli.options import PAIR, Options, duration_option
-from sbpair.core import summary, system_properties
-from sbpair.core.access import NamespaceAccess, shown_name
+from sbpair.core import system_properties
+from sbpair.core.documents import DocumentError, parse_json
 from sbpair.core.durations import parse_duration
 from sbpair.core.errors import SbpairError, UsageError, for_pair
 from sbpair.core.outcome import Exit, exit_of_failures
-from sbpair.core.pairing import Side
 from sbpair.core.redact import quoted
 from sbpair.core.rewrite import TEXT_FIELDS, compose, describe, for_primary, strip_broker_annotations
-from sbpair.core.serialization import column
 from sbpair.core.words import counted
-from sbpair.render.console import write_record
-from sbpair.render.result import CommandResult, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.transfer.verdict import DestinationSeen, Wanted
-
-# Input lines for a command that must keep answering to signals while it waits for them.
+    import asyncio
 
 CHUNK_BYTES = 65_536
 LINES_AHEAD = 100
 """Lines read before somebody wanted them: the bound of memory, and what keeps a fast writer waiting."""
 
 
-async def read_lines(file: BinaryIO, stop: Stop) -> AsyncIterator[tuple[int, bytes]]:
+async def read_lines(file: BinaryIO, stop: "asyncio.Event") -> AsyncIterator[tuple[int, bytes]]:
     """Lines of `file` with their numbers (from 1), without line ends and empty ones, until its end or `stop`.
 
     A thread does the reading, because a terminal or pipe that says nothing would block the loop; it is a daemon and
     reads the bare descriptor, so that neither the thread nor a lock it holds can keep the process from ending.
     """
-    import asyncio
+    import asyncio  # by what runs, not by every --help
 
     from sbpair.concurrency import end
 
@@ -110,40 +98,6 @@ class InputFormat(StrEnum):
     LINES = "lines"
 
 
-FileOption = Annotated[Path | None, typer.Option("--file", "-f", help="Read from this file instead of stdin.")]
-InputOption = Annotated[InputFormat, typer.Option("--input", help="What a line is: a message as JSON, or a body.")]
-
-
-def open_input(path: Path | None) -> BinaryIO:
-    """The file of --file, or stdin.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    if path is None:
-        return sys.stdin.buffer
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise UsageError(f"Cannot read {path}: {error.strerror or error}") from error
-
-
-def ask_for_input(options: Options, file: Path | None, doing: str) -> tuple[BinaryIO, bool]:
-    """Where the lines come from, and whether somebody was asked. Those of a file are asked about; who types them has
-    said enough.
-
-    Raises:
-        UsageError: the file cannot be read, or the answer was no.
-    """
-    source = open_input(file)
-    if file is None:
-        tell_that_it_reads(options)
-        return source, False
-    if options.dry_run:
-        return source, False
-    return source, go_ahead(options, f"{doing}: the lines of {file}", state="Nothing was sent.")
-
-
 MOST_FAILURES_SHOWN = 20
 
 
@@ -160,11 +114,22 @@ F = TypeVar("F", bound=Failure)
 
 
 class Lines(Generic[F]):
-    """The lines of one run and what became of them; with `streaming` each is printed as soon as that is known."""
+    """The lines of one run and what became of them.
 
-    def __init__(self, failed_line: Callable[[int, str, str], F], *, streaming: bool) -> None:
-        """`failed_line`: makes the command's own record of a failure."""
-        self.streaming = streaming
+    Args:
+        failed_line: makes a record of a failure, of the number of its line, the error's code and message.
+        stream: gets the record of each line as soon as it is known.
+        pair: whose name hints have.
+    """
+
+    def __init__(
+        self,
+        failed_line: Callable[[int, str, str], F],
+        stream: Callable[[object], None] | None = None,
+        pair: str | None = None,
+    ) -> None:
+        self.stream = stream or (lambda record: None)
+        self._pair = pair
         self.failed = 0
         self.failures: list[F] = []
         """The first of them."""
@@ -181,7 +146,7 @@ class Lines(Generic[F]):
         self,
         file: BinaryIO,
         form: InputFormat,
-        stop: Stop,
+        stop: "asyncio.Event",
         to_payload: Callable[[bytes, InputFormat], bytes],
     ) -> AsyncIterator[bytes]:
         """Encoded messages of the input; a line that is none stops the run before anything after it is sent."""
@@ -205,18 +170,13 @@ class Lines(Generic[F]):
         self.failed += 1
         self._kinds.add(error.exit_name)
         if error.hint:
-            self._hints[for_pair(error.hint, PAIR.get())] = None
+            self._hints[for_pair(error.hint, self._pair)] = None
         failure = self._failed_line(line, error.code, error.message)
         first, number = self._by_code.get(error.code, (failure, 0))
         self._by_code[error.code] = first, number + 1
         if len(self.failures) < MOST_FAILURES_SHOWN:
             self.failures.append(failure)
         self.stream(failure)
-
-    def stream(self, record: object) -> None:
-        """Print the record of one line with -o jsonl."""
-        if self.streaming:
-            write_record(record)
 
     def notes(self, *, verbose: bool = False) -> list[str]:
         """What is said of the failures and of a line that is no message: the first failure of each kind with their
@@ -240,42 +200,6 @@ class Lines(Generic[F]):
                 return Exit.PARTIAL
             return Exit.USAGE if self.bad_line is not None else exit_of_failures(self._kinds)
         return Exit.FINDINGS if elsewhere else Exit.OK
-
-
-def named_values(properties: Sequence[str]) -> dict[str, str]:
-    """What --property gives, by name.
-
-    Raises:
-        UsageError: a property without a name or a value.
-    """
-    parted = {text: text.partition("=") for text in properties}
-    for text, (name, equals, _) in parted.items():
-        if not name or not equals:
-            raise UsageError(f"--property is NAME=VALUE, not {quoted(text)}.")
-    return {name: value for name, _, value in parted.values()}
-
-
-def values_of(
-    *, message_id: str | None, session_id: str | None, properties: Sequence[str], ttl: str | None, scheduled: str | None
-) -> Mapping[str, Any]:
-    """The fields of a message that options give; what is not given is not in it.
-
-    Raises:
-        UsageError: a property without a name or a value, a duration or time that is none.
-    """
-    duration_option(ttl)
-    try:
-        _moment(scheduled)
-    except UsageError as error:
-        raise UsageError(f"--scheduled: {error.message.removeprefix('scheduled_at ')}") from error
-    given = {
-        "message_id": message_id,
-        "session_id": session_id,
-        "application_properties": named_values(properties) or None,
-        "ttl": ttl,
-        "scheduled_at": scheduled,
-    }
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def to_payload(line: bytes, form: InputFormat, *, now: float, values: Mapping[str, Any] | None = None) -> bytes:
@@ -306,8 +230,6 @@ def record_of(line: bytes) -> dict[str, Any]:
     Raises:
         UsageError: not JSON, or no object.
     """
-    from sbpair.settings import DocumentError, parse_json
-
     try:
         record = parse_json(line)
     except DocumentError as error:
@@ -336,7 +258,7 @@ def _composed(record: Mapping[str, Any]) -> bytes:
             message_id=message_id,
             application_properties=properties_of(record),
             ttl_seconds=_ttl(record.get("ttl")),
-            scheduled_at=_moment(record.get("scheduled_at")),
+            scheduled_at=scheduled_time(record.get("scheduled_at")),
             **texts,
         )
     except SbpairError:
@@ -360,6 +282,7 @@ def _text(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def properties_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The application properties of a JSON line. Raises UsageError: they are no object."""
     properties = record.get("application_properties") or {}
     if not isinstance(properties, dict):
         raise UsageError("application_properties is not an object")
@@ -374,7 +297,12 @@ def _ttl(value: Any) -> float | None:
     raise UsageError("ttl is a duration such as '1h'")
 
 
-def _moment(value: Any) -> float | None:
+def scheduled_time(value: Any) -> float | None:
+    """UTC epoch seconds of an ISO 8601 time; None of None.
+
+    Raises:
+        UsageError: it is none.
+    """
     if value is None:
         return None
     try:
@@ -389,114 +317,3 @@ def _bytes(record: Mapping[str, Any], name: str) -> bytes:
         return base64.b64decode(record[name], validate=True)
     except (binascii.Error, TypeError, ValueError):
         raise UsageError(f"{name} is not Base64") from None
-
-
-# `--dry-run` of both: the input is read, the destinations are asked.
-
-DRY_RUN = "Only read the lines and ask the destinations; exit 5 if anything would be sent."
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One destination: messages that it would take, those it would not by the reason, and whether its properties could
-    be asked for, which tell whether it is full or takes messages with a session only. `side`: of a pair."""
-
-    side: Side | None
-    namespace: str
-    entity: str
-    would_take: int
-    would_refuse: Mapping[str, int]
-    asked: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SendDryRun:
-    """What a dry run found. `stopped_at`: a line that is no message; the real run sends nothing after it."""
-
-    entity: str
-    dry_run: bool
-    messages: int
-    size_bytes: int
-    places: tuple[Place, ...]
-    stopped_at: str | None
-
-
-def dry_run(
-    options: Options,
-    destinations: Sequence[tuple[Side | None, NamespaceAccess]],
-    entity: str,
-    lines: "Lines[Any]",
-    source: BinaryIO,
-    form: InputFormat,
-    to_payload: Callable[[bytes, InputFormat], bytes],
-) -> CommandResult:
-    """Say what the real run would meet on these namespaces."""
-
-    async def work(stop: Stop) -> SendDryRun:
-        from sbpair.connect import open_namespace
-        from sbpair.core.transfer.verdict import Wanted
-        from sbpair.runtime.transfer.dry_run import ask_destinations
-        from sbpair.runtime.transfer.sinks import NamespaceSink
-
-        wanted = Wanted()
-        async for payload in lines.payloads(source, form, stop, to_payload):
-            wanted.add(len(payload), summary.describe(payload).session_id)
-        places = []
-        for side, access in destinations:
-            async with open_namespace(access) as (messaging, admin):
-                sink = NamespaceSink(messaging)
-                try:
-                    seen = await ask_destinations([entity], sink=sink, admin=admin, stop=stop)
-                finally:
-                    await sink.close()
-                places += [_place(side, shown_name(access), one, wanted) for one in seen]
-        return SendDryRun(entity, True, wanted.messages, wanted.size_bytes, tuple(places), lines.bad_line)
-
-    return _result(run_async(options, work))
-
-
-def _place(side: Side | None, label: str, seen: "DestinationSeen", wanted: "Wanted") -> Place:
-    from sbpair.core.transfer.verdict import Stays, expected
-
-    left, refused = wanted.messages, Counter[str]()
-    for trouble in expected(seen, wanted):
-        if isinstance(trouble, Stays):
-            reason, number = trouble.code, left
-        else:
-            reason, number = trouble.reason, min(trouble.messages, left)
-        refused[reason] += number
-        left -= number
-    return Place(side, label, seen.path, left, dict(+refused), seen.asked or seen.error is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    what: str = field(metadata=column("What"))
-    where: str = field(metadata=column("Where"))
-    messages: int = field(metadata=column("Messages", counts=True))
-
-
-def _result(found: SendDryRun) -> CommandResult:
-    rows = []
-    for place in found.places:
-        where = f"{place.entity} on {place.namespace}"
-        rows.append(_Row("would be sent", where, place.would_take))
-        for reason, number in place.would_refuse.items():
-            rows.append(_Row("would not be taken", f"{where}: {reason}", number))
-    blind = [place.namespace for place in found.places if not place.asked]
-    notes = [
-        f"Not checked without Manage on {namespace}: whether {found.entity} is full or requires a session id."
-        for namespace in blind
-    ]
-    if found.stopped_at is not None:
-        notes.append(f"It would stop at {found.stopped_at}; nothing after it would be sent.")
-    places = " and ".join(place.namespace for place in found.places)
-    exit = Exit.FINDINGS if found.messages else Exit.OK
-    return CommandResult(
-        found,
-        (table_of(_Row, rows),),
-        notes=tuple(notes),
-        summary=f"{counted(found.messages, 'message')} would be sent to {found.entity} on {places}. Nothing was sent.",
-        exit=Exit.USAGE if found.stopped_at is not None else exit,
-        closing=True,
-    )
