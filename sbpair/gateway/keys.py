@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import yaml
 
-from sbpair.core.errors import ConfigurationError
+from sbpair.core.errors import ConfigurationError, UsageError
 from sbpair.core.redact import quoted
 from sbpair.engine.auth import ALL_RIGHTS, Signer
 
@@ -215,3 +215,15 @@ SNIPPETS: Final[Mapping[str, Callable[[str], str]]] = {
     "k8s": _k8s,
 }
 """By the name that `--snippet` has."""
+
+
+def with_file(own: "tuple[Key, ...]", file: Path | None) -> "tuple[Key, ...]":
+    """These keys and those of a file.
+
+    Raises:
+        UsageError: two have the same name, or as `read_keys`.
+    """
+    found = (*own, *(read_keys(file) if file is not None else ()))
+    if len({one.name for one in found}) < len(found):
+        raise UsageError("Two keys have the same name.")
+    return found

@@ -6,13 +6,17 @@ async with open_gateway([pair], keys=[...]) as gateway:
 
 import asyncio
 import logging
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from sbpair.azure import make_messaging
+from sbpair.concurrency import cancel_on
+from sbpair.core.errors import SbpairError
 from sbpair.core.failover.machine import ROUTES, Route
 from sbpair.core.failover.measured import GatewayEntity, GatewayPair
 from sbpair.core.failover.sending import DEFAULT_SEND_SECONDS, Budget
@@ -27,7 +31,7 @@ from sbpair.engine.faults import Faults
 from sbpair.engine.link import Link, LinkHandler
 from sbpair.engine.port import Port, ServerTls
 from sbpair.gateway.door import DoorConnection
-from sbpair.gateway.keys import Key, KeyRing
+from sbpair.gateway.keys import Key, KeyRing, with_file
 from sbpair.gateway.passed import PassedLink, serve_requests
 from sbpair.gateway.served import Sends, SendSpans, ServedSender, Transactions
 from sbpair.gateway.tokens import Proofs, Tokens
@@ -39,6 +43,7 @@ from sbpair.runtime.failover.sender import FailoverSender
 
 LOGGER = logging.getLogger("sbpair.gateway")
 _DRAIN_LOOK_SECONDS: Final = 0.05
+RELOAD_SECONDS: Final = 2.0
 TRANSFER_PREFIX: Final = "/x-servicebus-transfer/"
 LATENCIES: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 """Upper bounds (seconds) by which sends are counted."""
@@ -420,6 +425,61 @@ class Gateway:
 
     def _doors(self) -> list[DoorConnection]:
         return [one for one in self.port.connections if isinstance(one, DoorConnection) and not one.is_closing]
+
+
+class Reloading:
+    """Takes over keys and pairs that have changed: on SIGUSR1, or when a file has.
+
+    Args:
+        own: keys that are not in a file.
+        keys: the file of the others.
+        pairs: reads the pairs again.
+        files: those that keys and pairs are read from.
+    """
+
+    def __init__(
+        self,
+        running: Gateway,
+        own: tuple[Key, ...],
+        keys: Path | None,
+        pairs: Callable[[], list[Pair]],
+        files: Callable[[], Iterable[Path]],
+    ) -> None:
+        self._running = running
+        self._own, self._keys, self._pairs, self._files = own, keys, pairs, files
+        self._changed = self._times()
+
+    async def until(self, stop: asyncio.Event) -> None:
+        """Look again and again until the end."""
+        asked = asyncio.Event()
+        number = getattr(signal, "SIGUSR1", None)
+        if number is not None:
+            asyncio.get_running_loop().add_signal_handler(number, asked.set)
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RELOAD_SECONDS):
+                    await cancel_on(stop, asked.wait())
+            times = self._times()
+            if asked.is_set() or times != self._changed:
+                asked.clear()
+                self._changed = times
+                await self._reload()
+
+    async def _reload(self) -> None:
+        try:
+            keys, pairs = with_file(self._own, self._keys), self._pairs()
+            changed = await self._running.replace_pairs(pairs)
+        except (OSError, SbpairError) as error:
+            LOGGER.warning(f"{error} The keys and pairs that were in force stay.")
+            return
+        if self._running.front.ring.replace(keys):
+            LOGGER.info("Other keys are in force.")
+        for name in changed:
+            LOGGER.info(f"{name}: new connections get it as it is configured now; open ones stay as they are.")
+
+    def _times(self) -> list[int]:
+        """When the files were changed; 0 for one that is missing just now."""
+        return [file.stat().st_mtime_ns if file.exists() else 0 for file in self._files()]
 
 
 @asynccontextmanager

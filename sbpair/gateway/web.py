@@ -4,6 +4,8 @@ A client that changes entities needs a key with Manage; the primary gets the gat
 client's. The rest of a request and of its answer goes through as it is.
 """
 
+import http.client
+import json
 import ssl
 from dataclasses import asdict
 from functools import lru_cache
@@ -12,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sbpair.azure.client import authorities
 from sbpair.azure.messaging import tls_context
 from sbpair.core.access import check_credential, without_port
-from sbpair.core.errors import SbpairError
+from sbpair.core.errors import ConnectionLostError, SbpairError, UsageError
+from sbpair.core.failover.measured import GatewayEntity, GatewayPair
 from sbpair.engine.auth import MANAGE, AuthError, Signer, authenticate, is_loopback, read_token, service_bus_audiences
 from sbpair.engine.budgets import MAX_HELD_BYTES_BEFORE_TOKEN
 from sbpair.gateway.tokens import JWT
@@ -159,3 +162,36 @@ def _exactly(url: str) -> Any:
     from yarl import URL
 
     return URL(url, encoded=True)
+
+
+def read_status(host: str, port: int, timeout_seconds: float) -> tuple[GatewayPair, ...]:
+    """What a running gateway of this machine tells of itself.
+
+    Raises:
+        ConnectionLostError: none listens there.
+        UsageError: what listens there is none.
+    """
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
+    if not is_loopback(host):
+        # There it is reached over TLS only. Nothing is told to it, and its certificate is for names of other machines.
+        context = ssl._create_unverified_context()  # noqa: S323
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_seconds, context=context)
+    try:
+        connection.request("GET", STATUS_PATH)
+        answer = connection.getresponse()
+        found = json.loads(answer.read()) if answer.status == 200 else None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ConnectionLostError(
+            f"There is no gateway at {host}:{port}: {error}", hint="Name the address it listens on: --listen HOST:PORT"
+        ) from error
+    finally:
+        connection.close()
+    if found is None:
+        raise UsageError(f"What listens at {host}:{port} is not a gateway, or reports no state.")
+    return tuple(
+        GatewayPair(
+            **one
+            | {"troubles": tuple(one["troubles"]), "entities": tuple(GatewayEntity(**each) for each in one["entities"])}
+        )
+        for one in found
+    )

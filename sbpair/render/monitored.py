@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sbpair.concurrency import end
 from sbpair.core.access import shown_name
@@ -21,9 +21,13 @@ from sbpair.core.prices import in_words
 from sbpair.core.words import counted
 from sbpair.ports import Observer
 from sbpair.render.console import write_atomically
+from sbpair.render.formats import exposition
 from sbpair.render.result import Metric
 from sbpair.render.service import ServiceMetrics
 from sbpair.version import __version__
+
+if TYPE_CHECKING:
+    from sbpair.gateway.server import GatewayFront, House
 
 FILE_SECONDS = 15.0
 SAY_EVERY_SECONDS = 10.0
@@ -307,3 +311,38 @@ async def telemetry(metrics: ServiceMetrics) -> AsyncIterator[None]:
     instruments.refresh()
     async with _again(FILE_SECONDS, instruments.refresh):
         yield
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayMetrics:
+    """A gateway, as monitoring sees it."""
+
+    front: "GatewayFront"
+
+    def text(self) -> str:
+        return exposition(sample for house in self.front.houses.values() for sample in self._of(house))
+
+    def troubles(self) -> list[str]:
+        return self.front.troubles()
+
+    @staticmethod
+    def _of(house: "House") -> Iterator[Metric]:
+        from sbpair.gateway.server import LATENCIES
+
+        pair = ("pair", house.pair.name)
+        for entity, counts in sorted(house.counts.items()):
+            of_entity = pair, ("entity", entity)
+            passed = counts.accepted - counts.diverted
+            for outcome, value in (("primary", passed), ("backlog", counts.diverted), ("refused", counts.refused)):
+                yield Metric("sbpair_gateway_messages_total", value, (*of_entity, ("outcome", outcome)))
+            yield Metric("sbpair_gateway_send_seconds_total", counts.seconds, of_entity)
+            sends = 0
+            for bound in LATENCIES:
+                sends += counts.within[bound]
+                yield Metric("sbpair_gateway_sends_total", sends, (*of_entity, ("le", f"{bound:g}")))
+            yield Metric("sbpair_gateway_sends_total", counts.sends, (*of_entity, ("le", "+Inf")))
+        for one in house.pairing.state().entities:
+            yield Metric("sbpair_gateway_entity_state", 1, (pair, ("entity", one.entity), ("state", one.state.value)))
+        told = house.status()
+        yield Metric("sbpair_gateway_connections", told.connections, (pair,))
+        yield Metric("sbpair_gateway_ready", float(not told.troubles), (pair,))

@@ -12,7 +12,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.serialization import HIDDEN, INLINED, column, metric
 from sbpair.core.transfer.verdict import DestinationSeen, Stays, Wanted, expected
-from sbpair.core.words import counted
+from sbpair.core.words import counted, listed
 
 
 class By(StrEnum):
@@ -237,15 +237,15 @@ class SendDryRun:
 class GatewayEntity:
     """One queue or topic that a gateway knows of, and what became of its messages since the gateway began."""
 
-    pair: str
-    entity: str
-    state: str
-    cause: str | None
+    pair: str = field(metadata=column("Pair"))
+    entity: str = field(metadata=column("Entity"))
+    state: str = field(metadata=column("State"))
+    cause: str | None = field(metadata=column("Cause"))
     """Code of the error behind the state."""
-    accepted: int
-    diverted: int
-    refused: int
-    mean_milliseconds: float | None
+    accepted: int = field(metadata=column("Accepted"))
+    diverted: int = field(metadata=column("Diverted"))
+    refused: int = field(metadata=column("Refused"))
+    mean_milliseconds: float | None = field(metadata=column("Mean ms"))
     """Of a send that was accepted; None: there was none."""
 
 
@@ -258,3 +258,25 @@ class GatewayPair:
     connections: int
     troubles: tuple[str, ...]
     entities: tuple[GatewayEntity, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRun:
+    """Messages of all clients. `accepted`: the primary or the backlog has them; `diverted`: the backlog."""
+
+    pairs: tuple[str, ...]
+    endpoint: str
+    accepted: int
+    diverted: int
+    refused: int
+    unsettled_connections: int
+    """Connections that were closed before all of their messages were settled; their clients send those again."""
+
+    def summary(self) -> str:
+        told = f"The gateway for {listed(self.pairs)} has ended: {counted(self.accepted, 'message')} accepted"
+        told += f", {self.diverted:,} of them diverted to the backlog" if self.diverted else ""
+        return f"{told}, {self.refused:,} refused." if self.refused else f"{told}."
+
+
+GatewayOutput = GatewayRun | tuple[GatewayPair, ...]
+"""What `sbpair gateway` tells at its end, and `sbpair gateway status` of a running one."""
