@@ -68,8 +68,30 @@ MOST_MESSAGES = 50
 MOST_MESSAGES_GROUPED = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class PeekRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    """How many messages are browsed, and how they are shown."""
+
+    max_messages: int | None = None
+    """The oldest first; None: 50, or 10,000 where they are grouped. `list_dead_letters` counts all."""
+    from_sequence_number: int = 0
+    group_by: tuple[GroupKey, ...] = ()
+    """Count the messages by these instead."""
+    with_body: bool = False
+
+    @property
+    def most(self) -> int:
+        """At most so many."""
+        return self.max_messages or (MOST_MESSAGES_GROUPED if self.group_by else MOST_MESSAGES)
+
+    def shown(self, found: browse.BrowseReport) -> tuple[PeekedMessage, ...]:
+        """What was browsed as it is shown."""
+        body = self.with_body
+        return tuple(peeked(one.queue, one.received, one.summary, with_body=body) for one in found.messages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeekRequest(_Page):
     """Which messages are browsed, and how they are shown."""
 
     queues: tuple[str, ...] = ()
@@ -80,12 +102,6 @@ class PeekRequest:
     with_dead_letter: bool = False
     """Browse their dead-letter queues as well."""
     wanted: MessageFilter = EVERYTHING
-    max_messages: int | None = None
-    """The oldest first; None: 50, or 10,000 where they are grouped."""
-    from_sequence_number: int = 0
-    group_by: tuple[GroupKey, ...] = ()
-    """Count the messages by these instead."""
-    with_body: bool = False
     timeout_seconds: float | None = None
     """Longest wait for one answer; None: 30 seconds for a page of messages, 10 for the list of queues."""
 
@@ -112,31 +128,24 @@ async def peek(
     paths, found = await run_until(stop or asyncio.Event(), _browse(sides, request))
     if len(found.failed) == len(paths) and not found.messages:
         raise found.failed[0].error
-    messages = _shown(found, with_body=request.with_body)
-    common = sides.pair.name, found.looked_at, found.left_off, found.failed
+    messages = request.shown(found)
     explained = explain_reasons(messages, sides.pair.name) if True in request.kinds else ()
     if request.queues and not found.looked_at:
         at_primary = request.side is Side.PRIMARY
         admin = sides.primary_admin if at_primary else sides.secondary_admin
         access = sides.pair.primary if at_primary else sides.pair.secondary
         explained = await _of_topics(admin, access, request.queues)
-    if request.group_by:
-        return Groups(*common, grouped(messages, request.group_by), explained)
-    return Messages(*common, messages, explained)
-
-
-def _shown(found: browse.BrowseReport, *, with_body: bool) -> tuple[PeekedMessage, ...]:
-    return tuple(peeked(one.queue, one.received, one.summary, with_body=with_body) for one in found.messages)
+    common = sides.pair.name, found.looked_at, found.left_off, found.failed, len(messages), explained
+    return Groups(*common, grouped(messages, request.group_by)) if request.group_by else Messages(*common, messages)
 
 
 async def _browse(sides: Sides, request: PeekRequest) -> tuple[tuple[str, ...], browse.BrowseReport]:
-    most = MOST_MESSAGES_GROUPED if request.group_by else MOST_MESSAGES
     paths = request.queues or await _every_queue(sides, request)
     return paths, await browse.browse(
         sides.primary if request.side is Side.PRIMARY else sides.secondary,
         paths,
         kinds=request.kinds,
-        max_messages=request.max_messages or most,
+        max_messages=request.most,
         from_sequence_number=request.from_sequence_number,
         wanted=lambda message: request.wanted.wants(message.received, message.summary),
         timeout_seconds=request.timeout_seconds or browse.DEFAULT_TIMEOUT_SECONDS,
@@ -157,7 +166,7 @@ async def _every_queue(sides: Sides, request: PeekRequest) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class BrowseRequest:
+class BrowseRequest(_Page):
     """Which messages of an entity are browsed."""
 
     source: str
@@ -166,12 +175,6 @@ class BrowseRequest:
     selection: Selection = ALL_MESSAGES
     dead_letter: bool = False
     """Browse the dead letters instead; `list_dead_letters` does that always."""
-    max_messages: int | None = None
-    """The oldest first; None: 50, or 10,000 where they are grouped. `list_dead_letters` counts all."""
-    from_sequence_number: int = 0
-    group_by: tuple[GroupKey, ...] = ()
-    """Count the messages by these instead."""
-    with_body: bool = False
     timeout_seconds: float = browse.DEFAULT_TIMEOUT_SECONDS
     """Longest wait for a page of messages."""
 
@@ -223,7 +226,7 @@ async def browse_messages(
         ends.source,
         [request.source],
         kinds=(request.dead_letter,),
-        max_messages=request.max_messages or (MOST_MESSAGES_GROUPED if request.group_by else MOST_MESSAGES),
+        max_messages=request.most,
         from_sequence_number=request.from_sequence_number,
         wanted=lambda message: request.selection.selects(message.received, message.summary),
         timeout_seconds=request.timeout_seconds,
@@ -231,12 +234,13 @@ async def browse_messages(
     report = await run_until(stop or asyncio.Event(), browsing)
     if report.failed:
         raise report.failed[0].error
-    messages = _shown(report, with_body=request.with_body)
+    messages, noun = request.shown(report), "dead letter" if request.dead_letter else "message"
+    notes = () if report.looked_at else await _of_topics(ends.admin, ends.source_access, [request.source])
+    if not messages:
+        notes += request.selection.advice
     groups = grouped(messages, request.group_by) if request.group_by else None
-    shown = () if request.group_by else messages
-    place = shown_name(ends.source_access), request.source
-    explained = () if report.looked_at else await _of_topics(ends.admin, ends.source_access, [request.source])
-    return DeadLetters(*place, report.looked_at, report.left_off, shown, groups, explained)
+    place = shown_name(ends.source_access), request.source, report.looked_at, report.left_off
+    return DeadLetters(*place, () if request.group_by else messages, groups, len(messages), noun, notes)
 
 
 async def _of_topics(admin: NamespaceAdmin | None, access: NamespaceAccess, paths: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from sbpair.concurrency import run_until
 from sbpair.core.access import credential_name, host_name
 from sbpair.core.errors import ConfigurationError
 from sbpair.core.events import PingMeasured
-from sbpair.core.failover.measured import By, Milliseconds, Pinged, PingedEntity, PingFigures
+from sbpair.core.failover.measured import By, Pinged, PingedEntity, PingFigures
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.ports import Observer, Sides
@@ -149,45 +149,14 @@ def _pinged(pair: Pair, row: PingRow, by: By) -> PingedEntity:
         result="ok" if answered else error.exit_name if error else "unreachable",
         sent=row.sent,
         accepted=row.accepted,
-        connect_ms=None if row.connecting_seconds is None else _milliseconds(row.connecting_seconds),
-        latency=_latency(row),
+        connect_ms=None if row.connecting_seconds is None else 1000 * row.connecting_seconds,
+        latency=row.latency,
         right=by.right if row.accepted else None,
         credential=credential_name(access),
         error_code=error.code if error else None,
         detail=error.message if error else "" if answered else "no answer in time",
         hint=error.hint if error else "",
-        figures=_figures(row),
+        figures=PingFigures(
+            float(answered), float(row.sent), float(row.accepted), row.connecting_seconds, row.latency.quantiles
+        ),
     )
-
-
-def _latency(row: PingRow) -> Milliseconds:
-    latency = row.latency
-    if latency is None:
-        return Milliseconds()
-    return Milliseconds(
-        _milliseconds(latency.minimum_seconds),
-        _milliseconds(latency.mean_seconds),
-        _milliseconds(latency.p50_seconds),
-        _milliseconds(latency.p90_seconds),
-        _milliseconds(latency.p99_seconds),
-        _milliseconds(latency.maximum_seconds),
-    )
-
-
-def _figures(row: PingRow) -> PingFigures:
-    latency = row.latency
-    quantiles = (
-        {}
-        if latency is None
-        else {
-            "0.5": latency.p50_seconds,
-            "0.9": latency.p90_seconds,
-            "0.99": latency.p99_seconds,
-        }
-    )
-    up = float(row.accepted > 0 and row.last_error is None)
-    return PingFigures(up, float(row.sent), float(row.accepted), row.connecting_seconds, quantiles)
-
-
-def _milliseconds(seconds: float) -> float:
-    return round(seconds * 1000, 1)

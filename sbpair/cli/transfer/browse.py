@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +31,7 @@ from sbpair.core.words import counted
 from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.transfer.peeked import Group, GroupKey, PeekedMessage, PeekResult, SessionState
+    from sbpair.core.transfer.peeked import DeadLetters, PeekResult, SessionState
     from sbpair.settings import Settings
 
 
@@ -71,6 +71,26 @@ class PageOptions(OptionSet):
     from_sequence: FromOption = 0
     group_by: GroupByOption = None
     body: BodyOption = False
+
+    def request(self) -> dict[str, Any]:
+        """The fields of a request that these options are.
+
+        Raises:
+            UsageError: --group-by has an unknown key.
+        """
+        from sbpair.core.transfer.peeked import GroupKey
+
+        named = [] if self.group_by is None else self.group_by.split(",")
+        try:
+            keys = tuple(dict.fromkeys(GroupKey(name.strip()) for name in named))
+        except ValueError:
+            raise UsageError(f"--group-by {self.group_by!r}: known keys are {GROUP_KEYS}.") from None
+        return {
+            "max_messages": self.limit,
+            "from_sequence_number": self.from_sequence,
+            "group_by": keys,
+            "with_body": self.body,
+        }
 
 
 @command(output="core.transfer.triage:DeadLetterList", checks=True, page=True)
@@ -225,7 +245,8 @@ def peek_dead_letters(
     """
     place = on.find(options)
     request = _request(options, place.path, filters, reasons, page)
-    return _peeked(options, place, replace(request, dead_letter=True))
+    request = replace(request, dead_letter=True)
+    return _browsed(call_at(options, place, operations.browse_messages, request), request)
 
 
 @command(output="core.transfer.peeked:DeadLetters")
@@ -246,23 +267,8 @@ def peek_messages(
       sbpair entity peek contoso-weu:orders -n 1000 -o jsonl > orders.jsonl
     """
     place = on.find(options)
-    return _peeked(options, place, _request(options, place.path, filters, None, page))
-
-
-def _peeked(options: Options, place: EntityRef, request: "operations.BrowseRequest") -> CommandResult:
-    found = call_at(options, place, operations.browse_messages, request)
-    number = len(found.messages) if found.groups is None else sum(group.messages for group in found.groups)
-    shown = counted(number, "dead letter" if request.dead_letter else "message")
-    more = "; there may be more, see --limit" if found.left_off else ""
-    table, screen = _listed(found.messages, found.groups, request)
-    return CommandResult(
-        found,
-        (table,),
-        screen=screen,
-        notes=() if number else (*found.explained, *request.selection.advice),
-        closing=not number or found.left_off,
-        summary=f"{shown} shown of {found.looked_at:,} browsed{more}.",
-    )
+    request = _request(options, place.path, filters, None, page)
+    return _browsed(call_at(options, place, operations.browse_messages, request), request)
 
 
 def _request(
@@ -271,11 +277,8 @@ def _request(
     return operations.BrowseRequest(
         path,
         selection=operations.Selection(filters.wanted(), reasons or ()),
-        max_messages=page.limit,
-        from_sequence_number=page.from_sequence,
-        group_by=_group_keys(page.group_by),
-        with_body=page.body,
         timeout_seconds=options.timeout_seconds(DEFAULT_TIMEOUT_SECONDS),
+        **page.request(),
     )
 
 
@@ -296,11 +299,8 @@ def peek(
         ),
     ] = None,
     side: Annotated[Side, typer.Option(help="With --entity: the namespace it is on.")] = Side.SECONDARY,
-    limit: LimitOption = None,
-    from_sequence: FromOption = 0,
     filters: Filters,
-    body: BodyOption = False,
-    group_by: GroupByOption = None,
+    page: PageOptions,
 ) -> CommandResult:
     """Browse the messages in a pair's backlog queues, oldest first. Locks nothing and changes nothing.
 
@@ -319,14 +319,10 @@ def peek(
         dead_letter=backlog.dlq,
         with_dead_letter=backlog.with_dlq,
         wanted=filters.wanted(),
-        max_messages=limit,
-        from_sequence_number=from_sequence,
-        group_by=_group_keys(group_by),
-        with_body=body,
         timeout_seconds=options.given_timeout_seconds,
+        **page.request(),
     )
-
-    return _backlog_shown(call(options, chosen, operations.peek, request), request)
+    return _browsed(call(options, chosen, operations.peek, request), request)
 
 
 def _named(pair: Pair, queues: list[str] | None, entity: str | None, primary: bool) -> tuple[str, ...]:
@@ -340,52 +336,35 @@ def _named(pair: Pair, queues: list[str] | None, entity: str | None, primary: bo
     return tuple(dict.fromkeys(backlog_path(pair, queue) for queue in queues or ()))
 
 
-def _listed(
-    messages: "Sequence[PeekedMessage]",
-    groups: "Sequence[Group] | None",
-    request: "operations.BrowseRequest | operations.PeekRequest",
-) -> tuple[Table, tuple[Table, ...]]:
-    """The table of the messages, or of their groups where there are any; and what a screen shows instead."""
-    from sbpair.core.transfer.peeked import Group, PeekedMessage, columns_without_body
-
-    if groups is None:
-        return table_of(PeekedMessage, messages, show=() if request.with_body else columns_without_body()), ()
-    table = table_of(Group, groups)
-    keys = (Column(key.value, key.value.capitalize()) for key in request.group_by)
-    table = replace(table, columns=(*keys, *table.columns))
-    return table, (replace(table, rows=[_with_short_times(row) for row in table.rows]),)
-
-
 def _with_short_times(row: Mapping[str, Any]) -> dict[str, Any]:
     """`11-22 02:54:09` for a time: a screen is read within days."""
     short = {key: str(row[key])[5:19].replace("T", " ") for key in ("oldest", "newest") if row.get(key)}
     return {**row, **short}
 
 
-def _group_keys(text: str | None) -> "tuple[GroupKey, ...]":
-    from sbpair.core.transfer.peeked import GroupKey
+def _browsed(
+    found: "PeekResult | DeadLetters", request: "operations.BrowseRequest | operations.PeekRequest"
+) -> CommandResult:
+    """The messages, or their groups where there are any, which a screen shows with short times."""
+    from sbpair.core.transfer.peeked import Group, PeekedMessage, columns_without_body
 
-    if text is None:
-        return ()
-    try:
-        return tuple(dict.fromkeys(GroupKey(part.strip()) for part in text.split(",")))
-    except ValueError:
-        raise UsageError(f"--group-by {text!r}: known keys are {GROUP_KEYS}.") from None
-
-
-def _backlog_shown(result: "PeekResult", request: "operations.PeekRequest") -> CommandResult:
-    from sbpair.core.transfer.peeked import Groups
-
-    messages, groups = ((), result.groups) if isinstance(result, Groups) else (result.messages, None)
-    table, screen = _listed(messages, groups, request)
+    screen: tuple[Table, ...] = ()
+    if (groups := getattr(found, "groups", None)) is None:
+        show = () if request.with_body else columns_without_body()
+        table = table_of(PeekedMessage, getattr(found, "messages", ()), show=show)
+    else:
+        table = table_of(Group, groups)
+        keys = (Column(key.value, key.value.capitalize()) for key in request.group_by)
+        table = replace(table, columns=(*keys, *table.columns))
+        screen = (replace(table, rows=[_with_short_times(row) for row in table.rows]),)
     return CommandResult(
-        result,
+        found,
         (table,),
         screen=screen,
-        notes=(*result.explained, *result.notes),
-        summary=result.closing,
-        exit=result.exit,
-        closing=bool(result.explained) or result.left_off,
+        notes=found.notes,
+        closing=not found.shown or bool(found.notes) or found.left_off,
+        summary=found.closing,
+        exit=found.exit,
     )
 
 

@@ -1,8 +1,9 @@
 """The results of a ping (which entities answer, how fast, with which credential and right) and of a send, and what a
 running gateway knows of its pairs."""
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -10,7 +11,7 @@ from enum import StrEnum
 from sbpair.core.errors import for_pair
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
-from sbpair.core.serialization import HIDDEN, INLINED, column, metric
+from sbpair.core.serialization import HIDDEN, INLINED, column, metric, rounded
 from sbpair.core.transfer.verdict import DestinationSeen, Stays, Wanted, expected
 from sbpair.core.words import counted, listed
 
@@ -40,17 +41,41 @@ class PingFigures:
     latency: Mapping[str, float] = field(metadata=metric("sbpair_ping_latency_seconds", label="quantile"))
 
 
+_TENTHS = rounded(1)
+
+
 @dataclass(frozen=True, slots=True)
 class Milliseconds:
-    """Times to acceptance on a connection that was there; percentiles by nearest rank; None if nothing was accepted.
-    Where only the connecting ping was accepted, its time."""
+    """Times to acceptance on a connection that was there; None if nothing was accepted. Where only the connecting ping
+    was accepted, its time. Percentiles are by nearest rank: always a time that was really measured."""
 
-    min_ms: float | None = None
-    mean_ms: float | None = None
-    p50_ms: float | None = field(default=None, metadata=column("p50 ms", right=True))
-    p90_ms: float | None = field(default=None, metadata=column("p90 ms", right=True, spare=True))
-    p99_ms: float | None = field(default=None, metadata=column("p99 ms", right=True, spare=True))
-    max_ms: float | None = field(default=None, metadata=column("max ms", right=True))
+    min_ms: float | None = field(default=None, metadata=_TENTHS)
+    mean_ms: float | None = field(default=None, metadata=_TENTHS)
+    p50_ms: float | None = field(default=None, metadata={**column("p50 ms", right=True), **_TENTHS})
+    p90_ms: float | None = field(default=None, metadata={**column("p90 ms", right=True, spare=True), **_TENTHS})
+    p99_ms: float | None = field(default=None, metadata={**column("p99 ms", right=True, spare=True), **_TENTHS})
+    max_ms: float | None = field(default=None, metadata={**column("max ms", right=True), **_TENTHS})
+
+    @classmethod
+    def of(cls, seconds: Iterable[float]) -> "Milliseconds":
+        """What these times say."""
+        ordered = sorted(1000 * one for one in seconds)
+        if not ordered:
+            return cls()
+        p50, p90, p99 = (percentile(ordered, one) for one in (50, 90, 99))
+        return cls(ordered[0], math.fsum(ordered) / len(ordered), p50, p90, p99, ordered[-1])
+
+    @property
+    def quantiles(self) -> dict[str, float]:
+        """Percentiles in seconds, as metrics name them."""
+        named = {"0.5": self.p50_ms, "0.9": self.p90_ms, "0.99": self.p99_ms}
+        return {name: value / 1000 for name, value in named.items() if value is not None}
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Nearest-rank percentile of times in ascending order; at least one."""
+    rank = max(1, math.ceil(percent / 100 * len(ordered)))
+    return ordered[rank - 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +89,7 @@ class PingedEntity:
     result: str = field(metadata=column("Result", colours=True))
     sent: int = field(metadata=column("Tried", right=True))
     accepted: int = field(metadata=column("Ok", right=True))
-    connect_ms: float | None = field(metadata=column("connect ms", right=True))
+    connect_ms: float | None = field(metadata={**column("connect ms", right=True), **_TENTHS})
     """The first accepted ping, which had the connection to open."""
     latency: Milliseconds = field(metadata=INLINED)
     right: str | None = field(metadata=column("Right"))
@@ -81,7 +106,7 @@ class PingedEntity:
         """`p50 12.3 ms, 4 of 4`, or why it does not answer."""
         if self.result != "ok":
             return self.detail
-        return f"p50 {self.latency.p50_ms} ms, {self.accepted} of {self.sent}"
+        return f"p50 {self.latency.p50_ms or 0.0:.1f} ms, {self.accepted} of {self.sent}"
 
 
 ENTITY_COLUMNS = (

@@ -107,18 +107,33 @@ class NotBrowsed:
     error: ServiceError = field(metadata=INLINED)
 
 
+class _Browsed:
+    """What a browse has shown."""
+
+    __slots__ = ()
+    looked_at: int
+    left_off: bool
+    shown: int
+    noun = "message"
+
+    @property
+    def closing(self) -> str:
+        """The last sentence: how many messages, of how many."""
+        more = "; there may be more, see --limit" if self.left_off else ""
+        return f"{counted(self.shown, self.noun)} shown of {self.looked_at:,} browsed{more}."
+
+
 @dataclass(frozen=True, slots=True)
-class _Peek:
+class _Peek(_Browsed):
     pair: str
     looked_at: int
     left_off: bool
     """There may be more."""
     not_read: tuple[NotBrowsed, ...]
-
-    @property
-    def shown(self) -> int:
-        """Messages that are in the result."""
-        raise NotImplementedError
+    shown: int = field(metadata=HIDDEN)
+    """Messages that are in the result."""
+    explained: tuple[str, ...] = field(metadata=HIDDEN)
+    """What the reasons of dead letters among them mean."""
 
     @property
     def exit(self) -> Exit:
@@ -126,15 +141,9 @@ class _Peek:
         return Exit.PARTIAL if self.not_read else Exit.OK
 
     @property
-    def closing(self) -> str:
-        """The last sentence: how many messages, of how many."""
-        more = "; there may be more, see --limit" if self.left_off else ""
-        return f"{counted(self.shown, 'message')} shown of {self.looked_at:,} browsed{more}."
-
-    @property
     def notes(self) -> tuple[str, ...]:
-        """Why a queue was not read, one sentence each."""
-        return tuple(f"Not read: {queue.queue}: {queue.error.message}" for queue in self.not_read)
+        """What reasons mean, and why a queue was not read, one sentence each."""
+        return (*self.explained, *(f"Not read: {queue.queue}: {queue.error.message}" for queue in self.not_read))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +151,6 @@ class Messages(_Peek):
     """What `peek -o json` prints."""
 
     messages: tuple[PeekedMessage, ...]
-    explained: tuple[str, ...] = field(default=(), metadata=HIDDEN)
-    """What the reasons of dead letters among them mean."""
-
-    @property
-    def shown(self) -> int:
-        return len(self.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +158,13 @@ class Groups(_Peek):
     """What `peek --group-by -o json` prints."""
 
     groups: tuple[Group, ...]
-    explained: tuple[str, ...] = field(default=(), metadata=HIDDEN)
-    """What the reasons of dead letters among them mean."""
-
-    @property
-    def shown(self) -> int:
-        return sum(group.messages for group in self.groups)
 
 
 PeekResult = Messages | Groups
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters:
+class DeadLetters(_Browsed):
     """What `dlq peek` and `entity peek -o json` print. `left_off`: there may be more."""
 
     namespace: str
@@ -175,10 +172,13 @@ class DeadLetters:
     looked_at: int
     left_off: bool
     messages: tuple[PeekedMessage, ...]
-    groups: tuple[Group, ...] | None = None
+    groups: tuple[Group, ...] | None
     """With `--group-by`: how many there are of each kind, and no messages."""
-    explained: tuple[str, ...] = field(default=(), metadata=HIDDEN)
+    shown: int = field(metadata=HIDDEN)
+    noun: str = field(metadata=HIDDEN)
+    notes: tuple[str, ...] = field(metadata=HIDDEN)
     """Why nothing can be seen."""
+    exit = Exit.OK
 
 
 def of_a_topic(path: str, namespace: str = "") -> str:

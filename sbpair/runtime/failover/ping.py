@@ -6,7 +6,6 @@ session id. A ping ends after two minutes whatever happens below, a silent TLS h
 """
 
 import asyncio
-import math
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,49 +18,12 @@ from sbpair.core.errors import (
     OperationTimeoutError,
     ServiceError,
 )
+from sbpair.core.failover.measured import Milliseconds
 from sbpair.core.pairing import Side
 from sbpair.core.retry import UNREACHED_SECONDS, ends_in_time
 from sbpair.core.rewrite import ping_message
 from sbpair.ports import Clock, MessageSender, Messaging, NamespaceAdmin
 from sbpair.runtime.links import close_quietly, closing
-
-# What a series of measured times says: nearest-rank percentiles, which are always a time that was really measured.
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Seconds. Percentiles by nearest rank."""
-
-    count: int
-    minimum_seconds: float
-    mean_seconds: float
-    p50_seconds: float
-    p90_seconds: float
-    p99_seconds: float
-    maximum_seconds: float
-
-
-def summarise(seconds: Sequence[float]) -> Latency | None:
-    """Summary of the times; None when there are none."""
-    if not seconds:
-        return None
-    ordered = sorted(seconds)
-    return Latency(
-        count=len(ordered),
-        minimum_seconds=ordered[0],
-        mean_seconds=math.fsum(ordered) / len(ordered),
-        p50_seconds=percentile(ordered, 50),
-        p90_seconds=percentile(ordered, 90),
-        p99_seconds=percentile(ordered, 99),
-        maximum_seconds=ordered[-1],
-    )
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Nearest-rank percentile of times in ascending order; at least one."""
-    rank = max(1, math.ceil(percent / 100 * len(ordered)))
-    return ordered[rank - 1]
-
 
 PING_TIMEOUT_SECONDS = 120.0
 PING_ID_PREFIX = "sbpair-ping-"
@@ -189,7 +151,7 @@ class PingRow:
     accepted: int
     connecting_seconds: float | None
     """The first accepted ping, which had the connection to open."""
-    latency: Latency | None
+    latency: Milliseconds
     """Of accepted pings on a connection that was there; of the connecting one if no other was accepted."""
     last_error: ServiceError | None
     """Error of the last ping; None if that was accepted."""
@@ -231,7 +193,7 @@ class _Series:
             self.sent,
             accepted=len(self.connecting_seconds) + len(self.connected_seconds),
             connecting_seconds=next(iter(self.connecting_seconds), None),
-            latency=summarise(self.connected_seconds or self.connecting_seconds),
+            latency=Milliseconds.of(self.connected_seconds or self.connecting_seconds),
             last_error=self.last_error,
         )
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpair.core.errors import ArgumentRefusedError, MessageTooLargeError, ReservedPropertyError, UsageError
+from sbpair.core.failover.measured import Milliseconds, percentile
 from sbpair.core.failover.sending import (
     Budget,
     Keys,
@@ -16,7 +17,6 @@ from sbpair.core.failover.sending import (
     refuse_reserved,
 )
 from sbpair.core.rewrite import compose
-from sbpair.runtime.failover.ping import percentile, summarise
 
 S = ("orders", "s1")
 
@@ -126,7 +126,7 @@ def test_transfers_are_cut_to_the_links_limit() -> None:
 def test_percentiles_are_times_that_were_measured() -> None:
     ordered = [float(number) for number in range(1, 101)]
     assert [percentile(ordered, percent) for percent in (0, 1, 50, 90, 99, 100)] == [1, 1, 50, 90, 99, 100]
-    summary = summarise([0.3, 0.1, 0.2])
-    assert summary is not None
-    assert (summary.count, summary.minimum_seconds, summary.p50_seconds, summary.maximum_seconds) == (3, 0.1, 0.2, 0.3)
-    assert summarise([]) is None
+    summary = Milliseconds.of([0.3, 0.1, 0.2])
+    assert (summary.min_ms, summary.p50_ms, summary.max_ms) == (100, 200, 300)
+    assert summary.quantiles == {"0.5": 0.2, "0.9": 0.3, "0.99": 0.3}
+    assert Milliseconds.of([]) == Milliseconds()

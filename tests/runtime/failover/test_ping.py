@@ -18,6 +18,7 @@ from sbpair.core.errors import (
 )
 from sbpair.core.events import PingSent
 from sbpair.core.failover.machine import State
+from sbpair.core.failover.measured import Milliseconds
 from sbpair.core.message import PING_CONTENT_TYPE
 from sbpair.core.pairing import Side
 from sbpair.ports import MessageSender
@@ -31,7 +32,6 @@ from sbpair.runtime.failover.ping import (
     control_plane_target,
     measure,
     message_target,
-    summarise,
 )
 from sbpair.runtime.failover.sender import Where
 from tests.fakes import FakeClock, FakeMessaging, FakeNamespace, FakeSender, virtual_time
@@ -259,11 +259,9 @@ async def test_measuring_gives_percentiles_per_entity_and_side() -> None:
     report = await measure(targets, clock=clock, count=5, interval_seconds=1, on_result=told.append)
     first, second, third = report.rows
     assert (first.side, first.entity, first.sent, first.accepted) == (Side.PRIMARY, "orders", 5, 5)
-    assert first.latency is not None
-    assert first.latency.p50_seconds == pytest.approx(0.1)
-    assert second.latency is not None
-    assert second.latency.p99_seconds == pytest.approx(0.3)
-    assert (third.accepted, third.latency, type(third.last_error)) == (0, None, EntityNotFoundError)
+    assert first.latency.p50_ms == pytest.approx(100)
+    assert second.latency.p99_ms == pytest.approx(300)
+    assert (third.accepted, third.latency, type(third.last_error)) == (0, Milliseconds(), EntityNotFoundError)
     assert not report.ok
     assert len(told) == 15
     assert clock.monotonic() == pytest.approx(4.3)
@@ -281,9 +279,8 @@ async def test_the_time_to_connect_stands_apart_from_the_answers_after_it() -> N
 
     target = message_target(Side.PRIMARY, namespace.messaging(), "orders")
     (row,) = (await measure([target], clock=clock, count=3, interval_seconds=5, on_result=faster)).rows
-    assert row.latency is not None
     assert (row.accepted, row.connecting_seconds) == (3, pytest.approx(2.0))
-    assert row.latency.p99_seconds == pytest.approx(0.1)
+    assert row.latency.p99_ms == pytest.approx(100)
 
 
 @virtual_time
@@ -365,7 +362,7 @@ async def test_a_series_of_pings_is_summed_up_by_how_each_ended_and_what_came_be
         assert (row.sent, row.accepted) == (3, outcomes.count("accepted"))
         assert (row.last_error, report.ok) == (errors[outcomes[-1]], outcomes[-1] == "accepted")
         assert row.connecting_seconds == next(iter(connecting), None)
-        assert row.latency == summarise(connected or connecting)
+        assert row.latency == Milliseconds.of(connected or connecting)
 
 
 @virtual_time
