@@ -81,7 +81,7 @@ class _Page:
 
     @property
     def most(self) -> int:
-        """At most so many."""
+        """How many messages are browsed at most."""
         return self.max_messages or (MOST_MESSAGES_GROUPED if self.group_by else MOST_MESSAGES)
 
     def shown(self, found: browse.BrowseReport) -> tuple[PeekedMessage, ...]:

@@ -297,7 +297,7 @@ def with_options(pair: Pair, failover: str | None, ping: str | None, policy: Pol
 def send_dry_run(
     options: Options,
     where: "Where",
-    request: Callable[[Stop], operations.SendRequest],
+    request: "Callable[[Stop], operations.SendRequest]",
     lines: "Lines[Any]",
     sides: Sequence[Side] = (Side.PRIMARY,),
 ) -> CommandResult:
