@@ -11,9 +11,10 @@ from typing import Any, Protocol, TypeVar, cast
 from sbpair.emulator import validation
 from sbpair.emulator.broker.addresses import locate
 from sbpair.emulator.broker.entity import Entity as AnyEntity
-from sbpair.emulator.broker.journal import Journal
+from sbpair.emulator.broker.intake import Identity
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.queue import Queue
+from sbpair.emulator.broker.sessions import Session
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.entities import (
@@ -64,6 +65,52 @@ class Replicate(Protocol):
     """Has an entity on another namespace as it is on this one."""
 
     def __call__(self, entity: Queue | Topic | Subscription, *, gone: bool) -> None: ...
+
+
+class Journal:
+    """What a durable store is told: notes of changes, in order. Nothing is safe before `after_commit` has called back.
+
+    As it stands it keeps nothing: everything lives in memory alone, and counts as safe at once. A store overrides all
+    of it.
+    """
+
+    failure: str | None = None
+    """Why nothing can be kept at present (a full disk); None while all is well."""
+
+    def put_entity(self, entity: AnyEntity) -> None:
+        """An entity is new or its description (or rules) changed."""
+
+    def drop_entity(self, entity: AnyEntity) -> None:
+        """An entity is gone, with all messages and sessions in it."""
+
+    def put_message(self, entity: AnyEntity, place: str, message: Message) -> None:
+        """A message is new in `place` of an entity, has moved there, or has changed."""
+
+    def drop_message(self, message: Message) -> None:
+        """A message is gone."""
+
+    def put_numbers(self, entity: AnyEntity) -> None:
+        """An entity has given a number to a message that it does not keep itself."""
+
+    def put_session(self, entity: AnyEntity, session: Session) -> None:
+        """A session's state has changed; None means there is nothing to keep."""
+
+    def put_duplicate(self, entity: AnyEntity, identity: Identity, until: float) -> None:
+        """A message id is known to duplicate detection until then."""
+
+    def put_settings(self) -> None:
+        """Keys or aliases of the namespace may have changed."""
+
+    def after_commit(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        """Call back once everything noted so far is safe; at once when it already is. Calls keep their order.
+
+        When it cannot be made safe for the time being, `otherwise` is called instead, if there is one; what was noted
+        is still tried, so nobody knows then whether it will be safe.
+        """
+        action()
+
+    def close(self) -> None:
+        """Nothing more will come."""
 
 
 class NamespaceStore(Journal):

@@ -264,7 +264,7 @@ def open_store(directory: Path) -> "Store":
 
 
 class Store(NamespaceStore):
-    """A journal (see `broker.journal.Journal`) on disk."""
+    """A journal (see `namespace.Journal`) on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

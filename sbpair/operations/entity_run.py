@@ -22,9 +22,9 @@ from sbpair.core.message import State
 from sbpair.core.names import dead_letter_path, same_name, subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.rewrite import as_sent
-from sbpair.core.transfer.limits import Limited
 from sbpair.core.transfer.report import DEAD_LETTERED, DrainReport
 from sbpair.core.transfer.resend import Planned, refuse_destination, window_of
+from sbpair.core.transfer.state import Limited
 from sbpair.core.transfer.summary import Act, MovePlan, MoveResult, guaranteed, with_unreached
 from sbpair.core.transfer.verdict import DestinationSeen, Judge
 from sbpair.core.words import are, counted

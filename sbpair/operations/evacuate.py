@@ -37,9 +37,9 @@ from sbpair.core.inspection.evacuated import (
 from sbpair.core.inspection.snapshot import Peeked
 from sbpair.core.names import ByName
 from sbpair.core.retry import PATIENCE_SECONDS
-from sbpair.core.transfer.limits import Limited
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport
 from sbpair.core.transfer.resend import ALL_MESSAGES, follower
+from sbpair.core.transfer.state import Limited
 from sbpair.core.transfer.summary import Act
 from sbpair.files import is_claimed
 from sbpair.operations.entity_run import EntityRun, run_entity

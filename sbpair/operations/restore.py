@@ -22,10 +22,9 @@ from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import as_sent, for_primary
 from sbpair.core.summary import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
-from sbpair.core.transfer.limits import Limited
 from sbpair.core.transfer.report import DrainReport, reasons
 from sbpair.core.transfer.restored import Restorable, Restored, RestorePlan, RestoreResult, Unsendable
-from sbpair.core.transfer.state import Forward, Limits, key_of
+from sbpair.core.transfer.state import Forward, Limited, Limits, key_of
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted
 from sbpair.operations.ledgers import LedgerRun, looking_for, open_ledger

@@ -14,7 +14,7 @@ from sbpair.core.failover.measured import Place, SendDryRun, SentMessages, SentP
 from sbpair.core.pairing import Side
 from sbpair.core.retry import SDK_RETRIES
 from sbpair.core.summary import describe
-from sbpair.core.transfer.limits import Limited
+from sbpair.core.transfer.state import Limited
 from sbpair.core.transfer.verdict import Wanted
 from sbpair.ports import Ends, MessageSender, Messaging, NamespaceAdmin, Observer, Sides
 from sbpair.runtime.clock import Quiet, SystemClock

@@ -21,7 +21,7 @@ from sbpair.core.pairing import (
     SendAvailabilityOptions,
 )
 from sbpair.core.rewrite import compose
-from sbpair.core.transfer.limits import Limited
+from sbpair.core.transfer.state import Limited
 
 OPTIONS, LAST_TTL = SendAvailabilityOptions, 2**32 - 1
 

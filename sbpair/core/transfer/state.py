@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from sbpair.core.errors import Category
+from sbpair.core.errors import Category, UsageError
 from sbpair.core.message import Disposition, Received, value_class
 from sbpair.service import session_key
 
@@ -154,6 +154,26 @@ class Limits:
     """Messages kept in hand although nothing is done with them, so that they do not come round again."""
     no_use_waiting: frozenset[Category] = frozenset()
     """Errors after which a destination is abandoned at once, whatever the patience."""
+
+
+_AT_LEAST_1 = ("concurrency", "processes", "in_flight_messages", "in_flight_bytes")
+_ABOVE_0 = ("rate_per_second", "budget_per_second")
+
+
+class Limited:
+    """A request that checks those of its fields that are limits: with another one a run would not begin, or never end.
+
+    Raises:
+        UsageError: one lets nothing through.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name in (*_AT_LEAST_1, *_ABOVE_0):
+            value = getattr(self, name, None)
+            if value is not None and not (value >= 1 if name in _AT_LEAST_1 else value > 0):
+                raise UsageError(f"{name} is {'at least 1' if name in _AT_LEAST_1 else 'above 0'}, not {value}.")
 
 
 @value_class

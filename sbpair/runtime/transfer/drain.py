@@ -25,11 +25,10 @@ from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.conclusion import waits_for_locks, waits_for_more
 from sbpair.core.transfer.custody import DEAD_LETTERED
 from sbpair.core.transfer.filters import EVERYTHING, FilterError, MessageFilter
-from sbpair.core.transfer.limits import Limited
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
 from sbpair.core.transfer.report import FILTERED_OUT, TOO_MANY_LEFT, DrainReport, LockedQueue, QueueFailure, reasons
-from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limits, LockClock
+from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limited, Limits, LockClock
 from sbpair.core.transfer.verdict import Classifier, DestinationSeen, Judge
 from sbpair.ports import MOST_MOVED_AT_ONCE, Clock, MessageMover, Messaging, NamespaceAdmin, Observer
 from sbpair.runtime.browse import Found, survey
