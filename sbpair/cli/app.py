@@ -201,7 +201,7 @@ pipeline = _group(
         "replication-audit": Entry(
             "pipeline.replication_audit", "replication_audit", "Check what became of the messages of active/active."
         ),
-        "trend": Entry("pipeline.trend", "trend", "Show how backlogs and findings develop over time."),
+        "trend": Entry("pipeline.analyze", "trend", "Show how backlogs and findings develop over time."),
     },
 )
 

@@ -2,18 +2,18 @@
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from sbpair.cli.context import load_settings
 from sbpair.cli.inspection.saved import choose_snapshots
-from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.cli.options import Options, PairArgument, command, duration_option, pause_option
 from sbpair.core.cost import result, usage
 from sbpair.core.cost.model import (
     AVERAGE_MONTH,
@@ -54,13 +54,6 @@ MOST_KILOBYTES = 100 * 1024
 _CALENDAR = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
 
 
-def size_bytes_of(kilobytes: float) -> int:
-    """Size of a message given in KB; the service takes up to 100 MB."""
-    if not 0 <= kilobytes <= MOST_KILOBYTES:
-        raise UsageError(f"--size-kb is 0 to {MOST_KILOBYTES:,} (100 MB), not {kilobytes}.")
-    return round(kilobytes * 1024)
-
-
 def parse_month(text: str) -> Month:
     """`30d` (the documents'), `average` (730 hours), or a real one such as 2026-11."""
     if text == "30d":
@@ -73,37 +66,34 @@ def parse_month(text: str) -> Month:
     return calendar_month(int(match[1]), int(match[2]))
 
 
+T = TypeVar("T")
+
+
+def parse_list(text: str | None, parse: Callable[[str], T]) -> tuple[T, ...]:
+    """The values of `5,10,20`, each once."""
+    return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(","))) if text is not None else ()
+
+
 def parse_counts(text: str | None, option: str, least: int) -> tuple[int, ...]:
-    """`5` or `5,10,20`."""
-    if text is None:
-        return ()
-    counts = []
-    for part in text.split(","):
-        if not _COUNT.fullmatch(part.strip()) or int(part) < least:
+    def count(part: str) -> int:
+        if not _COUNT.fullmatch(part) or int(part) < least:
             raise UsageError(f"{option} {quoted(text)}: {quoted(part)} is not a whole number of {least} or more.")
-        counts.append(int(part))
-    return tuple(dict.fromkeys(counts))
+        return int(part)
+
+    return parse_list(text, count)
 
 
-def parse_syphons(text: str) -> tuple[SyphonModel | None, ...]:
-    """`documented`, `sdk`, `none`, a poll length such as 15m, or several of them."""
+def parse_syphon(text: str) -> SyphonModel | None:
+    """`documented`, `sdk`, `none`, or a poll length such as 15m."""
+    if text == NO_SYPHON:
+        return None
     known = {model.name: model for model in SYPHON_MODELS}
-    models: list[SyphonModel | None] = []
-    for part in (piece.strip() for piece in text.split(",")):
-        if part == NO_SYPHON:
-            models.append(None)
-        elif part in known:
-            models.append(known[part])
-        else:
-            models.append(polling_syphon(round(parse_duration(part))))
-    return tuple(dict.fromkeys(models))
+    return known.get(text) or polling_syphon(round(parse_duration(text)))
 
 
-def parse_tiers(text: str | None) -> tuple[Tier, ...]:
-    if text is None:
-        return ()
+def parse_tier(text: str) -> Tier:
     try:
-        return tuple(dict.fromkeys(Tier(part.strip().capitalize()) for part in text.split(",")))
+        return Tier(text.capitalize())
     except ValueError:
         raise UsageError(f"--tier {quoted(text)}: the tiers are Basic, Standard and Premium.") from None
 
@@ -224,7 +214,9 @@ def cost(
     options: Options,
     pair: PairArgument = None,
     messages_per_day: Annotated[int, typer.Option(min=0, help="Messages sent per day, to all entities together.")] = 0,
-    size_kb: Annotated[float, typer.Option(min=0, help="Average size of a message; billed per 64 KB.")] = 1.0,
+    size_kb: Annotated[
+        float, typer.Option(min=0, max=MOST_KILOBYTES, help="Average size of a message; billed per 64 KB.")
+    ] = 1.0,
     copies: Annotated[
         int, typer.Option(min=0, help="Subscriptions that get a copy of each message; 1 for queues.")
     ] = 1,
@@ -300,15 +292,15 @@ def cost(
     chosen, known = _pair_and_snapshot(options, pair, snapshot)
     scenario = CostRequest(
         messages_per_day=messages_per_day,
-        size_bytes=size_bytes_of(size_kb),
+        size_bytes=round(size_kb * 1024),
         copies=copies,
         outage_seconds=round(duration_option(outage) or 0),
         diverted_share=parse_share(diverted, "--diverted"),
         redelivered_share=parse_share(redelivered, "--redelivered") or Fraction(0),
         queues=parse_counts(queues, "--queues", 1),
         hosts=parse_counts(hosts, "--hosts", 0),
-        syphons=parse_syphons(syphon),
-        tiers=parse_tiers(tier),
+        syphons=parse_list(syphon, parse_syphon),
+        tiers=parse_list(tier, parse_tier),
         processes=processes,
         consumers=consumers,
         messaging_units=messaging_units,
@@ -316,7 +308,7 @@ def cost(
         two_subscriptions=two_subscriptions,
         month=parse_month(month),
         audits_per_day=audits_per_day,
-        follow_every_seconds=_follow_seconds(follow),
+        follow_every_seconds=round(pause_option(follow, "--follow")) if follow else 0,
     )
     workload = workload_of(scenario, chosen, known)
     billed, traffic = read_usage(usage, scenario.month) if usage else ((), None)
@@ -332,13 +324,6 @@ def cost(
     return estimated(
         estimate_cost(scenario, pair=chosen, snapshot=known, prices=table, workload=workload, billed=billed)
     )
-
-
-def _follow_seconds(text: str | None) -> int:
-    seconds = duration_option(text)
-    if seconds is not None and seconds < 1:
-        raise UsageError(f"--follow is one second or more, not {text}.")
-    return round(seconds or 0)
 
 
 def _pair_and_snapshot(

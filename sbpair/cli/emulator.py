@@ -25,7 +25,6 @@ from sbpair.core.names import check_namespace_label
 from sbpair.core.redact import quoted, shortened
 from sbpair.core.serialization import column, to_plain
 from sbpair.core.words import counted
-from sbpair.files import make_private_folder
 from sbpair.render.console import say, write_atomically
 from sbpair.render.result import Column, CommandResult, Table, columns_of, table_of
 from sbpair.settings import (
@@ -410,7 +409,6 @@ def announced(running: "Emulator | EmulatorThread", names: list[str], *, tls: bo
     if theirs is not None and (len(names) < 2 or len(theirs.connection_string_files) > 1):
         yield False
         return
-    make_private_folder(folder)
     namespaces = []
     secrets = [folder / f"emulator-{name}.connection" for name in names]
     for name, file in zip(names, secrets, strict=True):

@@ -116,10 +116,9 @@ def export(
             raise UsageError(f"{kind} serves every pair; leave {pair!r} out.")
         made = written(kind, chosen, image=image)
     texts = {folder / name: text for name, text in made.items()}
-    before = {path: _content(path) for path in texts}
-    changed = [path for path, text in texts.items() if before[path] is not None and before[path] != text.encode()]
-    if changed and not overwrite:
-        names = ", ".join(map(str, changed))
+    changed = [path for path, text in texts.items() if _content(path) != text.encode()]
+    if not overwrite and (there := [str(path) for path in changed if path.exists()]):
+        names = ", ".join(there)
         raise UsageError(
             f"{names} would be replaced: the content differs. Nothing was written.",
             hint="Name another folder with --dir, or replace with --overwrite.",
@@ -127,15 +126,17 @@ def export(
     for path in texts:
         if not options.dry_run or path.parent.exists():  # the check makes the folder
             check_writable(path)
-    done = tuple(_write(path, text, before[path], dry_run=options.dry_run) for path, text in texts.items())
-    new = sum(one.result != UNCHANGED for one in done)
+    for path in () if options.dry_run else changed:
+        write_file(path, texts[path])
+    result, would_be = ("to write", "would be ") if options.dry_run else ("written", "")
+    done = tuple(ExportedFile(str(path), result if path in changed else UNCHANGED) for path in texts)
     return CommandResult(
         Exported(kind.value, chosen.name if chosen else None, done),
         (table_of(ExportedFile, done),),
         notes=left_out if options.dry_run else (*left_out, f"Check before you use it: {kind.check}"),
-        summary=f"{counted(new, 'file')} would be written." if options.dry_run else f"{counted(new, 'file')} written.",
+        summary=f"{counted(len(changed), 'file')} {would_be}written.",
         closing=True,
-        exit=Exit.FINDINGS if options.dry_run and new else Exit.OK,
+        exit=Exit.FINDINGS if options.dry_run and changed else Exit.OK,
     )
 
 
@@ -166,15 +167,6 @@ def _content(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise unwritable(path, error).with_state("Nothing was written.") from error
-
-
-def _write(path: Path, text: str, before: bytes | None, *, dry_run: bool) -> ExportedFile:
-    if before == text.encode():
-        return ExportedFile(str(path), UNCHANGED)
-    if dry_run:
-        return ExportedFile(str(path), "to write")
-    write_file(path, text)
-    return ExportedFile(str(path), "written")
 
 
 def _by_names(settings: "Settings", name: str | None) -> ExportedPair:

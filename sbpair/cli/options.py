@@ -79,6 +79,18 @@ def duration_option(text: str | None) -> float | None:
         raise _BadText(error.message, text) from error
 
 
+def pause_option(text: str, option: str) -> float:
+    """Seconds of an option that says how often something is done.
+
+    Raises:
+        UsageError: less than a second; the option is named.
+    """
+    seconds = duration_option(text) or 0.0
+    if seconds < 1:
+        raise UsageError(f"{option} is one second or more, not {text}.")
+    return seconds
+
+
 def moment_option(text: str, option: str, now: float) -> float:
     """UTC epoch seconds of an option that takes a time, or how long ago.
 

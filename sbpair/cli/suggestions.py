@@ -5,7 +5,6 @@ be read nothing is offered.
 """
 
 import difflib
-import json
 import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -76,13 +75,13 @@ def check_codes(incomplete: str) -> list[tuple[str, str]]:
 
 def emulated_namespaces(incomplete: str) -> list[str]:
     """Names of the embedded namespaces that run for this user."""
-    from sbpair.settings.state import EMULATOR_STATE_FILE, state_directory
+    from sbpair.settings.state import emulator_state
 
     try:
-        state = json.loads((state_directory(os.environ) / EMULATOR_STATE_FILE).read_text(encoding="utf-8"))
-        return _matching([str(one["name"]) for one in state["namespaces"]], incomplete)
-    except (OSError, ValueError, KeyError, TypeError):
+        state = emulator_state(os.environ)
+    except SbpairError:
         return []
+    return _matching(state.connection_string_files if state else (), incomplete)
 
 
 def parts_of_list(known: Iterable[str], incomplete: str) -> list[str]:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 
 from sbpair.cli import suggestions
 from sbpair.cli.context import configure_logging
-from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.cli.options import Options, PairArgument, command, duration_option, pause_option
 from sbpair.cli.pipeline.session import (
     ArchivingOptions,
     IntoOption,
@@ -181,9 +182,7 @@ def follow(
       sbpair pipeline follow orders --archive /data/outage-2026-11 --format delta
       sbpair pipeline follow orders --archive /data/outage-2026-11 --every 5s --until-idle 10m --take --with-dlq
     """
-    pause = duration_option(every) or 0.0
-    if pause < 1:
-        raise UsageError(f"--every is one second or more, not {every}.")
+    pause = pause_option(every, "--every")
     archived = archiving.request(options, pair, into)
     from sbpair.pipeline.follow import FollowRequest
     from sbpair.pipeline.follow import follow as keep_up_to_date
@@ -194,16 +193,15 @@ def follow(
     request = FollowRequest(archived, pause, duration_option(for_), duration_option(until_idle))
     configure_logging(options)
     with ExitStack() as stack:
-        opened: list[Session] = []
         progress = JobLog(options)
 
+        @cache
         def session() -> "Session":
-            if not opened:
-                sources = archiving.take or not is_folder(into)
-                spark = archiving.spark.session(options, rows=None, name="follow", sources=sources)
-                opened.append(stack.enter_context(spark))
-                stack.enter_context(progress)
-            return opened[0]
+            sources = archiving.take or not is_folder(into)
+            spark = archiving.spark.session(options, rows=None, name="follow", sources=sources)
+            opened = stack.enter_context(spark)
+            stack.enter_context(progress)
+            return opened
 
         def begun() -> None:
             _log.info(f"Following {archived.pair.name} into {into}, every {every}.")

@@ -18,6 +18,7 @@ from sbpair.cli.transfer.options import BacklogOptions, ReserveOption, budget_of
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
+from sbpair.core.words import counted
 from sbpair.files import try_folder
 from sbpair.render.console import say, write_file
 from sbpair.render.progress import Shown
@@ -252,8 +253,7 @@ class JobLog(Shown):
 def line_of(progress: "JobProgress") -> str:
     """`Archiving: 12 of 40 tasks, 20s; 1 attempt failed and run again`."""
     tasks = f"{progress.done:,} of {progress.total:,} tasks" if progress.total else "planning"
-    attempts = f"{progress.failed} attempt{'s' if progress.failed != 1 else ''}"
-    failed = f"; {attempts} failed and run again" if progress.failed else ""
+    failed = f"; {counted(progress.failed, 'attempt')} failed and run again" if progress.failed else ""
     return f"{progress.label}: {tasks}, {format_duration(round(progress.seconds))}{failed}"
 
 
