@@ -274,11 +274,7 @@ def emulator(
 
 
 def _aliases(name: str | None, names: Sequence[str]) -> "list[AliasConfig]":
-    """The alias over the first two namespaces, if one was asked for.
-
-    Raises:
-        UsageError: there are no two namespaces.
-    """
+    """The alias over the first two namespaces, if one was asked for."""
     from sbpair.emulator import AliasConfig
 
     if name is None:
@@ -442,6 +438,18 @@ def _somebody_elses() -> EmulatorState | None:
     return state
 
 
+NamespaceArgument = Annotated[
+    str, typer.Argument(help="Name of a running embedded namespace.", autocompletion=suggestions.emulated_namespaces)
+]
+NamespacesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Names of running embedded namespaces; by default all of them.",
+        autocompletion=suggestions.emulated_namespaces,
+    ),
+]
+
+
 class EnvironmentFormat(StrEnum):
     SH = "sh"
     POWERSHELL = "powershell"
@@ -462,13 +470,7 @@ Variables = tuple[Variable, ...]
 @command(output="cli.emulator:Variables")
 def emulator_env(
     options: Options,
-    namespace: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Names of running embedded namespaces; by default all of them.",
-            autocompletion=suggestions.emulated_namespaces,
-        ),
-    ] = None,
+    namespace: NamespacesArgument = None,
     form: Annotated[EnvironmentFormat, typer.Option("--format", help="What reads the lines.")] = EnvironmentFormat.SH,
 ) -> CommandResult:
     """Print how an application reaches the running embedded namespaces, keys included.
@@ -541,10 +543,6 @@ fault_app = typer.Typer(help="List and change the faults of running embedded nam
 fault_app.callback()(before_the_command)
 app.add_typer(fault_app, name="fault")
 
-NamespaceArgument = Annotated[
-    str, typer.Argument(help="Name of a running embedded namespace.", autocompletion=suggestions.emulated_namespaces)
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -580,13 +578,7 @@ class Cleared:
 @command(output="cli.emulator:Faults")
 def fault_list(
     options: Options,
-    namespace: Annotated[
-        str | None,
-        typer.Argument(
-            help="Name of a running embedded namespace; by default all of them.",
-            autocompletion=suggestions.emulated_namespaces,
-        ),
-    ] = None,
+    namespace: NamespacesArgument = None,
 ) -> CommandResult:
     """List the faults in force.
 
@@ -596,7 +588,7 @@ def fault_list(
       sbpair emulator fault list local-secondary -o json
     """
     found: list[Fault] = []
-    for name in _running().connection_string_files if namespace is None else (namespace,):
+    for name in namespace or _running().connection_string_files:
         with _controlled(name, f"Faults of {name}") as control:
             found += (_fault(name, told) for told in control.list())
     summary = f"{counted(len(found), 'fault')}."

@@ -184,22 +184,20 @@ def _keys(name: str, doors: Doors, seed: Mapping[str, Any], environ: Mapping[str
     return chosen
 
 
-def announcement(doors: Doors, names: Sequence[str]) -> list[str]:
+def announcement(doors: Doors, names: Sequence[str]) -> Iterator[str]:
     """What somebody who opens these doors should know."""
-    lines = []
     if not doors.on_loopback:
-        lines.append(
+        yield (
             f"Other machines can reach these namespaces at {doors.host}. They need a key. Traffic without "
             "TLS can be read on the network."
         )
     if doors.microsoft and doors.host == "127.0.0.1":
-        lines.append(
+        yield (
             f"The connection string of Microsoft's emulator reaches {names[0]}: AMQP on port 5672, administration and "
             f"/health on port {doors.fixed[1]}."
         )
     if doors.microsoft:
-        lines.append(MICROSOFT_IS_UP)
-    return lines
+        yield MICROSOFT_IS_UP
 
 
 def how_to_open(doors: Doors, error: OSError) -> str:

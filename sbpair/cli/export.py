@@ -143,11 +143,7 @@ def export(
 def _of_namespace(
     options: Options, kind: Kind, pair: str | None, namespace: str | None, auth: AuthMethod | None
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The files of a namespace, and what they do not have.
-
-    Raises:
-        UsageError: none is named, or a pair as well; or files of this kind are not of a namespace.
-    """
+    """The files of a namespace, and what they do not have."""
     from sbpair.render.namespace_code import FORMATS, written_of
 
     if kind not in FORMATS:

@@ -299,11 +299,7 @@ def cheat(
 
 
 def _help_of(ctx: typer.Context, words: Sequence[str]) -> str:
-    """What `sbpair WORDS --help` prints.
-
-    Raises:
-        UsageError: there is neither such a topic nor such a command.
-    """
+    """What `sbpair WORDS --help` prints."""
     context = ctx.find_root()
     for depth, word in enumerate(words):
         known = getattr(context.command, "commands", {})

@@ -381,11 +381,7 @@ _PASTED = re.compile(r"Endpoint=sb://.*SharedAccess", re.IGNORECASE | re.DOTALL)
 
 
 def _refuse_secrets(values: Mapping[str, Any], called: str) -> None:
-    """A key on a command line stands in the shell's history, and in the list of processes for everybody.
-
-    Raises:
-        UsageError: an argument or option is a connection string.
-    """
+    """A key on a command line stands in the shell's history, and in the list of processes for everybody."""
     texts = (text for value in values.values() for text in (value if isinstance(value, list | tuple) else (value,)))
     if any(isinstance(text, str) and _PASTED.search(text) for text in texts):
         raise UsageError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sbpair.core.errors import UsageError, unwritable
 from sbpair.core.redact import defused, in_build_runner, printable
 from sbpair.core.words import listed
-from sbpair.files import make_private_folder
+from sbpair.files import make_private_folder, try_folder
 from sbpair.render.output import CHECK_FORMATS, OF_ALL, Format
 
 if TYPE_CHECKING:
@@ -209,13 +209,8 @@ def check_writable(path: Path) -> None:
             return
         if path.parent.exists() and not path.parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        import tempfile
-
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(handle)
-        # Made and taken away again: permissions alone do not tell of a read-only file system or a full one.
-        Path(name).unlink()
+        try_folder(path.parent)
     except OSError as error:
         raise unwritable(path, error).with_state("Nothing was done.") from error
 

@@ -20,9 +20,6 @@ from sbpair.cli.pipeline.session import (
 from sbpair.core.errors import UsageError
 from sbpair.render.result import CommandResult
 
-_JVM_ROWS = 100_000
-"""The JVM only passes partial results on, however many messages there are."""
-
 
 @command(output="pipeline.analysis.analyze:Analysis", page=True)
 def analyze(
@@ -85,7 +82,7 @@ def analyze(
     found = analyse_archives(
         archives,
         question,
-        spark=None if by.local else by.job(options, rows=_JVM_ROWS, name="analyze"),
+        spark=None if by.local else by.job(options, name="analyze"),
         top=top,
         snapshots=read_snapshots(snapshot) if snapshot is not None else (),
         folder=parquet,

@@ -14,6 +14,7 @@ from sbpair.cli import suggestions
 from sbpair.cli.context import configure_logging
 from sbpair.cli.options import Options, PairArgument, command, duration_option, pause_option
 from sbpair.cli.pipeline.session import (
+    SMALL_ROWS,
     ArchivingOptions,
     IntoOption,
     JobLog,
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from sbpair.pipeline.spark.session import Session
 
 _log = logging.getLogger("sbpair")
-
-_SMALL_ROWS = 100_000
-"""Where tasks write the files themselves, the JVM sees a row per file: it may be small."""
 
 
 @command(
@@ -98,11 +96,7 @@ def archive(
 
 
 def _entities(entity: list[str] | None, queue: list[str] | None, side: Side, *, take: bool) -> tuple[str, ...]:
-    """What is archived instead of the backlog.
-
-    Raises:
-        UsageError: options that contradict each other, or no path of an entity.
-    """
+    """What is archived instead of the backlog."""
     if entity is None:
         if side is Side.PRIMARY:
             raise UsageError("--side primary needs --entity: the backlog queues are on the secondary.")
@@ -126,7 +120,7 @@ def _run(options: Options, request: "ArchiveRequest", spark: SparkOptions) -> Co
     plan = plan_archive(request, LocalStore(Path(request.into)).manifest()) if folder else None
     if plan is not None and (report := without_work(request, plan)) is not None:
         return _result(report)
-    rows = _SMALL_ROWS if folder else None
+    rows = SMALL_ROWS if folder else None  # the tasks write the files themselves
     sources = not folder or request.take  # what is taken is looked for in the queues by the source
     with spark.session(options, rows=rows, name="archive", sources=sources) as session, JobLog(options) as log:
         report = archive_backlog(session, request, plan=plan, tell=log)

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from sbpair.pipeline.replication.sources import Part
     from sbpair.ports import Journal
 
-_JVM_ROWS = 100_000
-"""The JVM passes tables on without looking into them."""
-
 
 @command(output="pipeline.reports:ReplicationReport", checks=True)
 def replication_audit(
@@ -80,7 +77,7 @@ def replication_audit(
     parts += _read_journal(options, store)
     if by.local or not parts:  # nothing to spread
         return result_of(audit(parts, asked, journal=store.name))
-    with by.job(options, rows=_JVM_ROWS, name="replication-audit") as (session, log):
+    with by.job(options, name="replication-audit") as (session, log):
         return result_of(audit(parts, asked, journal=store.name, session=session, tell=log))
 
 

@@ -42,6 +42,10 @@ IntoOption = Annotated[
 ]
 
 
+SMALL_ROWS = 100_000
+"""Of messages that the JVM does not see, it may be small."""
+
+
 class Engine(StrEnum):
     SPARK = "spark"
     LOCAL = "local"
@@ -89,9 +93,10 @@ class SparkOptions(OptionSet):
             yield session
 
     @contextmanager
-    def job(self, options: Options, *, rows: int | None, name: str) -> Iterator["tuple[Session, JobLog]"]:
-        """The session of a command that reads no queues, and what shows the progress of its jobs."""
-        with self.session(options, rows=rows, name=name, sources=False) as session, JobLog(options) as log:
+    def job(self, options: Options, *, name: str) -> Iterator["tuple[Session, JobLog]"]:
+        """The session of a command that reads no queues and whose JVM only passes results on, however many messages
+        there are; and what shows the progress of its jobs."""
+        with self.session(options, rows=SMALL_ROWS, name=name, sources=False) as session, JobLog(options) as log:
             yield session, log
 
 
