@@ -150,11 +150,4 @@ def promotion_report(
     begins = None if since is None else moment_option(since, "--since", system_clock().now().timestamp())
     request = operations.PromotionRequest(before, tuple(ledger or ()), tuple(archive or ()), consumers_stopped, begins)
     found = call(options, access, operations.report_promotion, request)
-    return CommandResult(
-        found,
-        (table_of(Claimed, found.claims),),
-        notes=found.notes,
-        summary=found.summary,
-        closing=True,
-        exit=found.exit,
-    )
+    return concluded(found, table_of(Claimed, found.claims))

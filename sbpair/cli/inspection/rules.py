@@ -148,11 +148,4 @@ def unmatched(
     table = table_of(UnmatchedMessage, found.messages)
     if found.looked_at is None:
         table = table_of(Unmatched, [found], show=("topic", "filter", "catch_all"))
-    return CommandResult(
-        found,
-        (table,),
-        notes=tuple(notes),
-        summary=found.summary(),
-        exit=found.exit,
-        closing=True,
-    )
+    return concluded(found, table, notes=tuple(notes))

@@ -21,7 +21,7 @@ from sbpair import operations
 from sbpair.cli import suggestions
 from sbpair.cli.context import load_settings, run_async
 from sbpair.cli.main import handled_signals
-from sbpair.cli.options import Options, address_option, command, duration_option
+from sbpair.cli.options import Options, address_option, command, duration_option, pause_option
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
 from sbpair.core.access import AuthMethod, NamespaceAccess
 from sbpair.core.errors import UsageError
@@ -186,9 +186,7 @@ def _request(
     """`scrape`: see `ScrapeRequest`."""
     from sbpair.operations.watching import WatchRequest
 
-    seconds = duration_option(interval) or 0.0
-    if seconds < 1:
-        raise UsageError(f"--interval is one second or more, not {interval}.")
+    seconds = pause_option(interval, "--interval")
     status = operations.StatusRequest(0, options.timeout_seconds(operations.StatusRequest().timeout_seconds))
     return WatchRequest(namespaces, pairs, seconds, status, operations.ScrapeRequest(**scrape), audit_seconds)
 

@@ -22,7 +22,7 @@ from sbpair.cli.context import (
     run_async,
     system_clock,
 )
-from sbpair.cli.options import Options, PairArgument, command, duration_option
+from sbpair.cli.options import Options, PairArgument, command, pause_option
 from sbpair.cli.transfer.options import (
     DrainOptions,
     MetricsOptions,
@@ -290,9 +290,7 @@ def syphon(
       sbpair syphon orders --ledger /var/lib/sbpair/orders.jsonl --metrics-port 9464 --log-format json
     """
     chosen = pair_to_write(options, load_settings(options), pair, "Drain continuously")
-    poll_seconds = duration_option(poll) or 0.0
-    if poll_seconds < 1:
-        raise UsageError(f"--poll is one second or more, not {poll}.")
+    poll_seconds = pause_option(poll, "--poll")
     request = replace(make_request(operations.SyphonRequest, chosen, moves), poll_seconds=poll_seconds)
     if moves.ledger is not None:
         check_writable(moves.ledger)
