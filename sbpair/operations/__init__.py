@@ -153,6 +153,7 @@ _MODULES = {
         "find_message",
         "purge",
         "reschedule_message",
+        "show_message",
         "undefer",
     ),
     "ledgers": ("IncidentReport", "ReportRequest", "report"),

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,9 @@ class EntityRequest(Limited):
     dry_run: bool = False
 
     def transfer(self, **more: Any) -> TransferRequest:
-        """The transfer of the entity's messages; `more` as `TransferRequest` takes it."""
-        seconds = self.patience_seconds
-        return TransferRequest((self.source,), patience_seconds=seconds, dry_run=self.dry_run, **more)
+        """The transfer of the entity's messages, with what the request says of it; `more` as `TransferRequest` takes
+        it."""
+        return TransferRequest(**_in_common(self, TransferRequest) | {"queues": (self.source,)} | more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,13 @@ class RecordedRequest(EntityRequest):
 
     def recorded(self) -> dict[str, Any]:
         """The same as `EntityRun` takes it, and the plan."""
-        return {
-            "despite_duplicate_detection": self.despite_duplicate_detection,
-            "ledger": self.ledger,
-            "new_ledger": self.new_ledger,
-            "plan": self.plan,
-        }
+        return _in_common(self, EntityRun)
+
+
+def _in_common(request: EntityRequest, kind: type) -> dict[str, Any]:
+    """What a request has of the fields of another dataclass."""
+    known = {one.name for one in fields(kind)}
+    return {one.name: getattr(request, one.name) for one in fields(request) if one.name in known}
 
 
 @dataclass(frozen=True, slots=True)

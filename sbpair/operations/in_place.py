@@ -16,6 +16,7 @@ from sbpair.core.names import subscription_of
 from sbpair.core.summary import describe
 from sbpair.core.transfer.explained import ExplainedMessage, MessageContext, Near, explain
 from sbpair.core.transfer.filters import MessageFilter, Where
+from sbpair.core.transfer.peeked import PeekedMessage, peeked
 from sbpair.core.transfer.report import DEAD_LETTERED
 from sbpair.core.transfer.resend import ALL_MESSAGES, Archiver, Editor, Purger, Selection, Settler
 from sbpair.core.transfer.state import Finish, key_of
@@ -46,6 +47,7 @@ __all__ = [
     "find_message",
     "purge",
     "reschedule_message",
+    "show_message",
     "undefer",
 ]
 
@@ -117,6 +119,22 @@ async def find_received(ends: Ends, request: EditRequest, *, stop: asyncio.Event
             hint="Select fewer, or change all dead letters in one way: sbpair dlq resubmit --set NAME=VALUE",
         )
     return found
+
+
+async def _one(
+    ends: Ends, source: str, number: int, seconds: float, stop: asyncio.Event | None, dead_letter: bool = False
+) -> Received:
+    wanted = EditRequest(source, number, dead_letter=dead_letter, patience_seconds=seconds)
+    return (await find_received(ends, wanted, stop=stop))[0]
+
+
+async def show_message(
+    ends: Ends, request: "ExplainRequest", *, observer: Observer | None = None, stop: asyncio.Event | None = None
+) -> PeekedMessage:
+    """One message completely, with its body. Needs Listen. Errors are those of `explain_message`."""
+    source, number, seconds = request.source, request.number, request.timeout_seconds
+    received = await _one(ends, source, number, seconds, stop, request.dead_letter)
+    return peeked(received.source, received, describe(received.payload), with_body=True)
 
 
 async def _lies_beside(ends: Ends, request: EditRequest) -> bool:
@@ -194,7 +212,6 @@ def _run(ends: Ends, request: EditRequest, changed: Sequence[tuple[Editable, Edi
         return Editor(resend(seen, recent), forms)
 
     transfer = request.transfer(
-        dead_letter=request.dead_letter,
         deferred=State.DEFERRED in states,
         scheduled=State.SCHEDULED in states,
         to=ToQueue(request.to),
@@ -244,12 +261,14 @@ async def purge(
         How many messages were deleted, the archive that has them, and why others are left.
 
     Raises:
-        UsageError: the entity is a topic, and its dead letters were asked for.
+        UsageError: no message has this number, or the entity is a topic, and its dead letters were asked for.
         SbpairError: the archive cannot be written. What it does not have is not deleted.
         ServiceError: the entity cannot be read. Nothing was deleted.
         InterruptedWorkError: `stop` was set before the first message was deleted.
     """
     if request.number is not None:
+        if request.plan is None:
+            await _one(ends, request.source, request.number, request.patience_seconds, stop, request.dead_letter)
         only = Where(f"sys.SequenceNumber = {request.number}")
         request = replace(request, selection=Selection(MessageFilter(where=only)), max_messages=1)
     sent_from = subscription_of(request.source)
@@ -259,16 +278,13 @@ async def purge(
         return Purger(request.selection) if request.archive is None else Archiver(request.selection, restored_to)
 
     transfer = request.transfer(
-        dead_letter=request.dead_letter,
         to=ToPrimary() if request.archive is None else ToArchive(request.archive),
-        max_messages=request.max_messages,
         deferred=not request.dead_letter,
         scheduled=not request.dead_letter,
     )
     act = Act("deleted", "dead letter" if request.dead_letter else "message")
     asked_for = None if request.number is None else 1
-    whole = request.archive is None and not request.selection.is_set and request.max_messages is None
-    in_batches = whole and request.number is None
+    in_batches = request.archive is None and not request.selection.is_set and request.max_messages is None
     run = EntityRun(act, transfer, make_judge, asked_for=asked_for, plan=request.plan, in_batches=in_batches)
     return await run_entity(run, ends, observer, stop)
 
@@ -303,9 +319,8 @@ async def dead_letter_message(
         ServiceError: the entity cannot be read. Nothing was done.
         InterruptedWorkError: `stop` was set before the message was settled.
     """
-    wanted = EditRequest(request.source, request.number, patience_seconds=request.patience_seconds)
     with unchanged(UNCHANGED):
-        (received,) = await find_received(ends, wanted, stop=stop)
+        received = await _one(ends, request.source, request.number, request.patience_seconds, stop)
     if received.state is State.SCHEDULED:
         raise UsageError(
             f"Message {request.number} of {request.source} is scheduled: it cannot be dead-lettered.",
@@ -395,7 +410,7 @@ MOST_BROWSED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ExplainRequest:
-    """Which message is explained."""
+    """Which message is explained or shown."""
 
     source: str
     """Path of a queue or subscription."""
@@ -419,10 +434,8 @@ async def explain_message(
         UsageError: no message has this number.
         ServiceError: the entity cannot be browsed.
     """
-    wanted = EditRequest(
-        request.source, request.number, dead_letter=request.dead_letter, patience_seconds=request.timeout_seconds
-    )
-    (received,) = await find_received(ends, wanted, stop=stop)
+    source, number, seconds = request.source, request.number, request.timeout_seconds
+    received = await _one(ends, source, number, seconds, stop, request.dead_letter)
     return await run_until(stop or asyncio.Event(), _explained(ends, request, received))
 
 

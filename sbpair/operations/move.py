@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
@@ -119,8 +120,6 @@ async def move(
         Act("moved"),
         ends,
         request if below is None else replace(request, to=below[0]),
-        with_dead_letter=request.with_dead_letter,
-        idle_seconds=request.idle_seconds,
     )
     if below is None:
         result = await run_entity(run, ends, observer, stop)
@@ -199,53 +198,25 @@ async def copy(
     if is_same_entity(ends, request.source, request.to) and not request.dead_letter:
         raise same_entity(ends, request.to, "copied")
     noun = "dead letter" if request.dead_letter else "message"
-    run = resending(
-        Act("copied", noun, keep=True, command="copy"),
-        ends,
-        request,
-        dead_letter=request.dead_letter,
-        with_dead_letter=request.with_dead_letter,
-    )
+    run = resending(Act("copied", noun, keep=True, command="copy"), ends, request)
     return await run_entity(run, ends, observer, stop)
 
 
-def resending(
-    act: Act,
-    ends: Ends,
-    request: ResendRequest,
-    *,
-    dead_letter: bool = False,
-    with_dead_letter: bool = False,
-    idle_seconds: float = 0.0,
-) -> EntityRun:
-    """The run that sends messages of one entity as their application sent them.
+def resending(act: Act, ends: Ends, request: ResendRequest, **more: Any) -> EntityRun:
+    """The run that sends messages of one entity as their application sent them; `more` as `TransferRequest` takes it.
 
     Raises:
         UsageError: nothing can be sent to the destination.
     """
     check_destination(request.to)
-    transfer = request.transfer(
-        dead_letter=dead_letter,
-        with_dead_letter=with_dead_letter,
-        deferred=not dead_letter,
-        scheduled=not dead_letter,
-        to=ToQueue(request.to),
-        leave_missing=True,
-        max_messages=request.max_messages,
-        for_seconds=request.for_seconds,
-        idle_seconds=idle_seconds,
-        unreached_seconds=request.unreached_seconds,
-        rate_per_second=request.rate_per_second,
-        budget_per_second=request.budget_per_second,
-        concurrency=request.concurrency,
-    )
+    transfer = request.transfer(to=ToQueue(request.to), leave_missing=True, **more)
+    letters = transfer.dead_letter
     return EntityRun(
         act,
-        transfer,
+        replace(transfer, deferred=not letters, scheduled=not letters),
         resender(ends, request.source, request.to, request.selection, keep=act.keep),
         request.to,
         session_states=not request.some_only,
-        verify_doubtful=request.verify_doubtful,
         **request.recorded(),
     )
 

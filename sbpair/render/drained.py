@@ -17,7 +17,7 @@ from sbpair.core.transfer.ledger_report import IncidentReport, LedgerSeen, Possi
 from sbpair.core.transfer.report import DEAD_LETTERED, OutcomeRow
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone, number
-from sbpair.render.result import Check, Column, CommandResult, Severity, Table, columns, metrics_of, table_of
+from sbpair.render.result import Check, Column, CommandResult, Severity, Table, columns, concluded, metrics_of, table_of
 
 MOST_ROWS = 200
 
@@ -32,12 +32,9 @@ def incident_result(incident: IncidentReport) -> CommandResult:
         facts=figures,
         tone=Tone.BAD if incident.faults else Tone.WARN if incident.possible_doubles else Tone.GOOD,
     )
-    return CommandResult(
+    return concluded(
         incident,
-        (table_of(RunSeen, incident.runs),),
-        notes=tuple(incident.notes()),
-        summary=incident.closing,
-        exit=incident.exit,
+        table_of(RunSeen, incident.runs),
         screen=(
             table_of(RunSeen, incident.runs, "Runs"),
             Table("", columns("what", "value"), [{"what": what, "value": value} for what, value in figures]),
@@ -45,7 +42,6 @@ def incident_result(incident: IncidentReport) -> CommandResult:
         ),
         page=page,
         page_only=True,
-        closing=True,
     )
 
 
@@ -110,15 +106,12 @@ def drain_result(pair: Pair, result: DrainResult, *, verbose: bool = False) -> C
     takes = "It took" if result.used else "Moving them would take"
     severity = Severity.OK if result.exit is Exit.OK else Severity.WARNING
     label = ("pair", pair.name)
-    return CommandResult(
+    return concluded(
         result,
-        (table_of(OutcomeRow, result.rows()),),
+        table_of(OutcomeRow, result.rows()),
         notes=(*result.notes, *([f"{takes} {in_words(operations)}."] if verbose and operations else [])),
-        summary=result.closing,
-        exit=result.exit,
         checks=(Check("backlog", pair.name, severity, result.closing),),
         metrics=(*metrics_of(result.report, label), *metrics_of(result.left, label)),
-        closing=True,
     )
 
 

@@ -171,9 +171,9 @@ class CommandResult:
 
 
 def concluded(found: Any, *tables: Table, **more: Any) -> CommandResult:
-    """A result that says itself what came of it: by its `summary`, and by its `notes` and `exit` where it has them.
-    `more`: other fields of the command's result."""
-    notes, summary = getattr(found, "notes", ()), found.summary
+    """A result that says itself what came of it: by its `summary` or `closing`, and by its `notes` and `exit` where it
+    has them. `more`: other fields of the command's result."""
+    notes, summary = getattr(found, "notes", ()), getattr(found, "summary", None) or found.closing
     said = {
         "notes": tuple(notes() if callable(notes) else notes),
         "summary": summary() if callable(summary) else summary,

@@ -20,7 +20,7 @@ from sbpair.core.failover.measured import GatewayEntity, GatewayPair, GatewayRun
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
-from sbpair.render.result import CommandResult, table_of
+from sbpair.render.result import CommandResult, concluded, table_of
 
 if TYPE_CHECKING:
     from sbpair.engine.port import ServerTls
@@ -133,10 +133,7 @@ def gateway(
         figures = total.accepted, total.diverted, total.refused
         return GatewayRun(tuple(running.front.houses), running.endpoint(), *figures, unsettled)
 
-    def shown(done: GatewayRun) -> CommandResult:
-        return CommandResult(done, summary=done.summary(), closing=True)
-
-    return run_and_show(options, work, shown, nothing="Nothing was served.")
+    return run_and_show(options, work, concluded, nothing="Nothing was served.")
 
 
 def _shown(told: tuple[GatewayPair, ...]) -> CommandResult:

@@ -22,7 +22,7 @@ from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.words import counted
-from sbpair.render.result import Check, CommandResult, Severity, Table, metrics_of, table_of
+from sbpair.render.result import Check, CommandResult, Severity, Table, concluded, metrics_of, table_of
 
 DEFAULT_COUNT = 4
 
@@ -143,13 +143,10 @@ class _Teller:
 
 
 def _result(pair: Pair, pinged: Pinged) -> CommandResult:
-    return CommandResult(
+    return concluded(
         pinged,
-        (table_of(PingedEntity, pinged.entities, show=ENTITY_COLUMNS),),
+        table_of(PingedEntity, pinged.entities, show=ENTITY_COLUMNS),
         screen=tuple(_by_side(pair, pinged.entities)),
-        notes=pinged.notes(),
-        summary=pinged.summary(),
-        exit=pinged.exit,
         checks=tuple(_check(entity) for entity in pinged.entities),
         metrics=tuple(
             sample

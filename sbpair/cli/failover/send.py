@@ -28,7 +28,7 @@ from sbpair.core.serialization import INLINED
 from sbpair.operations.lines import Failure, InputFormat, Lines, scheduled_time, to_payload
 from sbpair.render.console import write_record
 from sbpair.render.output import Format
-from sbpair.render.result import CommandResult, table_of
+from sbpair.render.result import CommandResult, concluded, table_of
 
 if TYPE_CHECKING:
     from sbpair.connect import Where
@@ -311,8 +311,7 @@ def send_dry_run(
         return replace(found, stopped_at=lines.bad_line)
 
     found = run_async(options, work)
-    table = table_of(SendDryRunRow, found.rows)
-    return CommandResult(found, (table,), notes=found.notes, summary=found.summary, exit=found.exit, closing=True)
+    return concluded(found, table_of(SendDryRunRow, found.rows))
 
 
 class _SentLines(Lines[FailedLine]):

@@ -13,6 +13,7 @@ from sbpair import operations
 from sbpair.cli.asking import go_ahead, pair_to_write, will_ask
 from sbpair.cli.context import (
     EventLog,
+    Interrupted,
     Stop,
     configure_logging,
     load_settings,
@@ -34,7 +35,7 @@ from sbpair.cli.transfer.options import (
 )
 from sbpair.cli.transfer.planned import PlanFiles
 from sbpair.core.access import AuthMethod
-from sbpair.core.errors import InterruptedWorkError, SbpairError, UsageError
+from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import in_words
 from sbpair.core.transfer.conclusion import operations_of
@@ -150,18 +151,18 @@ def _foreseen(options: Options, pair: Pair, request: "operations.DrainRequest") 
         import asyncio
 
         from sbpair.concurrency import end
+        from sbpair.runtime.transfer.drain import halt_in_time
 
-        enough, signalled = asyncio.Event(), asyncio.create_task(stop.wait())
-        signalled.add_done_callback(lambda _: enough.set())
-        asyncio.get_running_loop().call_later(FORESEEN_SECONDS, enough.set)
+        enough = asyncio.Event()
+        halting = asyncio.create_task(halt_in_time(enough, stop, FORESEEN_SECONDS))
         try:
             return await drain_showing(options, pair, replace(request, dry_run=True), enough)
         finally:
-            await end(signalled)
+            await end(halting)
 
     try:
         planned = run_async(options, browse)
-    except InterruptedWorkError:
+    except Interrupted:
         raise
     except SbpairError as error:
         return f"What waits is not known: {error.message}"

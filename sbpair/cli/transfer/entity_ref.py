@@ -89,10 +89,6 @@ class EntityRef:
     def on_same_namespace(self, other: "EntityRef") -> bool:
         return self.access.host == other.access.host
 
-    def same_as(self, other: "EntityRef") -> bool:
-        """Whether both are one entity."""
-        return (self.access.host, self.path.lower()) == (other.access.host, other.path.lower())
-
 
 def find_entity_ref(
     settings: "Settings", on: NamespaceOptions, text: str, beside: EntityRef | None = None

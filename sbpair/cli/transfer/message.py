@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sbpair import operations
 from sbpair.cli.options import Options, OptionSet, command
-from sbpair.cli.transfer.entity_ref import EntityOptions, EntityRef, call_at
+from sbpair.cli.transfer.entity_ref import EntityOptions, call_at
 from sbpair.cli.transfer.options import (
     RESEND_DRY_RUN,
     AgainToOption,
@@ -33,12 +33,11 @@ from sbpair.core.editing import Edit, Editable, Editables
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.serialization import to_plain
-from sbpair.core.summary import describe
 from sbpair.files import write_private_temporary
 from sbpair.render.result import CommandResult, Table, columns, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.transfer.peeked import PeekedMessage
+    pass
 
 NumberArgument = Annotated[
     int, typer.Argument(metavar="NUMBER", min=1, help="Sequence number, as `dlq peek` or `entity peek` shows it.")
@@ -64,31 +63,13 @@ def show(options: Options, on: EntityOptions, number: NumberArgument, *, dlq: Dl
       sbpair message show contoso-weu:orders 12 --dlq -o json
     """
     place = on.find(options)
-    found = browse_number(options, place, number, dlq=dlq)
+    request = operations.ExplainRequest(place.path, number, dlq, options.timeout_seconds(30.0))
+    found = call_at(options, place, operations.show_message, request)
     facts = to_plain(found)
     facts |= {f"property {name}": value for name, value in facts.pop("application_properties").items()}
     del facts["payload_base64"]
     rows = [{"field": name, "value": str(value)} for name, value in facts.items() if value is not None]
     return CommandResult(found, (Table("message", columns("field", "value"), rows),))
-
-
-def browse_number(options: Options, place: EntityRef, number: int, *, dlq: bool) -> "PeekedMessage":
-    """The message with this number.
-
-    Raises:
-        UsageError: there is none.
-    """
-    from sbpair.core.transfer.peeked import peeked
-    from sbpair.operations.in_place import find_received
-
-    patience_seconds = options.timeout_seconds(PATIENCE_SECONDS)
-    request = operations.EditRequest(place.path, number, dead_letter=dlq, patience_seconds=patience_seconds)
-
-    async def found(ends: Any, request: operations.EditRequest, *, stop: Any) -> "PeekedMessage":
-        (received,) = await find_received(ends, request, stop=stop)
-        return peeked(received.source, received, describe(received.payload), with_body=True)
-
-    return call_at(options, place, found, request)
 
 
 @command(output="core.transfer.explained:ExplainedMessage")
@@ -178,7 +159,6 @@ def complete(
     """
     check_archive(archive, no_archive, _STATE)
     source = on.to_write(options)
-    browse_number(options, source, number, dlq=dlq)
     request = operations.PurgeRequest(
         source.path,
         archive,

@@ -46,7 +46,7 @@ from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.transfer.report import OutcomeRow
 from sbpair.core.words import counted
-from sbpair.render.result import CommandResult, table_of
+from sbpair.render.result import CommandResult, concluded, table_of
 from sbpair.settings import Settings
 
 FromArgument = Annotated[
@@ -109,7 +109,7 @@ def move(
       sbpair move contoso-weu:orders contoso-neu:orders --with-dlq --ledger moved.jsonl
       sbpair move orders orders-parked --until-idle 1m --for 1h
     """
-    start, target = _between(options, source, to, on, "moved")
+    start, target = _between(options, source, to, on)
     idle_seconds = duration_option(until_idle) or 0.0
     if idle_seconds and (files.plan or files.plan_out):
         raise UsageError("A plan is for messages that are there; --until-idle waits for others.")
@@ -155,9 +155,7 @@ def copy(
       sbpair copy orders orders-test --limit 100 --dry-run
       sbpair copy contoso-weu:orders contoso-test:orders --dlq --ledger copied.jsonl
     """
-    if dlq and with_dlq:
-        raise UsageError("Give --dlq or --with-dlq, not both. Nothing was copied.")
-    start, target = _between(options, source, to, on, "copied", to_itself=dlq)
+    start, target = _between(options, source, to, on)
     request = operations.CopyRequest(
         start.path,
         target.path,
@@ -169,28 +167,11 @@ def copy(
     return carry_out(options, operations.copy, request, (start, target), doing, state="Nothing was copied.")
 
 
-def _between(
-    options: Options,
-    source: str,
-    to: str,
-    on: NamespaceOptions,
-    verb: str,
-    *,
-    to_itself: bool = False,
-) -> tuple[EntityRef, EntityRef]:
-    """Where messages come from and where they go.
-
-    Raises:
-        UsageError: both are one entity, and that is not allowed; or nobody named the namespace.
-    """
+def _between(options: Options, source: str, to: str, on: NamespaceOptions) -> tuple[EntityRef, EntityRef]:
+    """Where messages come from and where they go. Raises UsageError: nobody named the namespace."""
     settings = load_settings(options)
     start = entity_to_write(options, settings, on, source)
-    target = find_entity_ref(settings, on, to, start)
-    if target.same_as(start) and not to_itself:
-        raise UsageError(
-            f"FROM and TO are both {target}. Nothing was {verb}.", hint="For dead letters: sbpair dlq resubmit"
-        )
-    return start, target
+    return start, find_entity_ref(settings, on, to, start)
 
 
 # `sbpair dlq resubmit`: dead letters, sent again as their application sent them.
@@ -387,7 +368,10 @@ def restore(
         if not go_ahead(options, doing, state="Nothing was sent."):
             logging.getLogger("sbpair").info(f"{doing}.")
 
-    run = PlannedRun(options, operations.restore, place, request, agree, _shown, "restore", "Nothing was sent.")
+    def shown(done: "operations.RestoreResult") -> CommandResult:
+        return concluded(done, table_of(OutcomeRow, done.rows))
+
+    run = PlannedRun(options, operations.restore, place, request, agree, shown, "restore", "Nothing was sent.")
     return run.carry_out()
 
 
@@ -408,14 +392,3 @@ def _target(
         raise UsageError("--pair and --namespace name two places. Give one of them. Nothing was sent.")
     access = settings.named_namespace(namespace, auth)
     return access, named_in(settings, access)
-
-
-def _shown(done: "operations.RestoreResult") -> CommandResult:
-    return CommandResult(
-        done,
-        (table_of(OutcomeRow, done.rows),),
-        notes=done.notes,
-        summary=done.closing,
-        exit=done.exit,
-        closing=True,
-    )
