@@ -48,7 +48,6 @@ ArchiveOption = Annotated[
 ]
 NoArchiveOption = Annotated[bool, typer.Option(help="Delete permanently, without an archive.")]
 _DRY_RUN = "Find the message, and say what would be done."
-_STATE = "The message is as it was."
 
 
 @command(output="core.transfer.peeked:PeekedMessage")
@@ -132,8 +131,8 @@ def dead_letter(
         description=description,
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
-    between, doing, what = (source, None), ("Dead-letter", f"of {source}"), f"message {number}"
-    return carry_out(options, operations.dead_letter_message, request, between, doing, what=what, state=_STATE)
+    doing, what = ("Dead-letter", f"of {source}"), f"message {number}"
+    return carry_out(options, operations.dead_letter_message, request, source, None, doing, what=what)
 
 
 @command(output="core.transfer.summary:MoveResult", asks=True, dry_run=_DRY_RUN)
@@ -157,7 +156,7 @@ def complete(
       sbpair message complete orders 4711 --archive purged/
       sbpair message complete orders 12 --dlq --no-archive --yes
     """
-    check_archive(archive, no_archive, _STATE)
+    check_archive(archive, no_archive)
     source = on.to_write(options)
     request = operations.PurgeRequest(
         source.path,
@@ -167,8 +166,8 @@ def complete(
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
     kept = "permanently" if archive is None else f"after writing it to {archive}"
-    between, doing, what = (source, None), ("Delete", f"of {source} {kept}"), f"message {number}"
-    return carry_out(options, operations.purge, request, between, doing, what=what, state=_STATE, deletes=True)
+    doing, what = ("Delete", f"of {source} {kept}"), f"message {number}"
+    return carry_out(options, operations.purge, request, source, None, doing, what=what, deletes=True)
 
 
 @command(output="core.transfer.summary:EditResult", asks=True, dry_run=_DRY_RUN)
@@ -196,8 +195,8 @@ def reschedule(
         source.path, number, when, patience_seconds=options.timeout_seconds(PATIENCE_SECONDS)
     )
     doing = "Schedule", f"of {source} for {datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    between, what = (source, source), f"message {number}"
-    return carry_out(options, operations.reschedule_message, request, between, doing, what=what, state=_STATE)
+    what = f"message {number}"
+    return carry_out(options, operations.reschedule_message, request, source, source, doing, what=what)
 
 
 def _future(text: str) -> float:
@@ -223,7 +222,7 @@ def undefer(options: Options, on: EntityOptions, *, to: AgainToOption = None, ch
     asked = chosen.request(options, one_namespace=source.on_same_namespace(target))
     request = operations.UndeferRequest(source.path, target.path, **asked)
     doing = "Send", f"of {source} to {target}"
-    return carry_out(options, operations.undefer, request, (source, target), doing, state="Nothing was sent.")
+    return carry_out(options, operations.undefer, request, source, target, doing)
 
 
 # `sbpair dlq purge` and `sbpair purge`: messages are deleted, archived first unless told otherwise.
@@ -286,11 +285,11 @@ def purge(
     return _purge(options, on, chosen)
 
 
-def check_archive(archive: Path | None, no_archive: bool, state: str) -> None:
+def check_archive(archive: Path | None, no_archive: bool) -> None:
     """Raises UsageError unless exactly one of --archive and --no-archive was given."""
     if (archive is None) != no_archive:
         ways = "--archive DIR, which keeps what is deleted in a file, or --no-archive, which deletes it permanently"
-        raise UsageError(f"Give {ways}{'; not both' if no_archive else ''}. {state}")
+        raise UsageError(f"Give {ways}{'; not both' if no_archive else ''}. Nothing was deleted.")
 
 
 def _purge(
@@ -301,7 +300,7 @@ def _purge(
     *,
     dead_letter: bool = False,
 ) -> CommandResult:
-    check_archive(chosen.archive, chosen.no_archive, "Nothing was deleted.")
+    check_archive(chosen.archive, chosen.no_archive)
     source, archive = on.to_write(options), chosen.archive
     request = operations.PurgeRequest(
         source.path,
@@ -312,8 +311,8 @@ def _purge(
         patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
     )
     kept = "permanently" if archive is None else f"after writing them to {archive}"
-    between, doing, state = (source, None), ("Delete", f"of {source} {kept}"), "Nothing was deleted."
-    return carry_out(options, operations.purge, request, between, doing, state=state, deletes=True, files=chosen.files)
+    doing = "Delete", f"of {source} {kept}"
+    return carry_out(options, operations.purge, request, source, None, doing, deletes=True, files=chosen.files)
 
 
 _log = logging.getLogger("sbpair")
@@ -395,7 +394,7 @@ def edit(
     request = replace(request, text=text, found=found)
     sent = False
     try:
-        result = carry_out(options, operations.edit, request, (source, target), doing, state=_UNSENT)
+        result = carry_out(options, operations.edit, request, source, target, doing)
         sent = bool(result.data.moved.report.forwarded) and not options.dry_run
     finally:
         if kept is not None and sent:

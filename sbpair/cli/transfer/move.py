@@ -127,8 +127,7 @@ def move(
         question += ", and delete that once it is empty"
     if idle_seconds:
         question += f", and what comes until nothing has come for {format_duration(idle_seconds)}"
-    between, doing, state = (start, target), ("Move", question), "Nothing was moved."
-    return carry_out(options, operations.move, request, between, doing, state=state, files=files)
+    return carry_out(options, operations.move, request, start, target, ("Move", question), files=files)
 
 
 @command(output="core.transfer.summary:MoveResult", asks=True, dry_run=RESEND_DRY_RUN)
@@ -163,8 +162,7 @@ def copy(
         dead_letter=dlq,
         with_dead_letter=with_dlq,
     )
-    doing = "Copy", f"of {start} to {target}"
-    return carry_out(options, operations.copy, request, (start, target), doing, state="Nothing was copied.")
+    return carry_out(options, operations.copy, request, start, target, ("Copy", f"of {start} to {target}"))
 
 
 def _between(options: Options, source: str, to: str, on: NamespaceOptions) -> tuple[EntityRef, EntityRef]:
@@ -287,8 +285,8 @@ def resubmit(
         grow=None if grow is None else operations.Steps.parse(grow),
         watch_seconds=duration_option(watch) or DEFAULT_WATCH_SECONDS,
     )
-    between, doing, state = (source, target), ("Send", f"of {source} to {target}"), "Nothing was sent."
-    return carry_out(options, operations.resubmit, request, between, doing, state=state, files=files)
+    doing = "Send", f"of {source} to {target}"
+    return carry_out(options, operations.resubmit, request, source, target, doing, files=files)
 
 
 # `sbpair restore`: messages out of files, back to where they were to go.

@@ -19,8 +19,6 @@ from sbpair.cli.transfer.entity_ref import EntityRef, open_places
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.errors import UsageError
 from sbpair.core.outcome import Exit
-from sbpair.core.prices import in_words
-from sbpair.core.transfer.conclusion import operations_of
 from sbpair.core.transfer.report import DrainReport, OutcomeRow
 from sbpair.core.transfer.resend import NOT_PLANNED, Planned
 from sbpair.core.transfer.state import Key
@@ -171,10 +169,10 @@ def carry_out(
     options: Options,
     verb: Callable[..., Any],
     request: Any,
-    between: tuple[EntityRef, EntityRef | None],
+    source: EntityRef,
+    target: EntityRef | None,
     doing: tuple[str, str],
     *,
-    state: str,
     what: str = "",
     deletes: bool = False,
     files: PlanFiles = PlanFiles(),
@@ -182,13 +180,11 @@ def carry_out(
     """The whole of a command on one entity.
 
     Args:
-        between: the entity, and where its messages go, if anywhere.
+        target: where the messages of `source` go, if anywhere.
         doing: the question, before and after the number of messages: "Send" and "of orders to parked".
         what: in the place of that number, such as "message 12".
-        state: how things stand if the answer is no.
         deletes: the answer is the name of the entity.
     """
-    source, target = between
     said: list[str] = []
     file = files.opened(options, source.access, None if target is None else target.access)
     request = replace(request, dry_run=options.dry_run)
@@ -197,7 +193,7 @@ def carry_out(
         return plan if file is None else replace(plan, judge=file.held(plan.judge))
 
     def agree(planned: "MoveResult | EditResult") -> None:
-        moved = _moved(planned)
+        moved = planned.moved
         if not moved.plan.has_work and not getattr(request, "idle_seconds", 0.0):
             return
         if will_ask(options):
@@ -205,69 +201,35 @@ def carry_out(
         for line in said:
             logging.getLogger("sbpair").info(line)
         number = moved.planned_messages if file is None else hold(moved.plan).judge.meant
-        question = f"{doing[0]} {what or counted(number, moved.act.noun)}{_completing(moved)} {doing[1]}"
+        question = f"{doing[0]} {what or counted(number, moved.act.noun)}{moved.completing} {doing[1]}"
+        state = f"Nothing was {moved.act.verb}."
         if deletes:
             go_ahead_by_name(options, question, source.path, state=state)
         else:
             go_ahead(options, question, state=state)
 
     def shown(done: "MoveResult | EditResult") -> CommandResult:
-        moved = _moved(done)
+        moved = done.moved
         chosen = getattr(request, "selection", None)
         advice = () if chosen is None or moved.planned_messages else chosen.advice
         differences = moved.differences if moved.report.dry_run else ()
-        summary, *again = _closing(options, request, moved)
+        again = moved.copied_again if getattr(request, "ledger", None) is None else ()
+        notes = (*moved.remarks, *advice, *differences, *moved.notes, *again)
         result = CommandResult(
             done,
             (table_of(OutcomeRow, moved.rows),),
-            notes=tuple(
-                note for note in (*moved.remarks, *advice, *differences, *moved.notes, *again) if note not in said
-            ),
-            summary=summary,
+            notes=tuple(note for note in notes if note not in said),
+            summary=moved.closing("" if again else options.go_on),
             exit=moved.exit,
             closing=True,
         )
         if file is None or file.written is not None:
             return result
         keys = moved.plan.judge.keys[: getattr(request, "max_messages", None)]
-        return file.write(keys, moved.report, _undo(moved, getattr(request, "archive", None)), result)
+        return file.write(keys, moved.report, moved.undo(getattr(request, "archive", None)), result)
 
     connect = partial(open_places, source, target)
-    run = PlannedRun(options, verb, connect, request, agree, shown, source.path, state, hold, _count_planned)
+    run = PlannedRun(
+        options, verb, connect, request, agree, shown, source.path, "", hold, lambda plan: plan.judge.meant
+    )
     return run.carry_out()
-
-
-def _count_planned(plan: "MovePlan") -> int:
-    return plan.judge.meant
-
-
-def _completing(moved: "MoveResult") -> str:
-    before = moved.report.already_forwarded
-    return f" (and complete {before:,} that had been sent before)" if before else ""
-
-
-def _closing(options: Options, request: Any, moved: "MoveResult") -> tuple[str, ...]:
-    """The last line, with the command that goes on; of copies that no ledger names, a note instead of it."""
-    if moved.goes_on and moved.act.keep and moved.report.forwarded and getattr(request, "ledger", None) is None:
-        return moved.closing(), "Without --ledger a second run copies everything again."
-    return (moved.closing(options.go_on),)
-
-
-def _undo(moved: "MoveResult", archive: "Path | None") -> str:
-    """What it takes to take it back."""
-    if moved.to is None:
-        kept = shlex.quote(str(archive))
-        return "It cannot be undone." if archive is None else f"Undo it with: sbpair restore {kept}"
-    if moved.act.command == "dlq resubmit":
-        return (
-            "It cannot be undone at once: `sbpair message dead-letter` makes one that nobody has taken by then a dead "
-            "letter of the queue or subscription in which it is."
-        )
-    back = in_words(operations_of(moved.report))
-    return f"To undo it, move them back from {moved.to}, if nobody has taken them by then, with {back}."
-
-
-def _moved(done: "MoveResult | EditResult") -> "MoveResult":
-    from sbpair.core.transfer.summary import EditResult
-
-    return done.moved if isinstance(done, EditResult) else done

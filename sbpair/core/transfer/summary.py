@@ -8,17 +8,20 @@ came back ends the run, and so does a queue whose consumers take nothing for the
 than those of one step can fail before the run stops, and it goes on as long as consumers work.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import Category, UsageError
 from sbpair.core.message import State
 from sbpair.core.outcome import Exit
+from sbpair.core.prices import in_words
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE
-from sbpair.core.transfer.conclusion import ENDED, hindered_by
+from sbpair.core.transfer.conclusion import ENDED, hindered_by, operations_of
 from sbpair.core.transfer.peeked import of_a_topic
 from sbpair.core.transfer.report import DEAD_LETTERED, TOO_MANY_LEFT, DrainReport, OutcomeRow, reasons
 from sbpair.core.transfer.resend import CAME_LATER, NOT_PLANNED, NOT_REACHED, Planned, stays
@@ -332,6 +335,36 @@ class MoveResult:
             return False
         may_go = any(not stays(left.reason) and left.reason not in _NOT_ASKED_FOR for left in report.left)
         return may_go or bool(report.failures) or report.ended_by in ("stop", "filter")
+
+    @property
+    def moved(self) -> "MoveResult":
+        """As an `EditResult` has it."""
+        return self
+
+    @property
+    def completing(self) -> str:
+        """Part of the question before it: what is only completed."""
+        before = self.report.already_forwarded
+        return f" (and complete {before:,} that had been sent before)" if before else ""
+
+    @property
+    def copied_again(self) -> tuple[str, ...]:
+        """A sentence on copies that no ledger names, where another run would go on."""
+        again = self.goes_on and self.act.keep and self.report.forwarded
+        return ("Without --ledger a second run copies everything again.",) if again else ()
+
+    def undo(self, archive: Path | None) -> str:
+        """What it takes to take it back. `archive`: the folder that has what was deleted."""
+        if self.to is None:
+            kept = shlex.quote(str(archive))
+            return "It cannot be undone." if archive is None else f"Undo it with: sbpair restore {kept}"
+        if self.act.command == "dlq resubmit":
+            return (
+                "It cannot be undone at once: `sbpair message dead-letter` makes one that nobody has taken by then a "
+                "dead letter of the queue or subscription in which it is."
+            )
+        back = in_words(operations_of(self.report))
+        return f"To undo it, move them back from {self.to}, if nobody has taken them by then, with {back}."
 
     @property
     def _source_is_gone(self) -> bool:
