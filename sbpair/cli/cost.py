@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -13,7 +13,7 @@ import typer
 
 from sbpair.cli.context import load_settings
 from sbpair.cli.inspection.saved import choose_snapshots
-from sbpair.cli.options import Options, PairArgument, command, duration_option, pause_option
+from sbpair.cli.options import Options, OptionSet, PairArgument, command, duration_option, pause_option
 from sbpair.core.cost import result, usage
 from sbpair.core.cost.model import (
     AVERAGE_MONTH,
@@ -109,18 +109,31 @@ def parse_share(text: str | None, option: str) -> Fraction | None:
     return share
 
 
-def price_table(
-    files: Sequence[Path], *, region: str | None, currency: str | None, egress_per_gigabyte: str | None
-) -> PriceTable:
-    """The prices to use: of files, completed from the built-in ones of the same currency; or the built-in ones.
+@dataclass(frozen=True, slots=True)
+class PriceOptions(OptionSet):
+    prices: Annotated[
+        list[Path] | None, typer.Option(help="Price list: JSON of the Retail Prices API, or YAML; repeatable.")
+    ] = None
+    region: Annotated[str | None, typer.Option(help="Azure region of the prices.")] = None
 
-    Raises:
-        UsageError: an unreadable or wrong file, or no built-in prices for the region and currency.
-    """
-    table = _from_files(files, region, currency) if files else _built_in(region or DEFAULT_REGION, currency)
-    if egress_per_gigabyte is not None:
-        table = with_egress(table, exact(egress_per_gigabyte, "--egress-per-gb"))
-    return table
+    def table(self, currency: str | None = None) -> PriceTable:
+        """The prices of the files, completed from the built-in ones of the same currency; or the built-in ones.
+
+        Raises:
+            UsageError: an unreadable or wrong file, or no built-in prices for the region and currency.
+        """
+        if not self.prices:
+            return _built_in(self.region or DEFAULT_REGION, currency)
+        source = ", ".join(path.name for path in self.prices)
+        documents = [_read(path) for path in self.prices]
+        if len(documents) == 1 and isinstance(documents[0], dict) and "meters" in documents[0]:
+            table = from_yaml(documents[0], source=source)
+        else:
+            pages = [
+                page for document in documents for page in (document if isinstance(document, list) else [document])
+            ]
+            table = from_retail(pages, region=self.region, currency=currency, source=source)
+        return table.with_missing_from(built_in())
 
 
 def _built_in(region: str, currency: str | None) -> PriceTable:
@@ -133,17 +146,6 @@ def _built_in(region: str, currency: str | None) -> PriceTable:
             hint=f"Save the answer of {retail_query(table.region, currency.upper())} and give it with --prices FILE.",
         )
     return table
-
-
-def _from_files(files: Sequence[Path], region: str | None, currency: str | None) -> PriceTable:
-    source = ", ".join(path.name for path in files)
-    documents = [_read(path) for path in files]
-    if len(documents) == 1 and isinstance(documents[0], dict) and "meters" in documents[0]:
-        table = from_yaml(documents[0], source=source)
-    else:
-        pages = [page for document in documents for page in (document if isinstance(document, list) else [document])]
-        table = from_retail(pages, region=region, currency=currency, source=source)
-    return table.with_missing_from(built_in())
 
 
 def _read(path: Path, noun: str = "prices") -> Any:
@@ -256,10 +258,8 @@ def cost(
     replicated: Annotated[bool, typer.Option(help="Active/active: every message goes to both namespaces.")] = False,
     month: Annotated[str, typer.Option(help="30d, average, or a month such as 2026-11.")] = "30d",
     compare: Annotated[bool, typer.Option(help="Compare alternatives, including no pairing.")] = False,
-    prices: Annotated[
-        list[Path] | None, typer.Option(help="Price list: JSON of the Retail Prices API, or YAML; repeatable.")
-    ] = None,
-    region: Annotated[str | None, typer.Option(help="Azure region of the prices.")] = None,
+    *,
+    listed: PriceOptions,
     currency: Annotated[str | None, typer.Option(help="Currency of the prices.")] = None,
     egress_per_gb: Annotated[
         str | None, typer.Option(metavar="PRICE", help="Price of 1 GB of traffic between the regions.")
@@ -286,7 +286,9 @@ def cost(
       sbpair cost --usage usage-details.csv --month 2026-02
       sbpair cost --explain-prices --region eastus
     """
-    table = price_table(prices or (), region=region, currency=currency, egress_per_gigabyte=egress_per_gb)
+    table = listed.table(currency)
+    if egress_per_gb is not None:
+        table = with_egress(table, exact(egress_per_gb, "--egress-per-gb"))
     if explain_prices:
         return price_rows(result.price_list(table), table)
     chosen, known = _pair_and_snapshot(options, pair, snapshot)

@@ -1,13 +1,12 @@
 """`sbpair pipeline analyze`: what is in archived backlogs, as tables, notes and a page."""
 
-import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sbpair.cli.cost import price_table
+from sbpair.cli.cost import PriceOptions
 from sbpair.cli.inspection.saved import read_snapshots
 from sbpair.cli.options import Options, command, duration_option, moment_option
 from sbpair.cli.pipeline.session import (
@@ -45,11 +44,8 @@ def analyze(
     parquet: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write every table in full to this folder.")
     ] = None,
-    prices: Annotated[
-        list[Path] | None, typer.Option(help="Price list: JSON of the Retail Prices API, or YAML.")
-    ] = None,
-    region: Annotated[str | None, typer.Option(help="Azure region of the prices.")] = None,
     *,
+    listed: PriceOptions,
     by: EngineOptions,
 ) -> CommandResult:
     """Report what is in archived backlogs: destinations, sizes, ages, sessions, duplicates, outages, drain forecast.
@@ -67,16 +63,13 @@ def analyze(
     from sbpair.pipeline.analysis.partials import Question
     from sbpair.render.reports import analysis_result
 
-    if not rate < math.inf:  # typer takes `nan` for a number above any other
-        raise UsageError(f"--assume-rate is a number of messages a second, not {rate}.")
-    now = datetime.now(UTC).timestamp()
+    prices, now = listed.table(), datetime.now(UTC).timestamp()
     question = Question(
         as_of=now if at is None else moment_option(at, "--at", now),
         limit_bytes=max_size_kb * 1024,
         messages_per_second=rate,
         quiet_minutes=max(1, round((duration_option(quiet_gap) or 0) / 60)),
     )
-    table = price_table(prices or (), region=region, currency=None, egress_per_gigabyte=None)
     for folder in [parquet] if parquet is not None else [html.parent] if html is not None else []:
         check_folder(folder)
     found = analyse_archives(
@@ -87,7 +80,7 @@ def analyze(
         snapshots=read_snapshots(snapshot) if snapshot is not None else (),
         folder=parquet,
     )
-    result = analysis_result(to_analysis(found, archives, question, table))
+    result = analysis_result(to_analysis(found, archives, question, prices))
     write_report(result, html)
     return result
 
