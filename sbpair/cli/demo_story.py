@@ -32,7 +32,7 @@ from sbpair.core.words import counted
 from sbpair.operations import DrainRequest, drain
 from sbpair.operations.audit import AuditRequest, audit
 from sbpair.operations.drill import receive_all
-from sbpair.ports import Messaging
+from sbpair.ports import Messaging, Sides
 from sbpair.runtime.browse import browse
 from sbpair.runtime.failover.pairing import PairedNamespaces
 from sbpair.runtime.failover.sender import session_of
@@ -70,11 +70,6 @@ def demo_messages(count: int, *, now: float, schedule_seconds: float) -> Iterato
         yield DemoMessage(entity, message_id, session, payload)
 
 
-def goes_to_audit(message_id: str) -> bool:
-    """Whether the subscription `audit` takes the message: its rule is `flag = TRUE`."""
-    return int(message_id.rpartition("-")[2]) % 2 == 0
-
-
 # The proof at the end of the demo: everything that was sent arrived, once, byte for byte, sessions in order.
 
 
@@ -82,13 +77,12 @@ def expected_places(messages: Iterable[DemoMessage]) -> dict[str, dict[str, str]
     """Place -> message id -> fingerprint, for queues and for the copies subscriptions get."""
     places: dict[str, dict[str, str]] = defaultdict(dict)
     for message in messages:
-        mark = fingerprint(message.payload)
+        arrives_at = [message.entity]
         if message.entity == TOPIC:
-            for name in SUBSCRIPTIONS:
-                if name != "audit" or goes_to_audit(message.message_id):
-                    places[subscription_path(TOPIC, name)][message.message_id] = mark
-        else:
-            places[message.entity][message.message_id] = mark
+            flagged = int(message.message_id.rpartition("-")[2]) % 2 == 0  # what the rule of `audit` wants
+            arrives_at = [subscription_path(TOPIC, name) for name in SUBSCRIPTIONS if name != "audit" or flagged]
+        for place in arrives_at:
+            places[place][message.message_id] = fingerprint(message.payload)
     return dict(places)
 
 
@@ -230,7 +224,7 @@ async def play(stage: Stage, stop: asyncio.Event) -> Proved:
         InterruptedWorkError: `stop` was set. SbpairError: a chapter failed, with what happened.
     """
     story = Proved()
-    chapters: dict[str, Callable[[Proved, Stage], Coroutine[Any, Any, None]]] = {
+    chapters: dict[str, Callable[[Proved, Stage, Sides], Coroutine[Any, Any, None]]] = {
         "provision": _provision,
         "send": _send_through_an_outage,
         "backlog": _look_at_the_backlog,
@@ -241,16 +235,16 @@ async def play(stage: Stage, stop: asyncio.Event) -> Proved:
     for name, chapter in chapters.items():
         began = stage.say.seconds()
         stopped = f"The demo was stopped in its chapter {name!r}; nothing is left behind."
-        await run_until(stop, chapter(story, stage), stopped=stopped)
+        async with open_sides(stage.pair) as sides:
+            await run_until(stop, chapter(story, stage, sides), stopped=stopped)
         story.seconds[name] = round(stage.say.seconds() - began, 2)
     return story
 
 
-async def _provision(story: Proved, stage: Stage) -> None:
+async def _provision(story: Proved, stage: Stage, sides: Sides) -> None:
     from sbpair.operations.provision import ProvisionRequest, provision
 
-    async with open_sides(stage.pair) as sides:
-        applied = await provision(sides, ProvisionRequest())
+    applied = await provision(sides, ProvisionRequest())
     if exit_for(applied.outcomes):
         failed = next(outcome for outcome in applied.outcomes if outcome.error_code is not None)
         raise UnknownServiceError(f"Provisioning failed at {failed.item}: {failed.detail}")
@@ -259,7 +253,7 @@ async def _provision(story: Proved, stage: Stage) -> None:
     )
 
 
-async def _send_through_an_outage(story: Proved, stage: Stage) -> None:
+async def _send_through_an_outage(story: Proved, stage: Stage, _: Sides) -> None:
     clock = system_clock()
     story.sent = list(demo_messages(stage.count, now=clock.now().timestamp(), schedule_seconds=SCHEDULE_SECONDS))
     what = f"Sending {stage.count:,} messages to a queue, a queue with sessions and a topic."
@@ -380,9 +374,8 @@ async def _send(pairing: PairedNamespaces, entity: str, story: Proved, outage: _
         story.accepted_by[sent.result.where.value] += 1
 
 
-async def _look_at_the_backlog(story: Proved, stage: Stage) -> None:
-    async with open_sides(stage.pair) as sides:
-        report = await browse(sides.secondary, stage.pair.backlog_paths(), max_messages=stage.count)
+async def _look_at_the_backlog(story: Proved, stage: Stage, sides: Sides) -> None:
+    report = await browse(sides.secondary, stage.pair.backlog_paths(), max_messages=stage.count)
     for queue in report.failed:
         raise queue.error
     story.backlog = dict(Counter(one.summary.destination or "?" for one in report.messages))
@@ -390,27 +383,24 @@ async def _look_at_the_backlog(story: Proved, stage: Stage) -> None:
     stage.say(f"The backlog holds {sum(story.backlog.values()):,} messages: {parts}.")
 
 
-async def _bring_home(story: Proved, stage: Stage) -> None:
+async def _bring_home(story: Proved, stage: Stage, sides: Sides) -> None:
     began = stage.say.seconds()
-    async with open_sides(stage.pair) as sides:
-        story.forwarded = (await drain(sides, DrainRequest(), observer=EventLog())).report.forwarded
+    story.forwarded = (await drain(sides, DrainRequest(), observer=EventLog())).report.forwarded
     seconds = stage.say.seconds() - began
     sent = counted(story.forwarded, "message")
     stage.say(f"Sent {sent} back to the primary in {seconds:.1f} s; the backlog is confirmed empty.")
 
 
-async def _prove(story: Proved, stage: Stage) -> None:
-    async with open_sides(stage.pair) as sides:
-        proofs = await prove(sides.primary, story.sent, patience_seconds=SCHEDULE_SECONDS)
+async def _prove(story: Proved, stage: Stage, sides: Sides) -> None:
+    proofs = await prove(sides.primary, story.sent, patience_seconds=SCHEDULE_SECONDS)
     story.places = tuple(map(Place.of, proofs))
     for proof in proofs:
         verdict = "each once, byte for byte" if proof.holds else f"NOT AS SENT: {proof}"
         stage.say(f"{proof.place}: {proof.arrived:,} of {proof.expected:,} arrived, {verdict}.")
 
 
-async def _audit(story: Proved, stage: Stage) -> None:
-    async with open_sides(stage.pair) as sides:
-        audited = await audit(sides, AuditRequest())
+async def _audit(story: Proved, stage: Stage, sides: Sides) -> None:
+    audited = await audit(sides, AuditRequest())
     findings = audited.report.at_least(Severity.WARNING)
     story.findings = tuple(f"{one.code} {one.subject}: {one.message}" for one in findings)
     found = counted(len(story.findings), "finding") if story.findings else "no findings"

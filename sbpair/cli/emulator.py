@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
@@ -39,7 +39,7 @@ from sbpair.settings import (
 from sbpair.settings.state import EMULATOR_STATE_FILE, EmulatorState
 
 if TYPE_CHECKING:
-    from sbpair.emulator import AliasConfig, Emulator, EmulatorThread, NamespaceConfig
+    from sbpair.emulator import AliasConfig, Emulator, EmulatorThread
     from sbpair.emulator.control import FaultControl
 
 DEFAULT_PORT = 5680
@@ -192,6 +192,7 @@ def emulator(
         return start.listed(law or ())
     if compatibility:
         return _compatibility()
+    from sbpair.emulator import AliasConfig
     from sbpair.engine.errors import EmulatorError, StoreError
 
     doors = start.Doors(host, port, microsoft_ports, standard_ports, start.http_port(os.environ))
@@ -210,10 +211,13 @@ def emulator(
             f"known: {', '.join(names)}."
         )
     bent = start.bent(lax or (), strict=strict)
-    configs = start.configs(names, doors, contents, os.environ, throttled=throttling, laws=bent)
-    aliases = _aliases(alias, names)
-    if aliases:
-        configs = [*_as_premium(configs[:2], contents), *configs[2:]]
+    if alias is not None and len(names) < 2:
+        raise UsageError(
+            "--alias pairs two namespaces. Nothing was started.", hint="Name two: --namespace A --namespace B"
+        )
+    aliases = [] if alias is None else [AliasConfig(check_namespace_label(alias), *names[:2])]
+    paired = names[:2] if aliases else ()
+    configs = start.configs(names, doors, contents, os.environ, throttled=throttling, laws=bent, paired=paired)
     faults = [_split_fault(text, names) for text in fault or ()]
     identity = None if new_keys else start.identity_folder(data_directory(os.environ) / "emulator")
 
@@ -271,26 +275,6 @@ def emulator(
             f"The embedded namespaces cannot start: {getattr(error, 'strerror', None) or error}.",
             hint=start.how_to_open(doors, error) if isinstance(error, OSError) else None,
         ) from error
-
-
-def _aliases(name: str | None, names: Sequence[str]) -> "list[AliasConfig]":
-    """The alias over the first two namespaces, if one was asked for."""
-    from sbpair.emulator import AliasConfig
-
-    if name is None:
-        return []
-    if len(names) < 2:
-        raise UsageError(
-            "--alias pairs two namespaces. Nothing was started.", hint="Name two: --namespace A --namespace B"
-        )
-    return [AliasConfig(check_namespace_label(name), names[0], names[1])]
-
-
-def _as_premium(configs: "Sequence[NamespaceConfig]", seed: Mapping[str, Any]) -> "list[NamespaceConfig]":
-    """Namespaces that can be paired, where the seed leaves their tier open."""
-    from sbpair.emulator import Tier
-
-    return [one if "tier" in seed.get(one.name, {}) else replace(one, tier=Tier.PREMIUM) for one in configs]
 
 
 def compatibility() -> list[dict[str, Any]]:
@@ -486,17 +470,16 @@ def emulator_env(
     """
     state = _running()
     names = list(namespace or state.connection_string_files)
-    variables = [Variable(_variable(name), _connection_string_of(state, name).reveal()) for name in names]
+    in_capitals = str.maketrans("-.", "__")
+    variables = [
+        Variable(name.upper().translate(in_capitals), _connection_string_of(state, name).reveal()) for name in names
+    ]
     variables.append(Variable("SERVICEBUS_CA_FILE", state.ca_file))
     if form is EnvironmentFormat.APPSETTINGS:
         text = json.dumps({"ConnectionStrings": {one.name: one.value for one in variables[:-1]}}, indent=2)
     else:
         text = "\n".join(_LINES[form](one) for one in variables)
     return CommandResult(tuple(variables), text=text + "\n")
-
-
-def _variable(namespace: str) -> str:
-    return namespace.upper().replace("-", "_").replace(".", "_")
 
 
 _LINES: Mapping[EnvironmentFormat, Callable[[Variable], str]] = {

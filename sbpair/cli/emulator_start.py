@@ -103,8 +103,10 @@ def configs(
     *,
     throttled: bool = False,
     laws: Mapping[str, str] | None = None,
+    paired: Sequence[str] = (),
 ) -> "list[NamespaceConfig]":
-    """One for each namespace. `laws` are those that are not kept strictly.
+    """One for each namespace. `laws` are those that are not kept strictly; `paired` namespaces are Premium where the
+    seed leaves their tier open.
 
     Raises:
         ConfigurationError: the seed's tier or keys are wrong. UsageError: the doors do not suit each other.
@@ -118,13 +120,14 @@ def configs(
         ports = doors.fixed or (doors.port + index if doors.port else 0,)
         body = seed.get(name, {})
         keys = _keys(name, doors, body, environ)
+        usual = Tier.PREMIUM if name in paired else Tier.STANDARD
         try:
-            tier, partitions = Tier(body.get("tier", Tier.STANDARD)), body.get("partitions", 1)
+            tier = Tier(body.get("tier", usual))
         except ValueError:
             tiers = f"the tier is Basic, Standard or Premium, not {quoted(body['tier'])}"
             raise SeedFileError(f"{name}: {tiers}.") from None
         try:
-            limits = limits_of(tier) if throttled else None
+            limits, partitions = limits_of(tier) if throttled else None, body.get("partitions", 1)
             made.append(NamespaceConfig(name, tier, ports[0], ports[1:], host, keys, partitions, limits, laws or {}))
         except EmulatorError as error:
             raise SeedFileError(f"{error}.") from error

@@ -219,7 +219,8 @@ def run(arguments: list[str]) -> int:
     except typer.Exit as ended:
         return ended.exit_code
     except typer.TyperException as error:
-        if _is_bare_help(error):
+        # A group without a command: the error's message is the whole help. Typer does not export its class.
+        if type(error).__name__ == "NoArgsIsHelpError":
             say_lines(error.format_message())
             return Exit.USAGE
         hint = _help_of(error, arguments)
@@ -351,11 +352,6 @@ def _fail(error: SbpairError, command: str, options: Options) -> int:
         return code
     _talk(error.message, options, level=level, hint=error.hint)
     return code
-
-
-def _is_bare_help(error: typer.TyperException) -> bool:
-    """A group without a command: the error's message is the whole help. Typer does not export its class."""
-    return type(error).__name__ == "NoArgsIsHelpError"
 
 
 def _message_of(error: typer.TyperException) -> str:

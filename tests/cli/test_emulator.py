@@ -15,7 +15,9 @@ import pytest
 from sbpair.cli.emulator_start import Doors, configs, http_port, microsoft_config
 from sbpair.core.errors import ConfigurationError
 from sbpair.emulator.laws import BOOK
+from sbpair.emulator.throttling import limits_of
 from sbpair.engine.faults import _KEYS, FaultKind
+from sbpair.service import Tier
 from tests.cli.inside import run_inside
 from tests.cli.process import Sbpair
 from tests.emulator.addresses import own_address
@@ -287,6 +289,14 @@ def test_only_who_starts_microsofts_image_opens_to_the_key_that_everybody_knows(
     short = {"sbemulatorns": {"keys": {"RootManageSharedAccessKey": {"key": "short"}}}}
     with pytest.raises(ConfigurationError, match="shorter than 16"):
         configs(["sbemulatorns"], open_doors, short, {"ACCEPT_EULA": "Y"})
+
+
+def test_paired_namespaces_are_premium_and_throttle_as_such_unless_the_seed_says_otherwise() -> None:
+    doors, seed = Doors("127.0.0.1", 0, False, False), {"contoso-neu": {"tier": "Standard"}}
+    names = ("contoso-weu", "contoso-neu", "contoso-seu")
+    made = configs(names, doors, seed, {}, throttled=True, paired=names[:2])
+    assert [one.tier for one in made] == [Tier.PREMIUM, Tier.STANDARD, Tier.STANDARD]
+    assert [one.throttling for one in made] == [limits_of(one.tier) for one in made]
 
 
 @pytest.mark.parametrize(
