@@ -1,5 +1,6 @@
 """The order of the suite: what takes longest begins first, so that no worker is left with it alone at the end, and one
 worker has all files that share a Spark session.
+Its parts: `--part main` is what a run without paths has, `--part long` the rest, `--part all` everything.
 And its luck: generated cases are the same ones in each run; `--hypothesis-profile=random` draws others."""
 
 import gc
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.quick import LONG
 from tests.reached import FOLDER
 from tests.survivors import guard_run
 
@@ -117,6 +119,14 @@ APART = (
 """Those of them whose tests share nothing: any worker takes the next one."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part",
+        choices=("main", "long", "all"),
+        help="Tests to run: without the long ones (as without paths), those alone, or all (as with paths).",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist belongs to the run that has started it
         guard_run()
@@ -135,7 +145,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    part = config.getoption("part") or ("main" if whole else "all")
+    if part != "all":
+        out = [item for item in items if item.nodeid.startswith(LONG) != (part == "long")]
+        items[:] = [item for item in items if item.nodeid.startswith(LONG) == (part == "long")]
+        config.hook.pytest_deselected(items=out)
     places = {ROOT / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (places.get(item.path, len(LONGEST)), item.path))
 

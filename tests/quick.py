@@ -54,6 +54,39 @@ TIMED = (
     "tests/test_readme_recipes.py",
 )
 """What waits for answers of other processes, and was red on a busy machine before it waited for them alone."""
+LONG = (
+    "tests/benchmarks/",
+    "tests/cli/replication/test_replicate.py::test_a_short_soak",
+    "tests/core/replication/test_ownership_model.py",
+    "tests/core/test_examples.py",
+    "tests/core/test_walks.py",
+    "tests/core/transfer/test_triage.py::test_texts_that_are_not_told_apart_take_no_memory",
+    "tests/emulator/broker/test_spending.py",
+    "tests/emulator/hostile/test_attacks.py",
+    "tests/engine/test_nonsense.py",
+    "tests/gateway/test_campaign.py",
+    "tests/interop/",
+    "tests/pipeline/test_command_line.py",
+    "tests/pipeline/test_every_order.py",
+    "tests/pipeline/test_faults.py",
+    "tests/pipeline/test_kills.py",
+    "tests/pipeline/test_one_ledger.py",
+    "tests/runtime/failover/test_sender_simulation.py",
+    "tests/runtime/test_lives.py",
+    "tests/runtime/transfer/test_drain_order.py",
+    "tests/runtime/transfer/test_syphon_campaign.py",
+    "tests/simulation/",
+    "tests/soak/",
+    "tests/stories/test_processes.py",
+    "tests/stories/test_workers.py",
+    "tests/test_mutants.py",
+    "tests/test_package.py",
+    "tests/test_readme.py::test_a_page_runs_from_the_top_to_the_bottom",
+    "tests/test_survivors.py",
+)
+"""Beginnings of the names of tests that a run without paths leaves out, and the landing check runs after it: they take
+half of the suite's time. Kills and faults at every step, drawn histories, attacks, clients and workers of others,
+releases, and the commands of each page of `sbpair help`; what they try, tests of the main part try once."""
 UNDER_LOAD = "--under-load"
 BUSY_PER_PROCESSOR = 2
 MOST_BUSY_SECONDS = 3600

@@ -8,7 +8,7 @@ import pytest
 
 import sbpair
 from tests.cli.process import ROOT
-from tests.quick import PATHS, TIMED, busy, main, part
+from tests.quick import LONG, PATHS, TIMED, busy, main, part
 from tests.survivors import CAN_GUARD
 
 ROOMS = sorted(one.name for one in Path(sbpair.__file__).parent.iterdir() if (one / "__init__.py").exists())
@@ -27,6 +27,32 @@ def test_a_word_has_its_tests_on_every_floor_and_files_are_found_by_their_names(
 
 def test_what_the_lists_name_is_there() -> None:
     assert not [path for path in (*PATHS, *TIMED) if not (ROOT / path).exists()]
+
+
+def test_what_is_left_to_the_landing_check_is_there() -> None:
+    for file, _, test in (one.partition("::") for one in LONG):
+        assert (ROOT / file).exists(), file
+        assert f"def {test}(" in (ROOT / file).read_text("utf-8") if test else True, test
+
+
+def collected(*arguments: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+def test_a_run_without_paths_and_the_long_part_are_all_and_share_nothing() -> None:
+    paths = ["tests/soak/test_proof.py", "tests/test_quick.py", "tests/core/transfer/test_triage.py"]
+    whole = ["-o", f"testpaths={' '.join(paths)}"]
+    main, long, everything = collected(*whole), collected(*whole, "--part", "long"), collected(*whole, "--part", "all")
+    assert main and long and not main & long
+    assert main | long == everything == collected(*paths), "a path is run whole"
+    assert long == {name for name in everything if name.startswith(LONG)}
 
 
 def test_a_room_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

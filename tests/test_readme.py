@@ -84,7 +84,7 @@ _NOT_THE_READERS = ("SBPAIR_", "XDG_", "GITHUB_", "CONTOSO_")
 def stranger(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Reader]:
     """One who reads the README has `sbpair` as it is installed. The commands of the other pages, a hundred, are forked
     on the shell's streams: that it starts is proven by then."""
-    installed = not FORKS or "[README]" in request.node.name
+    installed = not FORKS or "readme" in request.node.name
     reader = Reader(tmp_path) if installed else Reader(tmp_path, SERVER.folder())
     try:
         yield reader
@@ -95,8 +95,17 @@ def stranger(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Reader]
 
 
 @pytest.mark.timeout(7200)  # up to thirty commands: as many processes, and a few JVMs
-@pytest.mark.parametrize("text", WORLDS)
-def test_it_runs_from_the_top_to_the_bottom(stranger: Reader, text: str) -> None:
+def test_the_readme_runs_from_the_top_to_the_bottom(stranger: Reader) -> None:
+    read(stranger, "README")
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("page", sorted({*WORLDS} - {"README"}))
+def test_a_page_runs_from_the_top_to_the_bottom(stranger: Reader, page: str) -> None:
+    read(stranger, page)
+
+
+def read(stranger: Reader, text: str) -> None:
     """Every file, command and program as printed, in one environment, each with what those above have left."""
     spark: list[str] = []
     said: dict[str, str] = {}

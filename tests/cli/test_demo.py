@@ -98,7 +98,8 @@ def test_the_command_proves_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)["data"]
     assert data["proved"] is True
-    assert data["accepted_by"]["backlog"] == data["forwarded"] == sum(data["backlog"].values()) > 0
+    # An acceptance that is heard of too late is not counted, and the message comes back all the same.
+    assert 0 < data["accepted_by"]["backlog"] <= data["forwarded"] == sum(data["backlog"].values())
     assert sentences(DEMO) <= sentences(done.stderr), "the README's picture says something else: tests/pictures.py"
     assert not list(tmp_path.rglob("*emulator*"))
 
@@ -109,7 +110,8 @@ def test_plain_clients_prove_it_through_a_gateway(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)["data"]
     assert data["proved"] is True
-    assert data["accepted_by"]["backlog"] == data["forwarded"] == sum(data["backlog"].values()) > 0
+    # An acceptance that is heard of too late is not counted, and the message comes back all the same.
+    assert 0 < data["accepted_by"]["backlog"] <= data["forwarded"] == sum(data["backlog"].values())
     assert "A gateway listens on" in done.stderr
 
 

@@ -21,6 +21,7 @@ from sbpair.service import Tier
 from tests.cli.inside import run_inside
 from tests.cli.process import Sbpair
 from tests.emulator.addresses import own_address
+from tests.readme import PATIENT
 from tests.waiting import LIMIT_SECONDS, until
 
 SEED = """\
@@ -81,7 +82,7 @@ def test_the_sample_comes_back_by_doing_what_is_advised(sbpair: Sbpair) -> None:
     process = start(sbpair, "--sample", *NAMESPACES)
     try:
         variables = json.loads(sbpair("emulator", "env", "-o", "json").stdout)["data"]
-        night = replace(sbpair, environ={one["name"]: one["value"] for one in variables})
+        night = replace(sbpair, environ=PATIENT | {one["name"]: one["value"] for one in variables})
         heard = night("status", "orders").stderr
         assert "497 messages are waiting" in heard
         done = []

@@ -150,7 +150,7 @@ def drain(job: Job) -> Any:
 def syphon(job: Job) -> Any:
     if job.dry_run:
         return None
-    request = operations.SyphonRequest(with_dead_letter=True, to=TO, ledger=job.ledger, idle_seconds=0.5)
+    request = operations.SyphonRequest(with_dead_letter=True, to=TO, ledger=job.ledger, idle_seconds=3.0)
     return job.on_sides(operations.syphon, request).report
 
 

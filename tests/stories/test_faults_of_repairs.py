@@ -106,7 +106,7 @@ def test_deferred_messages_that_were_sent_do_not_count_as_left(world: World) -> 
 
 
 def test_an_undefer_that_was_killed_says_who_has_the_rest_and_its_own_advice_ends_it(world: World) -> None:
-    world.destination("orders", lock_duration_seconds=5.0)
+    world.destination("orders", lock_duration_seconds=20.0)
     put(world, "orders", 300)
     defer_all(world, 300)
     assert world(f"sbpair emulator fault add {PRIMARY} delay:rtt=50ms").code == 0
