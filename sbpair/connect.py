@@ -13,8 +13,6 @@ from sbpair.core.arguments import require
 from sbpair.core.errors import PairingError
 from sbpair.core.failover.machine import Policy
 from sbpair.core.pairing import Pair, Verify
-from sbpair.core.retry import SDK_RETRIES
-from sbpair.runtime.clock import Quiet, SystemClock
 
 if TYPE_CHECKING:
     from sbpair.ports import Ends, NamespaceAdmin, Observer, Sides, Topology, TransactedMessaging
@@ -123,15 +121,7 @@ async def open_pairing(
     async with open_sides(pair) as sides:
         pairing = await PairedNamespaces.open(
             pair,
-            PairingContext(
-                primary=sides.primary,
-                secondary=sides.secondary,
-                clock=SystemClock(),
-                observer=observer or Quiet(),
-                policy=policy,
-                hold_sessions=hold_sessions,
-                retries=SDK_RETRIES,
-            ),
+            PairingContext.over(sides, observer, policy=policy, hold_sessions=hold_sessions),
             secondary_admin=sides.secondary_admin,
             create_missing=pair.options.create_missing if create_missing is None else create_missing,
         )

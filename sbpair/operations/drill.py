@@ -44,7 +44,6 @@ from sbpair.core.message import PING_CONTENT_TYPE, Disposition, Received
 from sbpair.core.names import subscription_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.redact import json_text
-from sbpair.core.retry import SDK_RETRIES
 from sbpair.core.rewrite import is_ping
 from sbpair.core.serialization import from_plain, iso_time, spoken_time, to_plain
 from sbpair.files import claim, make_private_folder, open_private
@@ -470,17 +469,12 @@ class _Rehearsal:
         pair, watch = self._pair(), _Watch(self.observer)
         assert self.sides.topologies is not None  # noqa: S101 - `drill` has asked
         outage = self.request.outage or _Disabled(self.sides.topologies[0])
-        async with self._again(pair) as sides:
-            context = PairingContext(
-                primary=sides.primary,
-                secondary=sides.secondary,
-                clock=SystemClock(),
-                observer=watch,
-                retries=SDK_RETRIES,
-            )
-            async with await PairedNamespaces.open(pair, context) as pairing:
-                runs = [self._run(entity, *both, pairing) for entity, both in self.plan.entities.items()]
-                await self._send_through(outage, runs, watch)
+        async with (
+            self._again(pair) as sides,
+            await PairedNamespaces.open(pair, PairingContext.over(sides, watch)) as pairing,
+        ):
+            runs = [self._run(entity, *both, pairing) for entity, both in self.plan.entities.items()]
+            await self._send_through(outage, runs, watch)
         drained = time.monotonic()
         async with self._again(pair) as sides:
             result = await drain(sides, DrainRequest(), observer=watch, stop=self.stop)

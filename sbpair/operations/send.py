@@ -12,12 +12,11 @@ from sbpair.core.errors import InterruptedWorkError, SbpairError, ServiceError, 
 from sbpair.core.events import MessageSent
 from sbpair.core.failover.measured import Place, SendDryRun, SentMessages, SentPlace
 from sbpair.core.pairing import Side
-from sbpair.core.retry import SDK_RETRIES
 from sbpair.core.summary import describe
 from sbpair.core.transfer.state import Limited
 from sbpair.core.transfer.verdict import Wanted
 from sbpair.ports import Ends, MessageSender, Messaging, NamespaceAdmin, Observer, Sides
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import SendResult, Sent, Where, session_of
 from sbpair.runtime.links import closing
@@ -90,7 +89,6 @@ async def plan_send(
     request: SendRequest,
     *,
     sides: Sequence[Side] = (Side.PRIMARY,),
-    observer: Observer | None = None,
     stop: asyncio.Event | None = None,
 ) -> SendDryRun:
     """Read the messages and ask the destinations what `send` would meet; nothing is sent. Needs Send.
@@ -168,14 +166,7 @@ async def _pairing(
     try:
         pairing = await PairedNamespaces.open(
             sides.pair,
-            PairingContext(
-                primary=sides.primary,
-                secondary=sides.secondary,
-                clock=SystemClock(),
-                observer=observer or Quiet(),
-                hold_sessions=request.hold_sessions or None,
-                retries=SDK_RETRIES,
-            ),
+            PairingContext.over(sides, observer, hold_sessions=request.hold_sessions or None),
             secondary_admin=sides.secondary_admin,
             create_missing=sides.pair.options.create_missing,
         )

@@ -193,15 +193,10 @@ def check_processes(pair: Pair, moves: DrainOptions) -> None:
     """
     if moves.processes == 1:
         return
-    for option, value in (
-        ("--limit", moves.limit),
-        ("--rate", moves.rate),
-        ("--reserve", moves.reserve),
-        ("--archive", moves.archive),
-        ("--until-idle", moves.until_idle),
-    ):
-        if value is not None:
-            raise UsageError(f"{option} is kept by one process; --processes starts several. Nothing was moved.")
+    for option in ("limit", "rate", "reserve", "archive", "until_idle"):
+        if getattr(moves, option) is not None:
+            name = option.replace("_", "-")
+            raise UsageError(f"--{name} is kept by one process; --processes starts several. Nothing was moved.")
     if any(side.auth is AuthMethod.BROWSER for side in (pair.primary, pair.secondary)):
         raise UsageError("With --processes each process would ask in a browser. Use another credential.")
 

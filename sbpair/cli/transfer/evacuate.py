@@ -24,7 +24,6 @@ from sbpair.cli.transfer.options import (
     budget_of,
 )
 from sbpair.cli.transfer.planned import PlannedRun
-from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.contents import DeadLettersTo, LeftThere
 from sbpair.core.inspection.evacuated import (
@@ -146,64 +145,18 @@ def evacuate(
     (evacuated/FROM/...), since a topic would give every subscription a copy, and a queue's consumers would take dead
     letters for new ones. Sessions keep their order and state, scheduled messages their time; those of a topic go to the
     topic. Each message keeps its bytes and is completed after TO has it: none is lost, and after a crash one may be
-    there twice, with the same MessageId. Needs Manage on both.
-
-    \b
-    Runbook:
-      1. Stop the senders of FROM. Leave its entities Active:
-         a disabled one, or SendDisabled, shows nothing:
-           sbpair entity set-status contoso-weu:orders Active
-      2. See what would happen; nothing is changed:
-           sbpair evacuate contoso-weu contoso-neu --dry-run
-         Or have the plan approved first:
-           sbpair evacuate contoso-weu contoso-neu --plan-out plan.json
-           sbpair evacuate contoso-weu contoso-neu --plan plan.json
-      3. Move. The same line goes on after a crash:
-           sbpair evacuate contoso-weu contoso-neu
-      4. Look into what is held, and send it on:
-           sbpair entity list 'evacuated/*' --namespace contoso-neu
-           sbpair move contoso-neu:evacuated/contoso-weu/queues/orders/dead-letters contoso-neu:orders
-         What is held for a subscription goes to it alone:
-           sbpair move contoso-neu:evacuated/contoso-weu/topics/t/s contoso-neu:t/Subscriptions/s --delete-empty
-      5. Give applications credentials for TO: access rules,
-         role assignments and network rules are not copied.
-      6. Keep the ledger; delete FROM when nothing uses it.
-
-    \b
-    While senders go on:
-      1. Follow: what queues of FROM get is on TO in seconds.
-         Dead letters, deferred and scheduled messages, and
-         what subscriptions hold, wait for the cut-over.
-         Ctrl-C ends it in order; the same line goes on,
-         after a crash too:
-           sbpair evacuate contoso-weu contoso-neu --follow
-      2. Start the consumers on TO at once: messages wait for
-         them there. Then stop those on FROM. A moved session
-         is kept from consumers on FROM, so its order holds.
-         How much waits, and how long:
-           sbpair evacuate contoso-weu contoso-neu --status
-      3. The way back, until the cut-over: end --follow; once
-         "There now" is 0, stop the consumers on TO and start
-         them on FROM. What was moved stays on TO: sent back,
-         it would come after newer messages.
-      4. Cut over, from another terminal, while the first
-         line runs. Senders are refused; start them on TO when
-         it has ended. Closed queues cannot be browsed: they
-         are open for seconds for the proof, then closed and
-         counted:
-           sbpair evacuate contoso-weu contoso-neu --cut-over
-         Or let the first line do it: --when-lag 2s
+    there twice, with the same MessageId. Needs Manage on both. Step by step, also while senders go on: `sbpair help
+    evacuation`
 
     \b
     Examples:
       sbpair evacuate contoso-weu contoso-neu --dry-run
       sbpair evacuate contoso-weu contoso-neu --except 'test-*' --rate 500
+      sbpair evacuate contoso-weu contoso-neu --follow
       sbpair evacuate contoso-std contoso-premium --dead-letters resubmit --yes
     """
     settings = load_settings(options)
     here, there = settings.named_namespace(source, auth), settings.named_namespace(to, auth)
-    if here.host == there.host:
-        raise UsageError(f"FROM and TO are both {shown_name(here)}. {NOTHING_CHANGED}")
     written = None
     if plan is not None:
         if plan_out is not None or scope.words():

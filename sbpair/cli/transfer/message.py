@@ -29,7 +29,6 @@ from sbpair.cli.transfer.options import (
 )
 from sbpair.cli.transfer.planned import PlanFiles, carry_out
 from sbpair.core.durations import parse_moment
-from sbpair.core.editing import Edit, Editable, Editables
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.serialization import to_plain
@@ -381,8 +380,13 @@ def edit(
     )
     with unchanged(_UNSENT):
         found = call_at(options, source, operations.find_message, request)
-    text, kept = (_read(from_file), None) if from_file is not None else _in_editor(found.text)
-    changed = _changed(found, text, kept)
+        text, kept = (_read(from_file), None) if from_file is not None else _in_editor(found.text)
+        try:
+            changed = found.changed(text)
+        except UsageError as error:
+            if kept is not None:
+                error.hint = f"The edited text is kept: mend it, and add --from-file {kept}"
+            raise
     if not changed:
         if kept is not None:
             kept.unlink(missing_ok=True)
@@ -404,20 +408,11 @@ def edit(
     return result
 
 
-def _changed(found: Editables, text: str, kept: Path | None) -> tuple[tuple[Editable, Edit], ...]:
-    """The messages that the text says something new of. `kept`: where an editor left the text."""
-    try:
-        return found.changed(text)
-    except UsageError as error:
-        hint = error.hint if kept is None else f"The edited text is kept: mend it, and add --from-file {kept}"
-        raise UsageError(f"{error.message} {_UNSENT}", hint=hint) from error
-
-
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The edited message cannot be read from {path}: {error}. {_UNSENT}") from error
+        raise UsageError(f"The edited message cannot be read from {path}: {error}.") from error
 
 
 def _in_editor(text: str) -> tuple[str, Path]:
@@ -429,21 +424,20 @@ def _in_editor(text: str) -> tuple[str, Path]:
     try:
         words = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
     except ValueError as error:
-        raise UsageError(f"VISUAL or EDITOR is no command line: {error}. {_UNSENT}") from error
+        raise UsageError(f"VISUAL or EDITOR is no command line: {error}.") from error
     if not words:
-        raise UsageError(f"Neither VISUAL nor EDITOR names an editor. {_UNSENT}", hint="EDITOR=vi, or --from-file FILE")
+        raise UsageError("Neither VISUAL nor EDITOR names an editor.", hint="EDITOR=vi, or --from-file FILE")
     try:
         path = write_private_temporary("sbpair-edit-", ".json", text.encode())
     except OSError as error:
-        raise UsageError(f"The message cannot be written for the editor: {error}. {_UNSENT}") from error
+        raise UsageError(f"The message cannot be written for the editor: {error}.") from error
     try:
         code = subprocess.run([*words, str(path)], check=False).returncode
         if code == 0:
             return path.read_bytes().decode(), path
     except (OSError, UnicodeDecodeError) as error:
         path.unlink(missing_ok=True)
-        raise UsageError(
-            f"The editor {words[0]} did not work: {getattr(error, 'strerror', None) or error}. {_UNSENT}"
-        ) from error
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"The editor {words[0]} did not work: {why}.") from error
     path.unlink(missing_ok=True)
-    raise UsageError(f"The editor {words[0]} ended with exit code {code}. {_UNSENT}")
+    raise UsageError(f"The editor {words[0]} ended with exit code {code}.")

@@ -30,9 +30,11 @@ from sbpair.core.failover.sending import QueueStanding, Rotation, SessionHolds
 from sbpair.core.inspection.diagnosis import Verification
 from sbpair.core.outcome import Result
 from sbpair.core.pairing import Condition, Coupling, Pair, Side, backlog_settings
+from sbpair.core.retry import SDK_RETRIES
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.state import Key
-from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
+from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer, Sides
+from sbpair.runtime.clock import Quiet, SystemClock
 from sbpair.runtime.failover.backlog import Backlog, SessionKeeper
 from sbpair.runtime.failover.entity import Member, MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.sender import FailoverSender, InFlightSends
@@ -240,6 +242,18 @@ class PairingContext:
     hold_sessions: bool | None = None
     retries: int = 0
     draw: Callable[[], float] = random.random
+
+    @classmethod
+    def over(cls, sides: Sides, observer: Observer | None, **more: Any) -> Self:
+        """Over open sides, with as many retries as azure-servicebus has; `more` as the fields are named."""
+        return cls(
+            primary=sides.primary,
+            secondary=sides.secondary,
+            clock=SystemClock(),
+            observer=observer or Quiet(),
+            retries=SDK_RETRIES,
+            **more,
+        )
 
 
 class PairedNamespaces:
