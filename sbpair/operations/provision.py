@@ -13,6 +13,7 @@ from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
 from sbpair.core.errors import InterruptedWorkError, UsageError
 from sbpair.core.inspection.plan import (
+    AppliedPlan,
     Plan,
     Purpose,
     as_confirmed,
@@ -22,7 +23,6 @@ from sbpair.core.inspection.plan import (
     plan_cleanup,
     plan_provision,
 )
-from sbpair.core.inspection.result import AppliedPlan
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
 from sbpair.core.transfer.report import DrainReport

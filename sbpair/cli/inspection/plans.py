@@ -21,16 +21,22 @@ from sbpair.cli.transfer.options import StatedReasonOption
 from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError, unchanged
 from sbpair.core.inspection.plan import (
+    Applied,
+    AppliedPlan,
     Plan,
+    Planned,
+    PlanRow,
     Purpose,
+    StepOutcome,
     as_confirmed,
     check_confirmed,
     check_still_extra,
     check_target,
     holds_messages,
+    plan_rows,
+    plan_summary,
     without_queues,
 )
-from sbpair.core.inspection.result import Applied, AppliedPlan, Planned, PlanRow, StepOutcome, plan_rows, plan_summary
 from sbpair.core.names import Names, namespace_label, same_name
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
@@ -167,7 +173,7 @@ def _shown(plans: PairPlans, applied: Sequence[AppliedPlan], notes: Sequence[str
 # `sbpair provision`.
 
 
-@command(output="core.inspection.result:Printed", asks=True, dry_run=DRY_RUN)
+@command(output="core.inspection.plan:Printed", asks=True, dry_run=DRY_RUN)
 def provision(
     options: Options,
     pairs: PairsArgument = None,
@@ -217,7 +223,7 @@ def provision(
     return carry_out(options, plans, operations.provision, request, from_file=plan is not None)
 
 
-@command(output="core.inspection.result:Printed", asks=True, dry_run=DRY_RUN)
+@command(output="core.inspection.plan:Printed", asks=True, dry_run=DRY_RUN)
 def cleanup(
     options: Options,
     pairs: PairsArgument = None,

@@ -13,8 +13,7 @@ from sbpair.amqp.types import Long, Symbol, Timestamp
 from sbpair.azure.receiver import to_received
 from sbpair.cli.inspection.saved import digest_of, read_plans
 from sbpair.core.errors import SbpairError
-from sbpair.core.inspection.plan import Plan
-from sbpair.core.inspection.result import PlanRow, plan_rows
+from sbpair.core.inspection.plan import Plan, PlanRow, plan_rows
 from sbpair.core.rewrite import describe
 from sbpair.core.serialization import to_plain
 from sbpair.core.transfer.peeked import GroupKey, grouped, peeked
