@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -21,8 +21,6 @@ from sbpair.core.cost.model import (
     SYPHON_MODELS,
     Month,
     SyphonModel,
-    Workload,
-    active_active,
     calendar_month,
     polling_syphon,
 )
@@ -202,15 +200,6 @@ def _details(path: Path) -> Iterator[usage.BilledRow]:
         raise UsageError(f"Cannot read the usage details {path}: {error}") from error
 
 
-def with_traffic(workload: Workload, traffic: usage.Traffic, size_bytes: int) -> Workload:
-    """The workload with the messages that the metrics counted, and the share that went to backlog queues, unless the
-    options say another one."""
-    share = workload.diverted_share if workload.diverted_share is not None else traffic.diverted_share
-    if share is None and not workload.outage_seconds:
-        share = Fraction(0)
-    return replace(workload, flows=traffic.flows(workload.month.hours, size_bytes), diverted_share=share)
-
-
 @command(output="core.cost.result:Cost", checks=True)
 def cost(
     options: Options,
@@ -311,15 +300,12 @@ def cost(
         month=parse_month(month),
         audits_per_day=audits_per_day,
         follow_every_seconds=round(pause_option(follow, "--follow")) if follow else 0,
+        replicated=replicated,
     )
-    workload = workload_of(scenario, chosen, known)
     billed, traffic = read_usage(usage, scenario.month) if usage else ((), None)
-    if traffic is not None:
-        workload = with_traffic(workload, traffic, scenario.size_bytes)
-    elif billed:
+    if billed and traffic is None:
         return billed_result(result.billed_alone(billed, table), table)
-    if replicated:
-        workload = active_active(workload)
+    workload = workload_of(scenario, chosen, known, traffic)
     lists: Sequence[Sequence[object]] = (scenario.queues, scenario.hosts, scenario.syphons, scenario.tiers)
     if compare or any(len(values) > 1 for values in lists):
         return comparison(compare_costs(scenario, prices=table, workload=workload))

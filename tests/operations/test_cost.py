@@ -31,3 +31,11 @@ def test_alternatives_come_cheapest_first() -> None:
     assert totals == sorted(totals) and len(totals) == 5
     assert [bool(alternative.choice) for alternative in found.alternatives].count(True) == 1
     assert Decimal(0) in [alternative.above_best for alternative in found.alternatives]
+
+
+def test_active_active_sends_everything_to_both_sides_and_diverts_nothing() -> None:
+    alone, both = (
+        [line.what for line in estimate_cost(CostRequest(1_000, outage_seconds=3600, replicated=way), pair=PAIR).lines]
+        for way in (False, True)
+    )
+    assert any("backlog" in what for what in alone) and not any("backlog" in what for what in both)

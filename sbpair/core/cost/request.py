@@ -14,10 +14,12 @@ from sbpair.core.cost.model import (
     Month,
     SyphonModel,
     Workload,
+    active_active,
     estimate,
     polling_syphon,
     without_pairing,
 )
+from sbpair.core.cost.usage import Traffic
 from sbpair.core.entities import capacity_bytes
 from sbpair.core.inspection.snapshot import NamespaceSnapshot, Snapshot
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, Pair
@@ -64,10 +66,15 @@ class CostRequest:
     audits_per_day: int = 0
     follow_every_seconds: int = 0
     """How often a `pipeline follow` reads; 0: none runs."""
+    replicated: bool = False
+    """Active/active: every message goes to both namespaces."""
 
 
-def workload_of(request: CostRequest, pair: Pair | None, snapshot: Snapshot | None) -> Workload:
-    """The month's workload: the request first, then what the snapshot or the pair says, then the model's defaults."""
+def workload_of(
+    request: CostRequest, pair: Pair | None, snapshot: Snapshot | None, traffic: Traffic | None = None
+) -> Workload:
+    """The month's workload: the request first, then what the snapshot or the pair says, then the model's defaults.
+    `traffic`: what metrics counted, instead of the request's messages, and of the share diverted if it says none."""
     days = Fraction(request.month.hours, 24)
     queues = request.queues or ((pair.options.backlog_queue_count,) if pair else ())
     base = Workload(
@@ -89,7 +96,14 @@ def workload_of(request: CostRequest, pair: Pair | None, snapshot: Snapshot | No
         base = replace(base, ping_interval_seconds=max(1, round(pair.options.ping_interval_seconds)))
     if request.audits_per_day:
         base = replace(base, calls_per_audit=snapshot.calls.management if snapshot else base.queues + 6)
-    return replace(
+    if traffic is not None:
+        flows, share = traffic.flows(request.month.hours, request.size_bytes), request.diverted_share
+        if share is None:
+            share = traffic.diverted_share
+        if share is None and not request.outage_seconds:
+            share = Fraction(0)
+        base = replace(base, flows=flows, diverted_share=share)
+    base = replace(
         base,
         primary=_billed(request, snapshot.primary if snapshot else None, "subscription"),
         secondary=_billed(
@@ -98,6 +112,7 @@ def workload_of(request: CostRequest, pair: Pair | None, snapshot: Snapshot | No
             "second subscription" if request.two_subscriptions else "subscription",
         ),
     )
+    return active_active(base) if request.replicated else base
 
 
 def _flows(request: CostRequest, entities: Sequence[str], days: Fraction) -> tuple[Flow, ...]:
