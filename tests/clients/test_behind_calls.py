@@ -22,8 +22,7 @@ import sbpair.aio
 from sbpair import NamespaceAccess, Pair, SendAvailabilityOptions
 from sbpair.clients import background as backgrounds
 from sbpair.clients import failover as failovers
-from sbpair.clients.background import Background
-from sbpair.clients.failover import LOOP_NAME, PROCESS, Line, Process
+from sbpair.clients.failover import LOOP_NAME, PROCESS, Background, Line, Process
 from sbpair.clients.shared import BorrowedCredential
 from sbpair.core.errors import AccessDeniedError
 from sbpair.core.failover.machine import State

@@ -14,8 +14,17 @@ from azure.servicebus import ServiceBusMessage, ServiceBusSender, exceptions
 
 from sbpair.clients import shared
 from sbpair.clients.aio import _Turn
-from sbpair.clients.background import Background
-from sbpair.clients.failover import PROCESS, Audience, Chronicle, Failover, Line, SenderFailover, _Both, _log_failure
+from sbpair.clients.failover import (
+    PROCESS,
+    Audience,
+    Background,
+    Chronicle,
+    Failover,
+    Line,
+    SenderFailover,
+    _Both,
+    _log_failure,
+)
 from sbpair.clients.shared import AGAIN, DIVERTED, Ask, BorrowedCredential, LateTurnError, Offer, borrowed, steps
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import OperationTimeoutError, ServiceError

@@ -10,8 +10,7 @@ from azure.servicebus import ServiceBusMessage, exceptions
 
 from sbpair import ServiceBusClient
 from sbpair.aio import ServiceBusClient as AsyncServiceBusClient
-from sbpair.clients.background import Background
-from sbpair.clients.failover import PROCESS
+from sbpair.clients.failover import PROCESS, Background
 from sbpair.core.failover.machine import State
 from sbpair.events import Diverted, FailedBack, FailedOver, SendFailed
 from tests.clients.conftest import World, own_threads, state_of, wait_until
