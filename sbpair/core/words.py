@@ -38,7 +38,7 @@ def size_in_words(size: float) -> str:
 
 def ranges(numbers: Collection[int]) -> str:
     """`0-2, 5, 7-9`."""
-    return ", ".join(map(span, _runs(numbers)))
+    return ", ".join(map(span, runs_of(numbers)))
 
 
 def span(run: Sequence[int]) -> str:
@@ -47,7 +47,8 @@ def span(run: Sequence[int]) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _runs(numbers: Collection[int]) -> list[list[int]]:
+def runs_of(numbers: Collection[int]) -> list[list[int]]:
+    """First and last of each run of numbers without a gap, in their order."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:

@@ -9,7 +9,7 @@ from sbpair.core.errors import StalePlanError, UsageError
 from sbpair.core.serialization import Document, from_plain
 from sbpair.core.transfer.report import Left
 from sbpair.core.transfer.state import Key
-from sbpair.core.words import counted, ranges
+from sbpair.core.words import counted, ranges, runs_of
 
 FORMAT_VERSION = 1
 FIRST_MESSAGES = 5
@@ -72,7 +72,7 @@ class MessagePlan(Document):
             tuple(left),
             undo,
             tuple(PlannedMessage(*key[:3]) for key in keys[:FIRST_MESSAGES]),
-            tuple(PlannedQueue(queue, _runs(found)) for queue, found in sorted(numbers.items())),
+            tuple(PlannedQueue(queue, tuple(map(tuple, runs_of(found)))) for queue, found in sorted(numbers.items())),
             _digest(keys),
         )
 
@@ -115,16 +115,6 @@ class MessagePlan(Document):
         where = "; ".join(f"{ranges(numbers)} of {queue}" for queue, numbers in sorted(missing.items()))
         changed = f"{gone:,} of {counted(self.messages, 'message')} are gone, or would be left now: {where}"
         raise StalePlanError(f"{name} is stale: {changed if gone else 'its numbers mean other messages now'}. {_STATE}")
-
-
-def _runs(numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    runs: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = runs[-1][0], number
-        else:
-            runs.append((number, number))
-    return tuple(runs)
 
 
 def _digest(keys: Sequence[Key]) -> str:
