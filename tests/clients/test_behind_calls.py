@@ -20,7 +20,6 @@ from azure.core.credentials import AccessToken, AzureNamedKeyCredential
 import sbpair
 import sbpair.aio
 from sbpair import NamespaceAccess, Pair, SendAvailabilityOptions
-from sbpair.clients import background as backgrounds
 from sbpair.clients import failover as failovers
 from sbpair.clients.failover import LOOP_NAME, PROCESS, Background, Line, Process
 from sbpair.clients.shared import BorrowedCredential
@@ -574,7 +573,7 @@ def test_a_child_process_begins_a_loop_of_its_own_and_keeps_the_parent_s(loop: B
     loop._lock.acquire()
     loop.after_fork()
     assert parents is not None
-    assert backgrounds._LOOPS_OF_PARENTS.pop() is parents
+    assert failovers._LOOPS_OF_PARENTS.pop() is parents
     assert (loop._loop, loop._asked, loop.is_here) == (None, 0, False)
     answers: list[object] = []
     other = threading.Thread(target=lambda: answers.append(on_the_loop(loop, asyncio.get_running_loop)))
