@@ -45,10 +45,8 @@ from sbpair.operations.cost import compare_costs, estimate_cost
 from sbpair.render.result import Column, CommandResult, Metric, Table, concluded, table_of
 from sbpair.service import Tier
 
-NO_SYPHON = "none"
 _COUNT = re.compile(r"[0-9]{1,9}")
 _CURRENCY = re.compile(r"[A-Z]{3}")
-MOST_KILOBYTES = 100 * 1024
 _CALENDAR = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
 
 
@@ -83,7 +81,7 @@ def parse_counts(text: str | None, option: str, least: int) -> tuple[int, ...]:
 
 def parse_syphon(text: str) -> SyphonModel | None:
     """`documented`, `sdk`, `none`, or a poll length such as 15m."""
-    if text == NO_SYPHON:
+    if text == "none":
         return None
     known = {model.name: model for model in SYPHON_MODELS}
     return known.get(text) or polling_syphon(round(parse_duration(text)))
@@ -206,7 +204,7 @@ def cost(
     pair: PairArgument = None,
     messages_per_day: Annotated[int, typer.Option(min=0, help="Messages sent per day, to all entities together.")] = 0,
     size_kb: Annotated[
-        float, typer.Option(min=0, max=MOST_KILOBYTES, help="Average size of a message; billed per 64 KB.")
+        float, typer.Option(min=0, max=100 * 1024, help="Average size of a message; billed per 64 KB.")
     ] = 1.0,
     copies: Annotated[
         int, typer.Option(min=0, help="Subscriptions that get a copy of each message; 1 for queues.")

@@ -92,18 +92,6 @@ ByName = Mapping[str, str]
 """Terms, or environment variables, with their meaning."""
 Explained = tuple[ExitCode, ...] | tuple[Right, ...] | ByName | Text
 
-EXIT_CODES = {
-    Exit.OK: "done, nothing to report",
-    Exit.FAILED: "the work failed",
-    Exit.USAGE: "wrong options or configuration",
-    Exit.PARTIAL: "messages or other items are left, failed, or were skipped",
-    Exit.DENIED: "authentication or authorisation",
-    Exit.FINDINGS: "audit found something at or above --fail-on; a dry run found changes; send diverted messages",
-    Exit.UNREACHABLE: "a namespace could not be reached in time",
-    Exit.INTERRUPTED: "SIGINT, after in-flight messages were settled or released; a second signal skips that",
-    Exit.TERMINATED: "SIGTERM or SIGHUP (terminal closed), likewise",
-}
-
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     from sbpair.cli.app import COMMANDS
@@ -146,7 +134,7 @@ def help_on(
         case [(Topic.TERMS | Topic.ENVIRONMENT | Topic.METRICS) as name]:
             return CommandResult(dict(_meanings(Topic(name))), text=_explained(Topic(name)), prose=True)
         case [Topic.EXIT_CODES]:
-            codes = tuple(ExitCode(int(code), code.label, when) for code, when in EXIT_CODES.items())
+            codes = tuple(ExitCode(code, code.label, when) for code, when in _exit_codes())
             return CommandResult(codes, (table_of(ExitCode, codes),), text=_explained(Topic.EXIT_CODES), prose=True)
         case [Topic.PERMISSIONS]:
             rights = tuple(Right(*row) for row in _rows(Topic.PERMISSIONS))
@@ -168,11 +156,15 @@ def _rows(topic: Topic) -> Iterator[list[str]]:
         yield line.split("\t")
 
 
+def _exit_codes() -> Iterator[tuple[Exit, str]]:
+    return ((Exit(int(code)), when) for code, when in _rows(Topic.EXIT_CODES))
+
+
 def _explained(topic: Topic) -> str:
     """The text of a topic without a page."""
     match topic:
         case Topic.EXIT_CODES:
-            return "".join(f"{int(code):>4}  {code.label:<12} {when}\n" for code, when in EXIT_CODES.items())
+            return "".join(f"{code:>4d}  {code.label:<12} {when}\n" for code, when in _exit_codes())
         case Topic.PERMISSIONS:
             return "".join(
                 f"{command}\n    {side}: {right}{f' ({role})' if role else ''}\n"

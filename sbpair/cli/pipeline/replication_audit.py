@@ -1,23 +1,19 @@
 """`sbpair pipeline replication-audit`: archives of both sides of active/active, held against its journal."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from sbpair.cli.context import Stop, run_async, run_until, system_clock
+from sbpair.cli.context import system_clock
 from sbpair.cli.options import Options, command, moment_option
 from sbpair.cli.pipeline.session import EngineOptions
-from sbpair.cli.replication.replicate import JournalOptions, MemoryOptions
+from sbpair.cli.replication.replicate import JournalOptions, MemoryOptions, read_journal
 from sbpair.core.replication.ownership import Terms
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
 from sbpair.pipeline.reports import GRAVE, VERDICTS, AuditedDestination, ReplicationFinding, ReplicationReport
 from sbpair.render.result import Check, CommandResult, Metric, Severity, concluded, table_of
-
-if TYPE_CHECKING:
-    from sbpair.pipeline.replication.sources import Part
-    from sbpair.ports import Journal
 
 
 @command(output="pipeline.reports:ReplicationReport", checks=True)
@@ -61,7 +57,7 @@ def replication_audit(
       sbpair pipeline replication-audit --primary-archive p --secondary-archive s --journal sqlite:j.db
     """
     by.check()
-    from sbpair.pipeline.replication.audit import Asked, archive_parts, audit
+    from sbpair.pipeline.replication.audit import Asked, archive_parts, audit, journal_parts
 
     terms = Terms(**memory.seconds())
     store = journal.open()
@@ -74,23 +70,11 @@ def replication_audit(
         limit=limit,
     )
     parts = archive_parts(primary, secondary, at_least=os.cpu_count() or 1)
-    parts += _read_journal(options, store)
+    parts += read_journal(options, store, journal_parts)
     if by.local or not parts:  # nothing to spread
         return result_of(audit(parts, asked, journal=store.name))
     with by.job(options, name="replication-audit") as (session, log):
         return result_of(audit(parts, asked, journal=store.name, session=session, tell=log))
-
-
-def _read_journal(options: Options, store: "Journal") -> "list[Part]":
-    from sbpair.pipeline.replication.audit import journal_parts
-
-    async def work(stop: Stop) -> "list[Part]":
-        try:
-            return await run_until(stop, journal_parts(store))
-        finally:
-            await store.close()
-
-    return run_async(options, work)
 
 
 def result_of(report: ReplicationReport) -> CommandResult:

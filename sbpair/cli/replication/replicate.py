@@ -6,11 +6,11 @@ import logging
 import os
 import shlex
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import uuid4
 
 import typer
@@ -163,6 +163,21 @@ class TermsOptions(OptionSet):
 def pair_and_path(first: str, second: str | None, check: Callable[[str], str]) -> tuple[str | None, str]:
     """`[PAIR] QUEUE` or `[PAIR] TOPIC/Subscriptions/NAME` taken apart."""
     return (None, check(first)) if second is None else (first, check(second))
+
+
+T = TypeVar("T")
+
+
+def read_journal(options: Options, store: Journal, verb: Callable[[Journal], Coroutine[Any, Any, T]]) -> T:
+    """What a verb reads of a journal, which is closed then."""
+
+    async def work(stop: Stop) -> T:
+        try:
+            return await run_until(stop, verb(store))
+        finally:
+            await store.close()
+
+    return run_async(options, work)
 
 
 @asynccontextmanager
@@ -485,15 +500,7 @@ def status(
       sbpair replicate status --journal sqlite:journal.db --stuck -o nagios
     """
     request = JournalStatusRequest(destination, state, stuck, limit, leasing.terms())
-    store = journal.open()
-
-    async def work(stop: Stop) -> JournalStatus:
-        try:
-            return await run_until(stop, journal_status(store, request))
-        finally:
-            await store.close()
-
-    return _shown(run_async(options, work))
+    return _shown(read_journal(options, journal.open(), lambda store: journal_status(store, request)))
 
 
 def _shown(status: JournalStatus) -> CommandResult:
