@@ -1,7 +1,7 @@
 """`ping`: does each namespace of a pair answer, how fast, and with which credential and right."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -118,7 +118,7 @@ async def ping(
         total_seconds=request.total_seconds,
         on_result=None if observer is None else lambda result: observer.notify(_event(result)),
     )
-    rows: Sequence[PingRow] = (await run_until(stop or asyncio.Event(), measuring)).rows
+    rows = await run_until(stop or asyncio.Event(), measuring)
     pinged = tuple(_pinged(sides.pair, row, ways[row.side, row.entity]) for row in rows)
     return Pinged(sides.pair.name, datetime.now(UTC), pinged)
 
@@ -140,13 +140,12 @@ def _target(sides: Sides, side: Side, path: str, by: By, timeout_seconds: float)
 def _pinged(pair: Pair, row: PingRow, by: By) -> PingedEntity:
     access = pair.primary if row.side is Side.PRIMARY else pair.secondary
     error = row.last_error
-    answered = error is None and row.accepted > 0
     return PingedEntity(
         side=row.side,
         namespace=host_name(access),
         entity=row.entity,
         by=by,
-        result="ok" if answered else error.exit_name if error else "unreachable",
+        result="ok" if row.ok else error.exit_name if error else "unreachable",
         sent=row.sent,
         accepted=row.accepted,
         connect_ms=None if row.connecting_seconds is None else 1000 * row.connecting_seconds,
@@ -154,9 +153,9 @@ def _pinged(pair: Pair, row: PingRow, by: By) -> PingedEntity:
         right=by.right if row.accepted else None,
         credential=credential_name(access),
         error_code=error.code if error else None,
-        detail=error.message if error else "" if answered else "no answer in time",
+        detail=error.message if error else "" if row.ok else "no answer in time",
         hint=error.hint if error else "",
         figures=PingFigures(
-            float(answered), float(row.sent), float(row.accepted), row.connecting_seconds, row.latency.quantiles
+            float(row.ok), float(row.sent), float(row.accepted), row.connecting_seconds, row.latency.quantiles
         ),
     )

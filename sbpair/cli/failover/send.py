@@ -54,11 +54,7 @@ InputOption = Annotated[InputFormat, typer.Option("--input", help="What a line i
 
 
 def open_input(path: Path | None) -> BinaryIO:
-    """The file of --file, or stdin.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """The file of --file, or stdin. Raises UsageError: it cannot be read."""
     if path is None:
         return sys.stdin.buffer
     try:
@@ -84,11 +80,7 @@ def ask_for_input(options: Options, file: Path | None, doing: str) -> tuple[Bina
 
 
 def named_values(properties: Sequence[str]) -> dict[str, str]:
-    """What --property gives, by name.
-
-    Raises:
-        UsageError: a property without a name or a value.
-    """
+    """What --property gives, by name. Raises UsageError: a property without a name or a value."""
     parted = {text: text.partition("=") for text in properties}
     for text, (name, equals, _) in parted.items():
         if not name or not equals:

@@ -73,11 +73,7 @@ class PageOptions(OptionSet):
     body: BodyOption = False
 
     def request(self) -> dict[str, Any]:
-        """The fields of a request that these options are.
-
-        Raises:
-            UsageError: --group-by has an unknown key.
-        """
+        """The fields of a request that these options are. Raises UsageError: --group-by has an unknown key."""
         from sbpair.core.transfer.peeked import GroupKey
 
         named = [] if self.group_by is None else self.group_by.split(",")

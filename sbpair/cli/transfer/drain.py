@@ -214,11 +214,7 @@ def check_report(path: Path) -> None:
 
 
 def write_report(path: Path, result: CommandResult) -> None:
-    """The page of a result in the form that the file's name asks for.
-
-    Raises:
-        SbpairError: it cannot be written.
-    """
+    """The page of a result in the form that the file's name asks for. Raises SbpairError: it cannot be written."""
     if result.page is None:
         raise RuntimeError("there is no page to write")
     if path.suffix.lower() in _MARKDOWN:

@@ -79,11 +79,7 @@ class PlanFile:
     written: "MessagePlan | None"
 
     def held(self, planned: Planned) -> Planned:
-        """What a dry run has found now, held to the plan's messages.
-
-        Raises:
-            StalePlanError: they are not all there.
-        """
+        """What a dry run has found now, held to the plan's messages. Raises StalePlanError: they are not all there."""
         if self.written is None:
             return planned
         return planned.some(self.written.chosen(str(self.path), planned.keys), others=NOT_PLANNED)

@@ -311,7 +311,7 @@ def exit_of(report: DrainReport, backlog: Backlog | None, asked: Asked) -> Exit:
 def hindered_by(report: DrainReport, *, apart_from: Collection[str] = ()) -> Exit | None:
     """Denied or unreachable if that is why all of it is left, partial if messages are left for other reasons than
     those; None if nothing was in the way."""
-    hindrances = [_exit_name(reason) for reason in _left(report) if reason not in apart_from]
+    hindrances = [_EXIT_NAMES.get(_code_in(reason), "partial") for reason in _left(report) if reason not in apart_from]
     hindrances += [failure.error.exit_name for failure in report.failures]
     if hindrances and not report.dead_lettered:
         for code in (Exit.DENIED, Exit.UNREACHABLE):
@@ -349,7 +349,7 @@ def _remaining(report: DrainReport, backlog: Backlog, asked: Asked) -> list[Advi
             found[0] = replace(found[0], commands=(f"sbpair drain {asked.pair} --dlq --archive {asked.pair}-kept",))
     elif found and _only_left(report, lambda reason: reason.startswith(REFUSED_BY)):
         found[0] = replace(found[0], commands=(f"{asked.go_on} --on-refused dead-letter",))
-    elif found and _only_left(report, _needs_cure):
+    elif found and _only_left(report, lambda reason: _code_in(reason) in _CURES):
         found[0] = replace(
             found[0], sentence=f"{found[0].sentence} Make the changes above first, or they are left again."
         )
@@ -373,11 +373,6 @@ def _only_left(report: DrainReport, why: Callable[[str], bool]) -> bool:
     """Whether all that is left is for such reasons, so that the same command would leave it again."""
     in_vain = report.ended_by not in _EARLY and not report.failures and not report.uncompleted
     return in_vain and bool(left := _received_left(report)) and all(map(why, left))
-
-
-def _needs_cure(reason: str) -> bool:
-    found = _ERROR_CODE.search(reason)
-    return found is not None and found[1] in _CURES
 
 
 def _to_go_on(report: DrainReport, asked: Asked) -> Asked:
@@ -405,9 +400,10 @@ def _received_left(report: DrainReport) -> list[str]:
     return [reason for reason in _left(report) if reason != State.DEFERRED]
 
 
-def _exit_name(reason: str) -> str:
+def _code_in(reason: str) -> str:
+    """The error's code at the end of a reason; empty if there is none."""
     found = _ERROR_CODE.search(reason)
-    return _EXIT_NAMES.get(found[1], "partial") if found else "partial"
+    return found[1] if found else ""
 
 
 _CURES = {
@@ -429,9 +425,8 @@ def _why_left(report: DrainReport) -> Iterator[str]:
     """One sentence a cause, however many destinations and messages it has."""
     by_code: dict[str, int] = {}
     for one in report.left:
-        found = _ERROR_CODE.search(one.reason)
-        if found:
-            by_code[found[1]] = by_code.get(found[1], 0) + one.count
+        if code := _code_in(one.reason):
+            by_code[code] = by_code.get(code, 0) + one.count
     for code, number in sorted(by_code.items()):
         verb = "would be" if report.dry_run else are(number)
         yield f"{counted(number, 'message')} {verb} left ({code}). {_CURES.get(code, _TRY_AGAIN)}"

@@ -8,6 +8,7 @@ session id. A ping ends after two minutes whatever happens below, a silent TLS h
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sbpair.concurrency import abandon_after
@@ -156,15 +157,10 @@ class PingRow:
     last_error: ServiceError | None
     """Error of the last ping; None if that was accepted."""
 
-
-@dataclass(frozen=True, slots=True)
-class PingReport:
-    rows: tuple[PingRow, ...]
-
     @property
     def ok(self) -> bool:
-        """The last ping of every entity was accepted."""
-        return all(row.accepted and row.last_error is None for row in self.rows)
+        """The last ping was accepted."""
+        return self.accepted > 0 and self.last_error is None
 
 
 @dataclass
@@ -207,7 +203,7 @@ async def measure(
     until_ok: bool = False,
     total_seconds: float | None = None,
     on_result: Callable[[PingResult], None] | None = None,
-) -> PingReport:
+) -> tuple[PingRow, ...]:
     """Ping every target `count` times (None: without end), all targets side by side.
 
     A target that nobody has answered for by `UNREACHED_SECONDS` is not asked again.
@@ -234,13 +230,12 @@ async def measure(
             await clock.sleep(max(0.0, interval_seconds - result.seconds))
 
     try:
-        async with asyncio.timeout(total_seconds):
-            await asyncio.gather(*map(run, series))
-    except TimeoutError:
-        return PingReport(tuple(one.row() for one in series))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(total_seconds):
+                await asyncio.gather(*map(run, series))
     finally:
         await asyncio.gather(*(target.close() for target in targets if target.close is not None))
-    return PingReport(tuple(one.row() for one in series))
+    return tuple(one.row() for one in series)
 
 
 def _is_over(series: _Series, count: int | None, until_ok: bool) -> bool:
