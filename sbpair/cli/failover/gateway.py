@@ -18,7 +18,6 @@ from sbpair.core.access import shown_name
 from sbpair.core.errors import UsageError
 from sbpair.core.failover.measured import GatewayEntity, GatewayPair, GatewayRun
 from sbpair.core.outcome import Exit
-from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, concluded, table_of
 
@@ -33,16 +32,7 @@ STATUS_SECONDS = 10.0
 _log = logging.getLogger("sbpair")
 
 
-class Snippet(StrEnum):
-    ENV = "env"
-    JSON = "json"
-    DOTNET = "dotnet"
-    JAVA = "java"
-    GO = "go"
-    JAVASCRIPT = "javascript"
-    SPRING = "spring"
-    K8S = "k8s"
-    NONE = "none"
+Snippet = StrEnum("Snippet", ["ENV", "JSON", "DOTNET", "JAVA", "GO", "JAVASCRIPT", "SPRING", "K8S", "NONE"])
 
 
 @command(output="core.failover.measured:GatewayOutput")
@@ -124,8 +114,9 @@ def gateway(
                     await stack.enter_async_context(metrics_port(GatewayMetrics(running.front), *address))
                 _say(running, snippet, plain=is_loopback(host) and not tls)
                 running.keep_verifying()
-                again = partial(_pairs, options, pairs)
-                await Reloading(running, own, keys, again, partial(_files, options, keys)).until(stop)
+                again = partial(load_settings, options, to_act=False)
+                files = partial(_files, options, keys)
+                await Reloading(running, own, keys, lambda: choose_pairs(again(), pairs), files).until(stop)
                 unsettled = await running.drain(grace_seconds)
         except OSError as error:
             raise UsageError(f"Cannot listen on {listen}: {error.strerror or error}") from error
@@ -146,10 +137,6 @@ def _shown(told: tuple[GatewayPair, ...]) -> CommandResult:
         summary=f"{'Not ready' if troubles else 'Ready'}; {counted(count, 'connection')}.",
         exit=Exit.FAILED if troubles else Exit.OK,
     )
-
-
-def _pairs(options: Options, names: list[str] | None) -> list[Pair]:
-    return choose_pairs(load_settings(options, to_act=False), names)
 
 
 def _files(options: Options, keys: Path | None) -> list[Path]:

@@ -3,7 +3,7 @@
 import base64
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
@@ -206,31 +206,19 @@ class GroupKey(StrEnum):
     MINUTE = "minute"
 
     def of(self, message: PeekedMessage) -> str | None:
-        return _GROUPS[self](message)
-
-
-def _taken(name: str, characters: int | None = None) -> Callable[[PeekedMessage], str | None]:
-    def taken(message: PeekedMessage) -> str | None:
+        name, characters = _TAKEN.get(self, (self.value.replace("-", "_"), None))
         value = getattr(message, name)
         return None if value is None else str(value)[:characters]
 
-    return taken
 
-
-_GROUPS: dict[GroupKey, Callable[[PeekedMessage], str | None]] = {
-    GroupKey.DESTINATION: _taken("destination"),
-    GroupKey.REASON: _taken("reason"),
-    GroupKey.DESCRIPTION: _taken("description"),
-    GroupKey.SESSION: _taken("session_id"),
-    GroupKey.QUEUE: _taken("queue"),
-    GroupKey.SUBJECT: _taken("subject"),
-    GroupKey.CONTENT_TYPE: _taken("content_type"),
-    GroupKey.STATE: _taken("state"),
-    GroupKey.SCHEDULED: _taken("scheduled_at", len("2026-01-01T00:00")),
-    GroupKey.DAY: _taken("enqueued_at", len("2026-01-01")),
-    GroupKey.HOUR: _taken("enqueued_at", len("2026-01-01T00")),
-    GroupKey.MINUTE: _taken("enqueued_at", len("2026-01-01T00:00")),
+_TAKEN: dict[GroupKey, tuple[str, int | None]] = {
+    GroupKey.SESSION: ("session_id", None),
+    GroupKey.SCHEDULED: ("scheduled_at", len("2026-01-01T00:00")),
+    GroupKey.DAY: ("enqueued_at", len("2026-01-01")),
+    GroupKey.HOUR: ("enqueued_at", len("2026-01-01T00")),
+    GroupKey.MINUTE: ("enqueued_at", len("2026-01-01T00:00")),
 }
+"""Keys that are not named after the field of a message, or are its beginning."""
 
 
 def peeked(queue: str, received: Received, summary: MessageSummary, *, with_body: bool) -> PeekedMessage:
