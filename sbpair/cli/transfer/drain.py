@@ -46,6 +46,8 @@ from sbpair.render.result import CommandResult
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from sbpair.render.page import Page
+
 
 _log = logging.getLogger("sbpair")
 
@@ -116,13 +118,13 @@ def drain(
         if moves.ledger is not None and moves.ledger.exists():
             ledgers = operations.ReportRequest((moves.ledger,))
             incident = run_async(options, lambda stop: operations.report(ledgers, stop=stop))
-        result = replace(result, page=page_of(chosen, drained, result, began_at, incident))
+        page = page_of(chosen, drained, result, began_at, incident)
         if moves.report is not None:
             try:
-                write_report(moves.report, result)
+                write_report(moves.report, page)
             except SbpairError as error:
                 raise error.with_state(f"Apart from the report it is done. {result.summary}") from error
-        return result
+        return replace(result, page=page)
 
     return run_and_show(options, work, shown, nothing="Nothing was moved.")
 
@@ -213,19 +215,12 @@ def check_report(path: Path) -> None:
     check_writable(path)
 
 
-def write_report(path: Path, result: CommandResult) -> None:
-    """The page of a result in the form that the file's name asks for. Raises SbpairError: it cannot be written."""
-    if result.page is None:
-        raise RuntimeError("there is no page to write")
-    if path.suffix.lower() in _MARKDOWN:
-        from sbpair.render.formats import page_to_markdown
+def write_report(path: Path, page: "Page") -> None:
+    """A page in the form that the file's name asks for. Raises SbpairError: it cannot be written."""
+    from sbpair.render.formats import page_to_markdown
+    from sbpair.render.html import to_html
 
-        text = page_to_markdown(result.page)
-    else:
-        from sbpair.render.html import to_html
-
-        text = to_html(result.page)
-    write_file(path, text)
+    write_file(path, page_to_markdown(page) if path.suffix.lower() in _MARKDOWN else to_html(page))
     _log.info(f"Report written to {path}.")
 
 
