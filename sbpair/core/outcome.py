@@ -1,6 +1,5 @@
 """Per-item outcomes, the report they add up to, and the exit code table (the command line's contract)."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -74,10 +73,6 @@ class Report:
     """All outcomes of one run, in the order they were planned."""
 
     outcomes: tuple[Outcome, ...]
-
-    def counts(self) -> dict[Result, int]:
-        counted = Counter(outcome.result for outcome in self.outcomes)
-        return {result: counted[result] for result in Result}
 
     @property
     def exit(self) -> Exit:

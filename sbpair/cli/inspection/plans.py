@@ -43,7 +43,7 @@ from sbpair.core.pairing import Pair
 from sbpair.core.prices import in_words
 from sbpair.core.redact import printable
 from sbpair.render.console import check_writable, say
-from sbpair.render.result import CommandResult, table_of
+from sbpair.render.result import CommandResult, concluded, table_of
 from sbpair.settings import state_directory
 
 if TYPE_CHECKING:
@@ -144,30 +144,18 @@ def planned(options: Options, plans: PairPlans, plan_out: Path | None, notes: Se
         what = f"Plan with {plan_summary(result.plans).rstrip('.')}"
         notes = (*notes, f"{what} {where}. Apply it: {options.go_on} --plan {shlex.quote(str(plan_out))}")
         exit = Exit.OK
-    return CommandResult(
-        result,
-        (table_of(PlanRow, plan_rows(result.plans)),),
-        notes=tuple(notes),
-        details=(f"Applying it takes {in_words(result.forecast)}.",) if result.has_changes else (),
-        summary=f"Plan: {plan_summary(result.plans)} Nothing was changed.",
-        closing=True,
-        exit=exit,
-    )
+    details = (f"Applying it takes {in_words(result.forecast)}.",) if result.has_changes else ()
+    rows = table_of(PlanRow, plan_rows(result.plans))
+    return concluded(result, rows, notes=tuple(notes), details=details, exit=exit)
 
 
 def _shown(plans: PairPlans, applied: Sequence[AppliedPlan], notes: Sequence[str]) -> CommandResult:
     """Result of a run that applied its plans."""
     result = Applied.of((plan for _, plan in plans), applied)
     rows, used = result.outcomes, result.used
-    return CommandResult(
-        result,
-        (table_of(StepOutcome, rows) if rows else table_of(PlanRow, plan_rows(result.plans)),),
-        notes=tuple(notes),
-        details=(f"It took {in_words(used)}, retries not counted.",) if rows and used.operations else (),
-        summary=result.summary() if rows else f"Plan: {plan_summary(result.plans)}",
-        closing=True,
-        exit=result.exit,
-    )
+    table = table_of(StepOutcome, rows) if rows else table_of(PlanRow, plan_rows(result.plans))
+    details = (f"It took {in_words(used)}, retries not counted.",) if rows and used.operations else ()
+    return concluded(result, table, notes=tuple(notes), details=details)
 
 
 # `sbpair provision`.

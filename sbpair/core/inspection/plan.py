@@ -237,11 +237,6 @@ class Plan(Document):
     protected: tuple[str, ...] = ()
 
     @property
-    def empty(self) -> bool:
-        """Nothing to do and nothing left undone."""
-        return not self.steps
-
-    @property
     def has_changes(self) -> bool:
         """Whether applying it would change anything."""
         return any(step.kind in (StepKind.CREATE, StepKind.UPDATE, StepKind.DELETE) for step in self.steps)
@@ -598,6 +593,9 @@ class Planned:
     def exit(self) -> Exit:
         return Exit.FINDINGS if self.has_changes else Exit.OK
 
+    def summary(self) -> str:
+        return f"Plan: {plan_summary(self.plans)} Nothing was changed."
+
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
@@ -634,10 +632,10 @@ class Applied:
         return exit_for(Outcome(outcome.queue, outcome.result) for outcome in self.outcomes)
 
     def summary(self) -> str:
-        """`10 done, 1 failed.`"""
+        """`10 done, 1 failed.`; where nothing was to be done, that."""
         totals = Counter(outcome.result for outcome in self.outcomes)
         parts = [f"{totals[result]} {result.value}" for result in Result if totals[result]]
-        return f"{', '.join(parts) or 'Nothing was done'}."
+        return f"{', '.join(parts)}." if parts else f"Plan: {plan_summary(self.plans)}"
 
 
 Printed = Planned | Applied

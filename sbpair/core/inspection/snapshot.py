@@ -227,17 +227,6 @@ class Snapshot(Document):
         return self.primary.calls + self.secondary.calls
 
     @property
-    def blocked(self) -> Unread | None:
-        """What kept a namespace or its queues from being read, if anything did; unreachable before denied."""
-        order = {"unreachable": 0, "denied": 1}
-        hindrances = [
-            entry
-            for entry in (*self.primary.unread, *self.secondary.unread)
-            if entry.subject in ("namespace", "queues") and entry.error_code != NOT_ASKED
-        ]
-        return min(hindrances, key=lambda entry: order.get(entry.exit_name, 2), default=None)
-
-    @property
     def alone(self) -> bool:
         """It is of one namespace, which stands as its primary, and of no pair."""
         return not self.pair.secondary_host

@@ -133,10 +133,6 @@ class _Side:
     def tier(self) -> Tier | None:
         return self.facts.tier if self.facts else None
 
-    @property
-    def unreachable(self) -> bool:
-        return any(entry.exit_name == _UNREACHABLE for entry in self.unread)
-
     async def attempt(self, subject: str, call: Callable[[], Awaitable[T]]) -> T | None:
         """The call's result; a refusal is recorded under `subject` and gives None (or is raised, if not tolerant)."""
         try:

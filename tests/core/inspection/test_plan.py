@@ -36,7 +36,7 @@ def kinds(plan: Plan) -> list[tuple[StepKind, str]]:
 class TestProvision:
     def test_nothing_to_do_is_an_empty_plan(self) -> None:
         plan = plan_provision(healthy(), a_pair())
-        assert plan.empty and not plan.has_changes
+        assert not plan.steps and not plan.has_changes
         assert [one.queue for one in plan.unchanged] == [path(0), path(1), path(2)]
 
     def test_missing_queues_are_created_as_documented(self) -> None:
@@ -52,18 +52,18 @@ class TestProvision:
         assert created is not None and created.enable_partitioning
 
     def test_partitioned_shows_existing_ones_as_to_be_recreated_only_with_update(self) -> None:
-        assert plan_provision(healthy(), a_pair(), partitioned=True).empty
+        assert not plan_provision(healthy(), a_pair(), partitioned=True).steps
         plan = plan_provision(healthy(), a_pair(), partitioned=True, update=True)
         assert {step.kind for step in plan.steps} == {StepKind.RECREATE}
         assert not plan.has_changes
 
     def test_existing_partitioned_queues_are_taken_as_they_are(self) -> None:
         snapshot = healthy(more=(a_queue(path(0), enable_partitioning=True),))
-        assert plan_provision(snapshot, a_pair(), update=True).empty
+        assert not plan_provision(snapshot, a_pair(), update=True).steps
 
     def test_a_different_queue_is_used_as_it_is_and_said_to_be_different(self) -> None:
         plan = plan_provision(healthy(more=(a_queue(path(1), max_delivery_count=10),)), a_pair())
-        assert plan.empty
+        assert not plan.steps
         assert plan.unchanged[1].note == "used as it is; maximum delivery count is 10, documented 2147483647"
 
     def test_update_changes_only_what_differs(self) -> None:
@@ -86,7 +86,7 @@ class TestProvision:
 
     def test_a_disabled_queue_is_not_switched_on(self) -> None:
         snapshot = healthy(more=(a_queue(path(0), status=EntityStatus.DISABLED),))
-        assert plan_provision(snapshot, a_pair(), update=True).empty
+        assert not plan_provision(snapshot, a_pair(), update=True).steps
 
     def test_without_the_list_there_is_no_plan(self) -> None:
         snapshot = healthy()
@@ -205,7 +205,7 @@ class TestCleanup:
         assert not plan.has_changes
 
     def test_a_name_confirms_no_queue_in_use(self) -> None:
-        assert plan_cleanup(healthy(), a_pair(), confirmed=[path(0)]).empty
+        assert not plan_cleanup(healthy(), a_pair(), confirmed=[path(0)]).steps
 
     def test_protection_wins_over_everything(self) -> None:
         pair = a_pair(protected=("CONTOSO/*/3",))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sbpair.core.entities import Counts, EntityStatus, NamespaceFacts, QueueFacts, QueueSettings
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.snapshot import NOT_ASKED, Calls, How, Peeked, QueueSeen, Snapshot, Unread
+from sbpair.core.inspection.snapshot import Calls, How, Peeked, QueueSeen, Snapshot
 from sbpair.core.serialization import json_schema
 from tests.core.snapshots import a_pair, a_queue, healthy, path
 
@@ -128,25 +128,6 @@ def test_emptiness_needs_counts_and_browse_to_agree(
 def test_calls_add_up_to_credits() -> None:
     calls = Calls(namespace_reads=1, list_pages=30) + Calls(gets=9, peeks=4)
     assert (calls.management, calls.throttling_credits) == (40, 404)
-
-
-def test_an_unreachable_side_is_what_blocks_most() -> None:
-    denied = Unread("queues", "unauthorized", "no", "denied")
-    gone = Unread("namespace", "timeout", "late", "unreachable")
-    minor = Unread("topics", "timeout", "late", "unreachable")
-    unasked = Unread("namespace", NOT_ASKED, "not wanted")
-    snapshot = healthy()
-
-    def blocked(primary: Unread, *secondary: Unread) -> Unread | None:
-        return replace(
-            snapshot,
-            primary=replace(snapshot.primary, unread=(primary,)),
-            secondary=replace(snapshot.secondary, unread=secondary),
-        ).blocked
-
-    assert blocked(denied, gone) == gone
-    assert blocked(denied, minor) == denied
-    assert blocked(unasked, minor) is None
 
 
 def test_facts_not_read_stay_apart_from_none_there() -> None:

@@ -81,7 +81,7 @@ class TestCreate:
         assert results(report) == [(path(1), Result.UNCHANGED), (path(0), Result.DONE), (path(2), Result.DONE)]
         assert bench.secondary.queue(path(0)).settings == DOCUMENTED_SETTINGS
         assert report.exit is Exit.OK
-        assert (await bench.plan()).empty
+        assert not (await bench.plan()).steps
 
     @virtual_time
     async def test_two_runs_of_the_same_plan_both_succeed(self) -> None:

@@ -95,7 +95,7 @@ async def test_provisioned_audited_and_cleaned_up(wire: Wire) -> None:
 
     snapshot = await wire.gather(peek=peeking(wire.messages))
     assert run(snapshot, wire.pair).at_least(Severity.WARNING) == ()
-    assert plan_provision(snapshot, wire.pair, update=True).empty
+    assert not plan_provision(snapshot, wire.pair, update=True).steps
 
     smaller = wire.of(8)
     cleanup = plan_cleanup(await wire.gather(smaller), smaller)
