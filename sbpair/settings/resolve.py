@@ -24,6 +24,7 @@ from sbpair.core.access import (
     is_at,
     other_host,
     parse_connection_string,
+    resource_manager_url,
     shown_name,
 )
 from sbpair.core.errors import ConfigurationError, InvalidNameError
@@ -147,12 +148,17 @@ class Settings:
         return None if prefix is None else self.get(f"{prefix.rsplit('.', 2)[0]}.environment")
 
     def keys_of(self, access: NamespaceAccess) -> dict[str, Any]:
-        """The keys that say how a configured namespace is reached, as a file says them; none if nothing names it."""
+        """The keys that say how a namespace is reached: as the configuration says them, otherwise as it would."""
         prefix, _ = self._configured(access.label, access.host)
-        if prefix is None:
-            return {}
-        found = {key.name: self.get(prefix + key.name) for key in NAMESPACE_KEYS}
-        return {key: getattr(value, "value", value) for key, value in found.items() if value is not None}
+        if prefix is not None:
+            found = {key.name: self.get(prefix + key.name) for key in NAMESPACE_KEYS}
+            return {key: getattr(value, "value", value) for key, value in found.items() if value is not None}
+        keys: dict[str, Any] = {"namespace": access.host, "auth": access.auth.value}
+        if access.subscription:
+            keys |= {"subscription": access.subscription, "resource_group": access.resource_group}
+        if resource_manager_url(access) != resource_manager_url(replace(access, management_url=None)):
+            keys["management_url"] = access.management_url
+        return keys
 
     def named_namespace(self, name: str, auth: AuthMethod | None) -> NamespaceAccess:
         """A namespace by its host or name: as the configuration reaches it, otherwise with an Entra ID credential.

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ from sbpair.cli.context import load_settings, run_async, run_until
 from sbpair.cli.inspection.saved import configured_pairs
 from sbpair.cli.options import Options, command
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption
-from sbpair.core.access import Cloud, NamespaceAccess, resource_manager_url
+from sbpair.core.access import Cloud
 from sbpair.core.errors import UsageError
 from sbpair.core.redact import quoted
 from sbpair.render.console import write_file
@@ -24,7 +23,6 @@ from sbpair.render.result import CommandResult, concluded, table_of
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.discovery import Discovery
-    from sbpair.settings import Settings
 
 SUBSCRIPTION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -116,7 +114,7 @@ def discover(
     pairs = tuple(sorted(configured_pairs(settings)[0], key=lambda pair: pair.name == LOCAL_PAIR))
     # One of the pairs' namespaces may be the primary of a backlog that is found.
     of_pairs = (access for pair in pairs for access in (pair.primary, pair.secondary))
-    known = {access.host: _keys(settings, access) for access in (*of_pairs, *chosen)}
+    known = {access.host: settings.keys_of(access) for access in (*of_pairs, *chosen)}
     from sbpair.connect import open_namespace
     from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS
 
@@ -126,18 +124,6 @@ def discover(
     if pairs_out is not None and discovery.pairs:
         write_file(pairs_out, _block({"version": 1, "pairs": discovery.pairs}))
     return _result(discovery, pairs_out)
-
-
-def _keys(settings: "Settings", access: NamespaceAccess) -> dict[str, Any]:
-    """How a namespace is reached, as a configuration says it."""
-    if keys := settings.keys_of(access):
-        return keys
-    keys = {"namespace": access.host, "auth": access.auth.value}
-    if access.subscription:
-        keys |= {"subscription": access.subscription, "resource_group": access.resource_group}
-    if resource_manager_url(access) != resource_manager_url(replace(access, management_url=None)):
-        keys["management_url"] = access.management_url
-    return keys
 
 
 def _block(document: Any) -> str:

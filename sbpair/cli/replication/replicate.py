@@ -8,7 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import uuid4
@@ -37,7 +37,7 @@ from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Granularity, SessionState, Terms
 from sbpair.core.replication.status import Consumed, Copies, JournalStatus, SessionShown
 from sbpair.core.rewrite import compose
-from sbpair.core.serialization import to_plain
+from sbpair.core.serialization import INLINED, to_plain
 from sbpair.core.words import counted
 from sbpair.journal import COSMOS_KEY, FORMS, open_with_key
 from sbpair.operations import JournalStatusRequest, ProvisionReplicatedRequest, journal_status, provision_replicated
@@ -62,7 +62,7 @@ from sbpair.runtime.clock import Quiet
 
 if TYPE_CHECKING:
     from sbpair.core.replication.status import ConsumeReport
-    from sbpair.runtime.replication.sender import DualSent
+    from sbpair.runtime.replication.sender import DualResult, DualSent
 
 
 FirstArgument = Annotated[
@@ -195,14 +195,10 @@ async def open_replicated(pair: Pair, journal: Journal | None) -> AsyncIterator[
 
 @dataclass(frozen=True, slots=True)
 class SentLine:
-    """An accepted message of the input; `errors`: the error's code by side that did not take it."""
+    """An accepted message of the input."""
 
     line: int
-    message_id: str
-    session_id: str
-    accepted: tuple[Side, ...]
-    errors: Mapping[Side, str]
-    uncertain: bool
+    result: "DualResult" = field(metadata=INLINED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +326,7 @@ class _Sent(Lines[FailedLine]):
             else:
                 self._one_side[result.accepted[0].value] += 1
             self._unrecorded += not result.recorded
-            accepted, errors = tuple(result.accepted), dict(result.errors)
-            self.stream(SentLine(line, result.message_id, result.session_id, accepted, errors, result.uncertain))
+            self.stream(SentLine(line, result))
         elif sent.error is not None:
             self.fail(line, sent.error)
 

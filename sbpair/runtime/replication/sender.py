@@ -28,6 +28,7 @@ from sbpair.core.pairing import Side
 from sbpair.core.replication.ordering import Chain, Frontier, Keys, Place, Stamp, keys_of, stamped
 from sbpair.core.replication.ownership import Terms
 from sbpair.core.retry import Backoff
+from sbpair.core.serialization import HIDDEN
 from sbpair.ports import Clock, Journal, Messaging
 from sbpair.runtime.links import Links
 from sbpair.runtime.replication.store import SENDER, destination_of, key_of
@@ -47,13 +48,13 @@ class DualResult:
 
     message_id: str
     session_id: str
-    place: Place
+    place: Place = field(metadata=HIDDEN)
     accepted: tuple[Side, ...]
     errors: Mapping[Side, str]
     """Error codes of the sides that did not accept it, `side-down` for one that was left out."""
     uncertain: bool = False
     """A side in `errors` may have it all the same; nothing is processed twice because of that."""
-    recorded: bool = True
+    recorded: bool = field(default=True, metadata=HIDDEN)
     """A sender that starts later knows of it. False without a journal, or when that did not answer."""
 
 
