@@ -171,9 +171,11 @@ class Consumed:
         said += f"{report.total('duplicate'):,} settled without processing, because they were finished."
         if report.dead_lettered:
             copies = "1 copy was" if report.dead_lettered == 1 else f"{report.dead_lettered:,} copies were"
-            peek = f"sbpair peek {self.pair} --entity {self.queue} --side"
-            looks = " and ".join(f"{peek} {side} --dlq" for side in report.dead_lettered_on)
-            said += f" {copies} dead-lettered; see why: {looks}"
+            looks = {
+                "primary": f"sbpair peek {self.pair} --entity {self.queue} --side primary --dlq",
+                "secondary": f"sbpair peek {self.pair} --entity {self.queue} --side secondary --dlq",
+            }
+            said += f" {copies} dead-lettered; see why: {' and '.join(looks[side] for side in report.dead_lettered_on)}"
         return said
 
     def notes(self) -> Iterator[str]:
