@@ -28,7 +28,6 @@ UNTESTED = frozenset(
         "--granularity",
         "--handler-timeout",
         "--hold-sessions",
-        "--import",
         "--journal-key",
         "--kind",
         "--last",

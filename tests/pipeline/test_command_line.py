@@ -1,5 +1,6 @@
 """`sbpair pipeline` as the real process: quiet, with exit codes, and ended at once by Ctrl-C."""
 
+import json
 import os
 import signal
 import subprocess
@@ -61,6 +62,19 @@ def test_taking_into_an_archive_and_asking_what_became_of_it(shared: Stage) -> N
     key = shared.key("shop-neu")
     (log,) = (shared.folder / ".local" / "state" / "sbpair" / "spark").glob("spark-*.log")
     assert key not in log.read_text()
+
+
+def test_what_a_drain_has_archived_is_imported_once(shared: Stage, tmp_path: Path) -> None:
+    line = {"queue": backlog(0), "sequence_number": 1, "message_id": None, "enqueued_at": 1.0}
+    (tmp_path / "drained.jsonl").write_text(
+        f"{json.dumps(line | {'payload_base64': 'AFNwwAYFQEBAQEAAU3WgAXg='})}\n{{}}\n"
+    )
+    arguments = ("archive", "shop", "--archive", str(tmp_path / "there"), "--import", str(tmp_path / "drained.jsonl"))
+    first, again = (run(shared, *arguments, "-o", "json") for _ in range(2))
+    data = check_document("pipeline archive", first.stdout)["data"]
+    assert (first.returncode, data["rows"], data["unreadable"]) == (3, 1, 1), first
+    assert "1 line (line 2) held no message" in first.stderr
+    assert (again.returncode, "had been added before" in again.stderr) == (0, True), again
 
 
 def test_an_archive_of_entities_is_refused_what_only_backlog_queues_allow(tmp_path: Path) -> None:
