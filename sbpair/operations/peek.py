@@ -90,7 +90,7 @@ class _Page:
         return tuple(peeked(one.queue, one.received, one.summary, with_body=body) for one in found.messages)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PeekRequest(_Page):
     """Which messages are browsed, and how they are shown."""
 

@@ -1,6 +1,5 @@
 """What lies somewhere, browsed: `sbpair peek`, `entity peek`, `dlq peek`, `dlq list`, which says why, and `session`."""
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -437,7 +436,12 @@ def set_state(
     """
     if (state is None) is (from_file is None):
         raise UsageError(f"Give the STATE, or --from-file. {_STATE}")
-    wanted = state.encode() if state is not None else _read(from_file)
+    if state is not None:
+        return _change(options, on, session, state.encode())
+    from sbpair.cli.failover.send import open_input
+
+    with unchanged(_STATE), open_input(None if str(from_file) == "-" else from_file) as opened:
+        wanted = opened.read()
     return _change(options, on, session, wanted)
 
 
@@ -451,13 +455,6 @@ def clear(options: Options, on: EntityOptions, session: SessionArgument) -> Comm
       sbpair session clear orders customer-7 --dry-run
     """
     return _change(options, on, session, None)
-
-
-def _read(path: Path | None) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if str(path) == "-" else Path(str(path)).read_bytes()
-    except OSError as error:
-        raise UsageError(f"The state cannot be read from {path}: {error.strerror or error}. {_STATE}") from error
 
 
 def _change(options: Options, on: EntityOptions, session: str, state: bytes | None) -> CommandResult:
