@@ -21,14 +21,14 @@ from typing import Any
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "sbpair"
 
-LINES = 104_700
+LINES = 104_680
 ROOMS = {
     "": 1_700,
     "amqp": 2_220,
     "azure": 5_200,
     "cli": 12_725,
     "clients": 2_310,
-    "core": 23_120,
+    "core": 23_110,
     "emulator": 13_780,
     "engine": 4_560,
     "gateway": 3_350,
