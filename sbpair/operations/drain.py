@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sbpair.concurrency import end, run_until
 from sbpair.core.access import shown_name
@@ -211,14 +211,12 @@ async def drain(
             paths, facts = chosen_queues(pair, found, only)
             request = replace(request, queues=paths)
         planned = Planned(make_classifier(request, clock)) if request.dry_run else request.plan
-        job = DrainJob(
+        job = _job(
+            sides,
+            usage,
             request,
-            secondary=secondary,
-            primary=sides.primary,
             judge=planned,
-            admin=admin,
             primary_admin=counted_admin(sides.primary_admin, usage),
-            clock=clock,
             observer=observer,
             ledger=ledger,
             stop=stop,
@@ -238,6 +236,12 @@ async def drain(
     if planned is not None:
         planned.settle()
     return DrainResult.of(asked_of(pair, request), report, backlog, usage.forecast(), before, plan=planned)
+
+
+def _job(sides: Sides, usage: Usage, request: TransferRequest, **more: Any) -> DrainJob:
+    """A drain between these sides, whose operations on the secondary are counted; `more` as `DrainJob` takes it."""
+    secondary, admin = CountedMessaging(sides.secondary, usage), counted_admin(sides.secondary_admin, usage)
+    return DrainJob(request, secondary=secondary, primary=sides.primary, admin=admin, clock=SystemClock(), **more)
 
 
 # Several processes.
@@ -274,18 +278,8 @@ class _InProcess:
     ) -> tuple[DrainReport, Usage]:
         usage = Usage()
         async with self.reopen() as sides:
-            job = DrainJob(
-                share.request,
-                secondary=CountedMessaging(sides.secondary, usage),
-                primary=sides.primary,
-                admin=counted_admin(sides.secondary_admin, usage),
-                clock=SystemClock(),
-                observer=observer,
-                ledger=ledger,
-                stop=stop,
-                facts=share.facts,
-                part=True,
-            )
+            request, facts = share.request, share.facts
+            job = _job(sides, usage, request, observer=observer, ledger=ledger, stop=stop, facts=facts, part=True)
             return await drain_backlog(job), usage
 
 
@@ -391,17 +385,8 @@ class _Service:
             await run_until(self._end, refuse_reversed(sides, found, request.patience_seconds))
             paths, facts = chosen_queues(pair, found, request.queues)
             self.notify(SyphonBegan(self._clock.now().timestamp(), paths))
-            job = DrainJob(
-                replace(request, queues=paths),
-                secondary=secondary,
-                primary=sides.primary,
-                admin=admin,
-                clock=self._clock,
-                observer=self,
-                ledger=ledger,
-                facts=facts,
-                stop=self._end,
-            )
+            request_now = replace(request, queues=paths)
+            job = _job(sides, self._usage, request_now, observer=self, ledger=ledger, facts=facts, stop=self._end)
             done = await syphon_until(
                 job, poll_seconds=request.poll_seconds, uncompleted=uncompleted, totals=self._totals
             )

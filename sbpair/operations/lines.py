@@ -225,11 +225,7 @@ def to_payload(line: bytes, form: InputFormat, *, now: float, values: Mapping[st
 
 
 def record_of(line: bytes) -> dict[str, Any]:
-    """The fields of a JSON line.
-
-    Raises:
-        UsageError: not JSON, or no object.
-    """
+    """The fields of a JSON line. Raises UsageError: not JSON, or no object."""
     try:
         record = parse_json(line)
     except DocumentError as error:
@@ -298,11 +294,7 @@ def _ttl(value: Any) -> float | None:
 
 
 def scheduled_time(value: Any) -> float | None:
-    """UTC epoch seconds of an ISO 8601 time; None of None.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """UTC epoch seconds of an ISO 8601 time; None of None. Raises UsageError: it is none."""
     if value is None:
         return None
     try:

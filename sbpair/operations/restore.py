@@ -175,17 +175,14 @@ async def _refuse_doubles(way: _Way, messages: Sequence[Restorable], *, although
         waiting = await still_queued(way.ends.source, messages, clock=SystemClock())
     except ServiceError as error:
         raise not_known(error) from error
-    if waiting and way.pair is None:
+    if waiting:
+        where, hint = "lie in their queues: they would be there twice", "`sbpair copy` copies messages"
+        if way.pair is not None:
+            where = "wait in the backlog queues; a drain would send them a second time"
+            hint = f"Send them back with `sbpair drain {way.pair.name}`"
         raise UsageError(
-            f"{waiting:,} of {len(messages):,} messages still lie in their queues: they would be there twice. Nothing "
-            "was sent.",
-            hint="`sbpair copy` copies messages. --although-in-the-queues sends these nevertheless.",
-        )
-    if waiting and way.pair is not None:
-        raise UsageError(
-            f"{waiting:,} of {len(messages):,} messages still wait in the backlog queues; a drain would send them a "
-            "second time. Nothing was sent.",
-            hint=f"Send them back with `sbpair drain {way.pair.name}`; --although-in-the-queues sends the copies too.",
+            f"{waiting:,} of {len(messages):,} messages still {where}. Nothing was sent.",
+            hint=f"{hint}. --although-in-the-queues sends these nevertheless.",
         )
     if (gone := sum(message.browsed for message in messages)) and not although_gone:
         raise UsageError(
