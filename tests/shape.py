@@ -21,23 +21,23 @@ from typing import Any
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "sbpair"
 
-LINES = 104_680
+LINES = 104_670
 ROOMS = {
     "": 1_700,
     "amqp": 2_220,
     "azure": 5_200,
-    "cli": 12_725,
+    "cli": 12_730,
     "clients": 2_310,
-    "core": 23_110,
+    "core": 23_100,
     "emulator": 13_780,
     "engine": 4_560,
     "gateway": 3_350,
     "journal": 610,
-    "operations": 8_020,
+    "operations": 7_990,
     "pipeline": 9_220,
     "render": 5_030,
-    "runtime": 10_380,
-    "settings": 1_740,
+    "runtime": 10_370,
+    "settings": 1_750,
     "sqlfilter": 1_170,
 }
 """Lines of each room, a hundredth more than they had when this was set; "" are the modules that stand in none."""
