@@ -41,8 +41,8 @@ PATHS = (
     "tests/runtime/transfer/test_service.py",
     "tests/test_public_names.py",
 )
-LEFT_OUT = ("tests/core/test_examples.py", "tests/core/test_walks.py", "tests/sqlfilter/test_complement.py")
-"""Thousands of drawn cases each, which the whole suite has."""
+LEFT_OUT = ("tests/sqlfilter/test_complement.py", "tests/render/test_reports.py")
+"""Thousands of drawn cases, and a browser; `LONG` is left out as well."""
 TIMED = (
     "tests/cli/inspection/test_status.py",
     "tests/cli/program/test_waits.py",
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := [room for room in rooms if not part(room)]:
         print(f"No tests of {', '.join(unknown)}: no such folder or file below tests.", file=sys.stderr)
         return 2
-    paths = paths or [*(TIMED if under_load else (*PATHS, *(f"--ignore={one}" for one in LEFT_OUT)))]
+    paths = paths or [*(TIMED if under_load else (*PATHS, "--part=main", *(f"--ignore={one}" for one in LEFT_OUT)))]
     quiet = os.getloadavg()[0] < (os.cpu_count() or 1) / 2
     with busy(BUSY_PER_PROCESSOR * (os.cpu_count() or 1)) if under_load else contextlib.nullcontext():
         code = int(
