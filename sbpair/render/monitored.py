@@ -21,13 +21,16 @@ from sbpair.core.prices import in_words
 from sbpair.core.words import counted
 from sbpair.ports import Observer
 from sbpair.render.console import write_atomically
-from sbpair.render.formats import exposition
-from sbpair.render.result import Metric
+from sbpair.render.formats import exposition, success_stamp
+from sbpair.render.result import Metric, metrics_of
 from sbpair.render.service import ServiceMetrics
 from sbpair.version import __version__
 
 if TYPE_CHECKING:
+    from sbpair.core.access import NamespaceAccess
+    from sbpair.core.inspection.entity import ScrapedNamespace
     from sbpair.gateway.server import GatewayFront, House
+    from sbpair.operations.watching import Source, Watched
 
 FILE_SECONDS = 15.0
 SAY_EVERY_SECONDS = 10.0
@@ -346,3 +349,52 @@ class GatewayMetrics:
         told = house.status()
         yield Metric("sbpair_gateway_connections", told.connections, (pair,))
         yield Metric("sbpair_gateway_ready", float(not told.troubles), (pair,))
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What `sbpair exporter` serves. What cannot be read has no samples: those of before would look like today's."""
+
+    watched: "Watched"
+
+    def text(self) -> str:
+        return exposition(self._samples())
+
+    def troubles(self) -> list[str]:
+        return [f"{source.sentence}: {source.trouble}" for source in self.watched.sources if source.trouble]
+
+    def _samples(self) -> Iterator[Metric]:
+        from sbpair.core.inspection.audit.result import figures as audit_figures  # a syphon has no use for the checks
+        from sbpair.core.inspection.status import figures as status_figures
+
+        for source in self.watched.namespaces:
+            yield from _samples_of_entities(source)
+        for status in self.watched.pairs:
+            yield from _samples_of_pair("status", status, status_figures)
+        for audit in self.watched.audits:
+            yield from _samples_of_pair("audit", audit, audit_figures)
+        for name, usage in self.watched.used.items():
+            used, labels = usage.forecast(), (("namespace", name),)
+            yield Metric("sbpair_exporter_management_calls_total", used.management_calls, labels)
+            yield Metric("sbpair_exporter_credits_total", used.throttling_credits, labels)
+
+
+def _samples_of_pair(command: str, source: "Source[Any, Any]", figures: Callable[[Any], object]) -> Iterator[Metric]:
+    if source.latest is not None and not source.trouble:
+        label = ("pair", source.name)
+        yield from metrics_of(figures(source.latest), label)
+        yield success_stamp(command, label, at=source.read_at)
+
+
+def _samples_of_entities(source: "Source[NamespaceAccess, ScrapedNamespace]") -> Iterator[Metric]:
+    from sbpair.core.inspection.entity import ScrapeFigures
+
+    scraped, label = source.latest, ("namespace", source.name)
+    if source.trouble:
+        yield from metrics_of(ScrapeFigures(0), label)
+    elif scraped is not None:
+        yield from metrics_of(scraped.figures(), label)
+        for entity in scraped.listed.entities:
+            labels = (label, ("entity", entity.path))
+            yield from metrics_of(entity, *labels)
+            yield from metrics_of(scraped.figures_of(entity), *labels)

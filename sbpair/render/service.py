@@ -1,27 +1,18 @@
-"""What a syphon that runs as a service, and an exporter, show: samples for Prometheus, and whether they are healthy."""
+"""What a syphon that runs as a service shows: samples for Prometheus, and whether it is healthy."""
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from sbpair.core import events
 from sbpair.core.durations import format_duration
-from sbpair.core.inspection.audit.result import figures as audit_figures
-from sbpair.core.inspection.entity import ScrapeFigures
-from sbpair.core.inspection.status import figures as status_figures
 from sbpair.core.metrics import of_a_service, series
 from sbpair.core.serialization import iso_time, spoken_clock
 from sbpair.core.transfer.report import Tally, numbers
 from sbpair.core.words import counted, listed
-from sbpair.render.formats import exposition, success_stamp
-from sbpair.render.result import Metric, metrics_of
-
-if TYPE_CHECKING:
-    from sbpair.core.access import NamespaceAccess
-    from sbpair.core.inspection.entity import ScrapedNamespace
-    from sbpair.operations.watching import Source, Watched
+from sbpair.render.formats import exposition
+from sbpair.render.result import Metric
 
 # Events of the runtime as one line each for a person; None for those not worth a line.
 
@@ -270,50 +261,3 @@ class ServiceMetrics:
 
 SHOWN_IN_PARTS = ("forwarded", "forwarded_bytes", "dead_lettered")
 """Counters of a drain that are told by queue and destination or reason."""
-
-
-# What `sbpair exporter` shows of what it reads.
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """What `sbpair exporter` serves. What cannot be read has no samples: those of before would look like today's."""
-
-    watched: "Watched"
-
-    def text(self) -> str:
-        return exposition(self._samples())
-
-    def troubles(self) -> list[str]:
-        return [f"{source.sentence}: {source.trouble}" for source in self.watched.sources if source.trouble]
-
-    def _samples(self) -> Iterator[Metric]:
-        for source in self.watched.namespaces:
-            yield from _samples_of_entities(source)
-        for status in self.watched.pairs:
-            yield from _samples_of_pair("status", status, status_figures)
-        for audit in self.watched.audits:
-            yield from _samples_of_pair("audit", audit, audit_figures)
-        for name, usage in self.watched.used.items():
-            used, labels = usage.forecast(), (("namespace", name),)
-            yield Metric("sbpair_exporter_management_calls_total", used.management_calls, labels)
-            yield Metric("sbpair_exporter_credits_total", used.throttling_credits, labels)
-
-
-def _samples_of_pair(command: str, source: "Source[Any, Any]", figures: Callable[[Any], object]) -> Iterator[Metric]:
-    if source.latest is not None and not source.trouble:
-        label = ("pair", source.name)
-        yield from metrics_of(figures(source.latest), label)
-        yield success_stamp(command, label, at=source.read_at)
-
-
-def _samples_of_entities(source: "Source[NamespaceAccess, ScrapedNamespace]") -> Iterator[Metric]:
-    scraped, label = source.latest, ("namespace", source.name)
-    if source.trouble:
-        yield from metrics_of(ScrapeFigures(0), label)
-    elif scraped is not None:
-        yield from metrics_of(scraped.figures(), label)
-        for entity in scraped.listed.entities:
-            labels = (label, ("entity", entity.path))
-            yield from metrics_of(entity, *labels)
-            yield from metrics_of(scraped.figures_of(entity), *labels)

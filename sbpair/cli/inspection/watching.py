@@ -103,8 +103,7 @@ def exporter(
     async def work(stop: asyncio.Event) -> None:
         from sbpair.connect import opened
         from sbpair.operations.watching import watching
-        from sbpair.render.monitored import metrics_port
-        from sbpair.render.service import Exported
+        from sbpair.render.monitored import Exported, metrics_port
 
         async with watching(request, opened) as watched, metrics_port(Exported(watched), host, port):
             what = f"{counted(len(places), 'namespace')} and {counted(len(chosen), 'pair')}"

@@ -31,6 +31,7 @@ from sbpair.cli.failover.send import DRY_RUN, FileOption, InputOption, ask_for_i
 from sbpair.cli.options import PAIR, Options, OptionSet, command, duration_option
 from sbpair.cli.transfer.options import ForOption
 from sbpair.core.errors import UsageError
+from sbpair.core.failover.measured import SendDryRun
 from sbpair.core.names import check_entity_path, check_source_path
 from sbpair.core.outcome import Exit, Result
 from sbpair.core.pairing import Pair, Side
@@ -43,7 +44,6 @@ from sbpair.journal import COSMOS_KEY, FORMS, open_with_key
 from sbpair.operations import JournalStatusRequest, ProvisionReplicatedRequest, journal_status, provision_replicated
 from sbpair.operations.lines import Failure, InputFormat, Lines, to_payload
 from sbpair.operations.replication import QueueOutcome, ReplicatedProvision
-from sbpair.operations.send import SendDryRun, SendRequest
 from sbpair.ports import Journal, Sides
 from sbpair.render.console import write_record
 from sbpair.render.output import Format
@@ -62,6 +62,7 @@ from sbpair.runtime.clock import Quiet
 
 if TYPE_CHECKING:
     from sbpair.core.replication.status import ConsumeReport
+    from sbpair.operations import SendRequest
     from sbpair.runtime.replication.sender import DualResult, DualSent
 
 
@@ -261,7 +262,9 @@ def send(
     if options.dry_run:
         lines = _Sent(streaming=False, journal=False)
 
-        def request(stop: Stop) -> SendRequest:
+        def request(stop: Stop) -> "SendRequest":
+            from sbpair.operations import SendRequest
+
             return SendRequest(queue, lines.payloads(source, form, stop, to_message))
 
         return send_dry_run(options, pair, request, lines, tuple(Side))

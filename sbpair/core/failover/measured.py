@@ -7,13 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from sbpair.core.errors import for_pair
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.serialization import HIDDEN, INLINED, column, metric, rounded
-from sbpair.core.transfer.verdict import DestinationSeen, Stays, Wanted, expected
 from sbpair.core.words import counted, listed
+
+if TYPE_CHECKING:
+    from sbpair.core.transfer.verdict import DestinationSeen, Wanted
 
 
 class By(StrEnum):
@@ -192,8 +195,10 @@ class Place:
     asked: bool
 
     @classmethod
-    def of(cls, side: Side | None, namespace: str, seen: DestinationSeen, wanted: Wanted) -> "Place":
+    def of(cls, side: Side | None, namespace: str, seen: "DestinationSeen", wanted: "Wanted") -> "Place":
         """What a destination would do with these messages."""
+        from sbpair.core.transfer.verdict import Stays, expected  # a ping and a gateway judge no message
+
         left, refused = wanted.messages, Counter[str]()
         for trouble in expected(seen, wanted):
             if isinstance(trouble, Stays):
