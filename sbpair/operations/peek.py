@@ -135,7 +135,7 @@ async def peek(
         admin = sides.primary_admin if at_primary else sides.secondary_admin
         access = sides.pair.primary if at_primary else sides.pair.secondary
         explained = await _of_topics(admin, access, request.queues)
-    common = sides.pair.name, found.looked_at, found.left_off, found.failed, len(messages), explained
+    common = sides.pair.name, found.looked_at, found.left_off, found.failed, explained
     return Groups(*common, grouped(messages, request.group_by)) if request.group_by else Messages(*common, messages)
 
 
@@ -240,7 +240,7 @@ async def browse_messages(
         notes += request.selection.advice
     groups = grouped(messages, request.group_by) if request.group_by else None
     place = shown_name(ends.source_access), request.source, report.looked_at, report.left_off
-    return DeadLetters(*place, () if request.group_by else messages, groups, len(messages), noun, notes)
+    return DeadLetters(*place, () if request.group_by else messages, groups, noun, notes)
 
 
 async def _of_topics(admin: NamespaceAdmin | None, access: NamespaceAccess, paths: Sequence[str]) -> tuple[str, ...]:

@@ -113,8 +113,12 @@ class _Browsed:
     __slots__ = ()
     looked_at: int
     left_off: bool
-    shown: int
     noun = "message"
+
+    @property
+    def shown(self) -> int:
+        """Messages that are in the result, one by one or in groups."""
+        raise NotImplementedError
 
     @property
     def closing(self) -> str:
@@ -130,8 +134,6 @@ class _Peek(_Browsed):
     left_off: bool
     """There may be more."""
     not_read: tuple[NotBrowsed, ...]
-    shown: int = field(metadata=HIDDEN)
-    """Messages that are in the result."""
     explained: tuple[str, ...] = field(metadata=HIDDEN)
     """What the reasons of dead letters among them mean."""
 
@@ -152,12 +154,20 @@ class Messages(_Peek):
 
     messages: tuple[PeekedMessage, ...]
 
+    @property
+    def shown(self) -> int:
+        return len(self.messages)
+
 
 @dataclass(frozen=True, slots=True)
 class Groups(_Peek):
     """What `peek --group-by -o json` prints."""
 
     groups: tuple[Group, ...]
+
+    @property
+    def shown(self) -> int:
+        return sum(group.messages for group in self.groups)
 
 
 PeekResult = Messages | Groups
@@ -174,11 +184,14 @@ class DeadLetters(_Browsed):
     messages: tuple[PeekedMessage, ...]
     groups: tuple[Group, ...] | None
     """With `--group-by`: how many there are of each kind, and no messages."""
-    shown: int = field(metadata=HIDDEN)
     noun: str = field(metadata=HIDDEN)
     notes: tuple[str, ...] = field(metadata=HIDDEN)
     """Why nothing can be seen."""
     exit = Exit.OK
+
+    @property
+    def shown(self) -> int:
+        return len(self.messages) + sum(group.messages for group in self.groups or ())
 
 
 def of_a_topic(path: str, namespace: str = "") -> str:
