@@ -14,7 +14,7 @@ from sbpair.core.failover.measured import Place, SendDryRun, SentMessages, SentP
 from sbpair.core.pairing import Side
 from sbpair.core.summary import describe
 from sbpair.core.transfer.state import Limited
-from sbpair.core.transfer.verdict import Wanted
+from sbpair.core.transfer.verdict import Wanted, taken
 from sbpair.ports import Ends, MessageSender, Messaging, NamespaceAdmin, Observer, Sides
 from sbpair.runtime.clock import SystemClock
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
@@ -111,7 +111,8 @@ async def plan_send(
         asked = [(side, *both[side is Side.SECONDARY]) for side in sides]
     for side, access, messaging, admin in asked:
         seen = await ask_destinations([request.entity], messaging=messaging, admin=admin, stop=stop)
-        places += [Place.of(side, shown_name(access), one, wanted) for one in seen]
+        name = shown_name(access)
+        places += [Place(side, name, one.path, *taken(one, wanted), one.asked or one.error is not None) for one in seen]
     return SendDryRun(request.entity, True, wanted.messages, wanted.size_bytes, tuple(places))
 
 

@@ -2,21 +2,16 @@
 running gateway knows of its pairs."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from sbpair.core.errors import for_pair
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Side
 from sbpair.core.serialization import HIDDEN, INLINED, column, metric, rounded
 from sbpair.core.words import counted, listed
-
-if TYPE_CHECKING:
-    from sbpair.core.transfer.verdict import DestinationSeen, Wanted
 
 
 class By(StrEnum):
@@ -193,21 +188,6 @@ class Place:
     would_take: int
     would_refuse: Mapping[str, int]
     asked: bool
-
-    @classmethod
-    def of(cls, side: Side | None, namespace: str, seen: "DestinationSeen", wanted: "Wanted") -> "Place":
-        """What a destination would do with these messages."""
-        from sbpair.core.transfer.verdict import Stays, expected  # a ping and a gateway judge no message
-
-        left, refused = wanted.messages, Counter[str]()
-        for trouble in expected(seen, wanted):
-            if isinstance(trouble, Stays):
-                reason, number = trouble.code, left
-            else:
-                reason, number = trouble.reason, min(trouble.messages, left)
-            refused[reason] += number
-            left -= number
-        return cls(side, namespace, seen.path, left, dict(+refused), seen.asked or seen.error is not None)
 
 
 @dataclass(frozen=True, slots=True)

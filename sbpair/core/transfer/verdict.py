@@ -2,7 +2,8 @@
 destination will do with it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol
@@ -238,6 +239,19 @@ def expected(seen: DestinationSeen, wanted: Wanted) -> Iterator[Stays | Refused]
         yield Stays(QuotaExceededError.code)
     else:
         yield from _refused(seen, wanted)
+
+
+def taken(seen: DestinationSeen, wanted: Wanted) -> tuple[int, Mapping[str, int]]:
+    """How many of these messages it would take, and how many it would not by the reason."""
+    left, refused = wanted.messages, Counter[str]()
+    for trouble in expected(seen, wanted):
+        if isinstance(trouble, Stays):
+            reason, number = trouble.code, left
+        else:
+            reason, number = trouble.reason, min(trouble.messages, left)
+        refused[reason] += number
+        left -= number
+    return left, dict(+refused)
 
 
 def missing(seen: DestinationSeen) -> bool:

@@ -107,11 +107,11 @@ def looks(dice: random.Random) -> Iterator[str]:
     shown = tuple(peeked(one.queue, one, describe(one.payload), with_body=with_body) for one in some)
     groups = grouped(shown, tuple(dice.sample([*GroupKey], dice.choice((1, 1, 2)))))
     failed = tuple(NotBrowsed("orders", one) for one in dice.sample(failures(), dice.choice((0, 0, 1, 2))))
-    about = "orders", 12, dice.random() < 0.3, failed, len(shown), ()
+    about = "orders", 12, dice.random() < 0.3, failed, ()
     for one in (Messages(*about, shown), Groups(*about, groups)):
         yield from told(one)
         yield f"{one.exit} {one.closing} {one.notes}"
-    yield from told(DeadLetters("contoso", "orders", 12, about[2], shown, groups, len(shown), "message", ()))
+    yield from told(DeadLetters("contoso", "orders", 12, about[2], shown, groups, "message", ()))
     yield from explain_reasons(shown, "orders")
     sessions = sessions_of(some, dice.choice(((), ("S", "other"))))
     locked = tuple(replace(one, locked=dice.choice((None, True, False))) for one in sessions.values())
