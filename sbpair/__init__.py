@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     from sbpair.core.rewrite import compose, for_backlog, for_primary
     from sbpair.ports import Observer
     from sbpair.runtime.failover.pairing import EntityState, PairedNamespaces, PairingState
-    from sbpair.runtime.failover.sender import FailoverSender, SendResult, Sent, Where
+    from sbpair.runtime.failover.sender import FailoverSender, SendResult, Sent, SentTo, Where
 
 __all__ = [
     "DOCUMENTED",
@@ -117,6 +117,7 @@ __all__ = [
     "SendAvailabilityOptions",
     "SendResult",
     "Sent",
+    "SentTo",
     "ServiceBusClient",
     "ServiceBusSender",
     "ServiceError",
@@ -145,7 +146,7 @@ _MODULES = {
     "core.rewrite": ("compose", "for_backlog", "for_primary"),
     "ports": ("Observer",),
     "runtime.failover.pairing": ("EntityState", "PairedNamespaces", "PairingState"),
-    "runtime.failover.sender": ("FailoverSender", "SendResult", "Sent", "Where"),
+    "runtime.failover.sender": ("FailoverSender", "SendResult", "Sent", "SentTo", "Where"),
 }
 
 

@@ -30,7 +30,7 @@ MOST_MOVED_AT_ONCE = 50
 """Messages in one transaction. It takes 100 operations, and each message is sent and completed."""
 
 
-class Clock(Protocol):
+class RuntimeClock(Protocol):
     """Time for the runtime; the machines get numbers only."""
 
     def monotonic(self) -> float:

@@ -39,7 +39,7 @@ from sbpair.core.errors import (
     ServiceError,
 )
 from sbpair.core.events import Event
-from sbpair.core.message import PING_CONTENT_TYPE, Disposition, Received, State
+from sbpair.core.message import PING_CONTENT_TYPE, Disposition, MessageState, Received
 from sbpair.core.names import dead_letter_path
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class Stored:
     partition_key: str | None
     scheduled_at: float | None = None
     delivery_count: int = 0
-    state: State = State.ACTIVE
+    state: MessageState = MessageState.ACTIVE
     lock: int | None = None
     locked_until: float = 0.0
 
@@ -204,8 +204,8 @@ class FakeQueue:
     def counts(self) -> Counts:
         states = Counter(stored.state for stored in self.messages.values())
         return Counts(
-            active=states[State.ACTIVE] + states[State.DEFERRED],
-            scheduled=states[State.SCHEDULED],
+            active=states[MessageState.ACTIVE] + states[MessageState.DEFERRED],
+            scheduled=states[MessageState.SCHEDULED],
             dead_letter=len(self.dead_letters.messages) if self.dead_letters else 0,
         )
 
@@ -383,7 +383,7 @@ class FakeNamespace:
             session_id=facts.session_id,
             partition_key=facts.partition_key,
             scheduled_at=facts.scheduled_at,
-            state=State.SCHEDULED if late else State.ACTIVE,
+            state=MessageState.SCHEDULED if late else MessageState.ACTIVE,
         )
         return queue.messages[number]
 
@@ -395,10 +395,14 @@ class FakeNamespace:
             if stored.lock is not None and stored.locked_until <= now:
                 stored.lock = None
                 stored.delivery_count += 1
-            if stored.state is State.SCHEDULED and stored.scheduled_at is not None and stored.scheduled_at <= now:
-                stored.state = State.ACTIVE
+            if (
+                stored.state is MessageState.SCHEDULED
+                and stored.scheduled_at is not None
+                and stored.scheduled_at <= now
+            ):
+                stored.state = MessageState.ACTIVE
             fits = session_id is None or stored.session_id == session_id
-            if stored.lock is None and stored.state is State.ACTIVE and fits:
+            if stored.lock is None and stored.state is MessageState.ACTIVE and fits:
                 found.append(stored)
                 if len(found) == most:
                     break
@@ -556,7 +560,7 @@ class FakeReceiver:
         for stored in queue.messages.values():
             if stored.lock is not None:
                 seconds = min(seconds, stored.locked_until - now)
-            if stored.state is State.SCHEDULED and stored.scheduled_at is not None:
+            if stored.state is MessageState.SCHEDULED and stored.scheduled_at is not None:
                 seconds = min(seconds, stored.scheduled_at - now)
         try:
             async with asyncio.timeout(max(seconds, 0.001)):
@@ -568,7 +572,7 @@ class FakeReceiver:
         await self._messaging.begin("receive_deferred", self._path)
         queue = self._namespace.queue(self._path)
         found = [queue.messages[number] for number in sequence_numbers if number in queue.messages]
-        return [self._namespace.lock(queue, stored) for stored in found if stored.state is State.DEFERRED]
+        return [self._namespace.lock(queue, stored) for stored in found if stored.state is MessageState.DEFERRED]
 
     async def peek(self, max_messages: int, *, from_sequence_number: int = 0) -> list[Received]:
         await self._messaging.begin("peek", self._path)
@@ -596,7 +600,7 @@ class FakeReceiver:
         if disposition is Disposition.ABANDON:
             stored.delivery_count += 1
         if disposition is Disposition.DEFER:
-            stored.state = State.DEFERRED
+            stored.state = MessageState.DEFERRED
         queue.wake()
         self._namespace.end("settle", self._path)
 

@@ -57,7 +57,7 @@ from sbpair.core.summary import plain
 from sbpair.core.transfer.ledger import Way
 from sbpair.core.transfer.restored import Unsendable
 from sbpair.core.transfer.verdict import Classifier
-from sbpair.emulator.admin.calls import Call
+from sbpair.emulator.admin.calls import AdminCall
 from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.seed import SeedError, is_microsoft_config, plant, seed_of
@@ -624,7 +624,7 @@ _JSON = b'{"properties": {"sqlFilter": {"sqlExpression": "a = 1"}, "n": [1, 2.5e
 def http_body(random_: random.Random) -> None:
     body = damaged(random_, _JSON)
     with suppress(EntityError):
-        Call("PUT", ("x",), {}, {}, body, "http://h", 0.0).json_object()
+        AdminCall("PUT", ("x",), {}, {}, body, "http://h", 0.0).json_object()
     with suppress(DocumentError):
         parse_json(body)
 

@@ -28,10 +28,10 @@ from sbpair.core.errors import OperationTimeoutError
 from sbpair.core.inspection.entity import Listed, ListedEntities, ScrapedNamespace
 from sbpair.core.inspection.status import REACHABLE, PairStatus, SideStatus, StatusReport
 from sbpair.core.prices import Forecast, built_in
-from sbpair.operations.watching import Source, Watched
+from sbpair.operations.watching import Watched, WatchedSource
 from sbpair.pipeline.analysis.analyze import Analysis, forecast
 from sbpair.pipeline.analysis.partials import Question
-from sbpair.pipeline.analysis.results import Destination, Minute, Outage, Queue, Rows, SizeRange, Total
+from sbpair.pipeline.analysis.results import AnalysisRows, DestinationRow, Minute, Outage, QueueRow, SizeRange, Total
 from sbpair.render.html import to_html
 from sbpair.render.reports import analysis_result
 from sbpair.render.result import CommandResult
@@ -111,13 +111,13 @@ def top() -> str:
 
     def source(
         name: str, *reads: tuple[Listed, ...], ages: Mapping[str, float]
-    ) -> Source[NamespaceAccess, ScrapedNamespace]:
+    ) -> WatchedSource[NamespaceAccess, ScrapedNamespace]:
         access = NamespaceAccess(name, f"{name}.servicebus.windows.net", AuthMethod.AZURE_CLI)
         found = [
             ScrapedNamespace(ListedEntities(name, read), 0, NOW + 10 * at, ages, {}, {}, Forecast())
             for at, read in enumerate(reads)
         ]
-        return Source("The namespace", access, unread, 10.0, found[-1], found[0], NOW)
+        return WatchedSource("The namespace", access, unread, 10.0, found[-1], found[0], NOW)
 
     async def drawn_app() -> str:
         stop = asyncio.Event()
@@ -185,7 +185,7 @@ def analysis() -> CommandResult:
     of = {name: sum(one.messages for one in minutes if one.destination == name) for name in _SHARES}
     size = 1024 * _KILOBYTES
     destinations = [
-        Destination(
+        DestinationRow(
             pair="orders",
             destination=name,
             messages=messages,
@@ -226,7 +226,7 @@ def analysis() -> CommandResult:
     ]
     all_messages = sum(of.values())
     queues = [
-        Queue(
+        QueueRow(
             pair="orders",
             queue=f"contoso-weu/x-servicebus-transfer/{index}",
             dead_letter=False,
@@ -251,7 +251,7 @@ def analysis() -> CommandResult:
         for low, high, share in shares
     ]
     question = Question(as_of=NOW)
-    rows = Rows(
+    rows = AnalysisRows(
         destinations=tuple(destinations),
         hours=(),
         minutes=tuple(minutes),

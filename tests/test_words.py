@@ -1,11 +1,8 @@
-"""One word for one act and thing: the table in the package's docstring, and words that no name and no sentence takes.
-
-An exception is what is left from before, and may only shrink.
-"""
+"""One word for one act and thing: the words' table in the package's docstring, and words that stand nowhere."""
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,17 +36,14 @@ LEFT_IN_NAMES = {
     # Words of the protocols, and of Python's: `aud` of a token, an option of `ping`, a line of text.
     *("engine/auth.py:SERVICE_BUS_AUDIENCE", "engine/auth.py:audience", "operations/ping.py:by_look_up"),
     *("core/failover/measured.py:LOOK_UP", "runtime/failover/backlog.py:ONE_KEY"),
-    *(f"emulator/laws/entities.py:{act}_one_partition" for act in ("deferred", "peek", "settle", "transaction")),
     *("core/replication/ownership.py:LookUp", "core/inspection/audit/findings.py:in_one_line"),
-    *("clients/failover.py:Chronicle", "clients/failover.py:Audience", "runtime/failover/pairing.py:audience"),
+    # A field of 1.0's JSON.
+    "core/transfer/restored.py:kept_in",
+    # The number.
+    *(f"emulator/laws/entities.py:{act}_one_partition" for act in ("deferred", "peek", "settle", "transaction")),
     *("cli/replication/replicate.py:one_side", "pipeline/reports.py:one_side"),
     *("cli/transfer/options.py:one_namespace", "emulator/broker/intake.py:in_one_transfer"),
-    *("operations/drain.py:of_one_process", "core/transfer/resend.py:meant"),
-    *("amqp/sections.py:kept", "core/failover/sending.py:kept", "core/transfer/restored.py:kept_in"),
-    *("engine/budgets.py:kept_bytes", "engine/link.py:kept_bytes"),
-    *("runtime/failover/backlog.py:KeptQueue", "runtime/failover/backlog.py:kept"),
-    *("core/inspection/audit/findings.py:look", "pipeline/reconcile.py:look"),
-    "runtime/replication/consumer.py:look",
+    "operations/drain.py:of_one_process",
 }
 NOT_IN_SENTENCES = re.compile(r"\b(?:whoever|so many|anew|for good)\b", re.IGNORECASE)
 NOT_FOR_USERS = re.compile(
@@ -59,8 +53,8 @@ NOT_FOR_USERS = re.compile(
     re.IGNORECASE,
 )
 """In pages, help and texts that commands print: messages, queues and commands are not persons."""
-MOST_SHARED = 76
-"""Class names that two rooms have; it may only shrink."""
+SHARED = {"ServiceBusClient", "ServiceBusSender"}
+"""Class names that stand twice: the SDK's, of its two ways to call."""
 MOST_LINES_OF_ONE = 3
 """A loop over more lines says what it goes over."""
 
@@ -170,14 +164,14 @@ def test_no_long_loop_is_over_one() -> None:
     assert [(path, line) for path, source in files() for line in long_loops_over_one(source)] == []
 
 
-def test_no_more_class_names_stand_for_two_things() -> None:
-    rooms = defaultdict(set)
-    for path, source in files():
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                rooms[node.name].add(path.split("/")[0])
-    shared = sorted(name for name, where in rooms.items() if len(where) > 1)
-    assert len(shared) <= MOST_SHARED, f"a class of this name stands in another room: {shared}"
+def test_a_class_name_stands_for_one_thing() -> None:
+    names = Counter(
+        node.name
+        for _, source in files()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, times in names.items() if times > 1} == SHARED
 
 
 @pytest.mark.parametrize(

@@ -139,10 +139,10 @@ def take_entries(value: bytes, keys: Collection[bytes]) -> tuple[dict[bytes, byt
     return taken, _framed(_MAP8, kept, left)
 
 
-def shrunk_map(kept: list[bytes], count: int, *, was: int, content_bytes: int) -> bytes:
+def shrunk_map(entries: list[bytes], count: int, *, was: int, content_bytes: int) -> bytes:
     """A map of the encoded entries that are left of one in the 32 bit form, in the form that `edit_map` gives it.
     `was`, `content_bytes`: how many items that had, and how long they were."""
-    return _framed(_MAP8 if _needs_wide(content_bytes, was) else _MAP32, kept, count)
+    return _framed(_MAP8 if _needs_wide(content_bytes, was) else _MAP32, entries, count)
 
 
 def _has(keys: Collection[Any], key: Any) -> bool:

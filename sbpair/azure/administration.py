@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed, seconds_of
+from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, EntityDescription, described, listed, seconds_of
 from sbpair.azure.client import READ, WRITE, LazyClient, a_text, changing, check_scope, connection_string_of
 from sbpair.azure.credentials import NamedCredential
 from sbpair.azure.errors import translating
@@ -94,7 +94,7 @@ class DataPlaneAdmin:
         get: Callable[..., Awaitable[Any]],
         *of: str,
         kind: str,
-        facts: Callable[[Described], F],
+        facts: Callable[[EntityDescription], F],
     ) -> F | None:
         """What the SDK's call `get` of `of` says; None if there is nothing of that name and kind."""
         try:
@@ -152,7 +152,7 @@ class DataPlaneAdmin:
     async def get_subscription(self, topic: str, name: str) -> QueueFacts | None:
         path = subscription_path(topic, name)
 
-        def facts(found: Described) -> QueueFacts:
+        def facts(found: EntityDescription) -> QueueFacts:
             return QueueFacts(path=path, settings=settings_of(QueueSettings, EntityKind.SUBSCRIPTION, found))
 
         get = self._client.sdk.get_subscription
@@ -255,7 +255,7 @@ def access_rules_of(found: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
-def queue_facts(found: Described) -> QueueFacts:
+def queue_facts(found: EntityDescription) -> QueueFacts:
     """A queue, as either control plane has described it."""
     return QueueFacts(
         path=found.name,
@@ -269,7 +269,7 @@ def queue_facts(found: Described) -> QueueFacts:
     )
 
 
-def counts_of(found: Described) -> Counts:
+def counts_of(found: EntityDescription) -> Counts:
     """What was counted; a topic has scheduled messages only."""
     return Counts(
         active=found.active_message_count or 0,
@@ -469,7 +469,7 @@ def _changed(found: Any, change: Mapping[str, Any]) -> Any:
 _KINDS = {QUEUE: EntityKind.QUEUE, TOPIC: EntityKind.TOPIC, SUBSCRIPTION: EntityKind.SUBSCRIPTION}
 
 
-def _facts(found: Described, topic: str = "") -> EntityFacts:
+def _facts(found: EntityDescription, topic: str = "") -> EntityFacts:
     kind = _KINDS[found.kind]
     return EntityFacts(
         kind=kind,

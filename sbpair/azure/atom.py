@@ -53,7 +53,7 @@ class KeyRule:
 
 
 @dataclass(slots=True)
-class Described:
+class EntityDescription:
     """An entity's settings, counts and times by the names of the SDK's properties; None is what was not said.
 
     Durations stay the ISO 8601 texts that they are.
@@ -94,7 +94,7 @@ class Described:
     transfer_dead_letter_message_count: int | None = None
 
 
-async def listed(client: LazyClient, kind: str, pages: Callable[..., Any], *of: str) -> list[Described]:
+async def listed(client: LazyClient, kind: str, pages: Callable[..., Any], *of: str) -> list[EntityDescription]:
     """Every entity of a list; one that is listed twice counts once.
 
     `pages`: the SDK's call that begins it, with the arguments `of`.
@@ -102,7 +102,7 @@ async def listed(client: LazyClient, kind: str, pages: Callable[..., Any], *of: 
     Raises:
         ValueError: the answer is no list of entities of that `kind`, or does not end.
     """
-    found: dict[str, Described] = {}
+    found: dict[str, EntityDescription] = {}
 
     def keep(_response: Any, feed: Any, _headers: Any) -> Element:
         _check_root(feed, "feed")
@@ -117,7 +117,7 @@ async def listed(client: LazyClient, kind: str, pages: Callable[..., Any], *of: 
     return list(found.values())
 
 
-async def described(client: LazyClient, get: Callable[..., Awaitable[Any]], *of: str) -> Described:
+async def described(client: LazyClient, get: Callable[..., Awaitable[Any]], *of: str) -> EntityDescription:
     """The entity that the SDK's call `get` asks for, called as it was asked for: the last of `of`. Who asks for a queue
     is told of the topic of that name, and the other way round.
 
@@ -127,7 +127,7 @@ async def described(client: LazyClient, get: Callable[..., Awaitable[Any]], *of:
     """
     from azure.core.exceptions import ResourceNotFoundError
 
-    found: list[Described] = []
+    found: list[EntityDescription] = []
 
     def keep(_response: Any, answer: Any, _headers: Any) -> Element:
         if getattr(answer, "tag", None) == f"{_ATOM}feed" and answer.find(f"{_ATOM}entry") is None:
@@ -155,14 +155,16 @@ def _check_root(answer: Any, wanted: str) -> None:
         raise ValueError(f"the answer is {quoted(tag)}, which is no Atom {wanted}")
 
 
-def _read(entry: Element, kind: str | None, name: str | None = None) -> Described:
+def _read(entry: Element, kind: str | None, name: str | None = None) -> EntityDescription:
     """`kind`: that is expected; `name`: instead of the title."""
     description = next((one for one in entry.iterfind(f"{_ATOM}content/*") if one.tag in _TAGS), None)
     found = None if description is None else _TAGS[description.tag]
     if description is None or found is None or kind not in (None, found):
         raise ValueError(f"the answer has an entry that is no {kind or 'description of an entity'}")
     values = _values(description, _SETTINGS)
-    return Described(found, a_text(entry.findtext(f"{_ATOM}title"), "title") if name is None else name, **values)
+    return EntityDescription(
+        found, a_text(entry.findtext(f"{_ATOM}title"), "title") if name is None else name, **values
+    )
 
 
 def _values(parent: Element, known: "Mapping[str, Known]") -> dict[str, Any]:
@@ -260,8 +262,8 @@ def _by_tag(of: type, prefix: str, *, counts: bool = False) -> dict[str, Known]:
 
 
 _RULE = _by_tag(KeyRule, _SERVICE_BUS)
-_MESSAGES = _by_tag(Described, _COUNTS, counts=True)
+_MESSAGES = _by_tag(EntityDescription, _COUNTS, counts=True)
 _SETTINGS = {
-    **_by_tag(Described, _SERVICE_BUS),
+    **_by_tag(EntityDescription, _SERVICE_BUS),
     f"{_SERVICE_BUS}CountDetails": (_COUNT_DETAILS, _counts, False),
 }

@@ -12,7 +12,7 @@ from sbpair.amqp.performatives import ERROR, REJECTED, perform
 from sbpair.amqp.sections import HeaderField, PropertyField, Section, section_bytes
 from sbpair.amqp.types import AmqpDecodeError, AmqpError, Described, MapPairs, Symbol, describe
 from sbpair.azure.errors import WireError
-from sbpair.core.message import Decoded, Received, State
+from sbpair.core.message import Decoded, MessageState, Received
 from sbpair.core.rewrite import MAX_DELIVERY_COUNT, MAX_SEQUENCE_NUMBER
 
 MESSAGE_FORMAT = 0
@@ -80,7 +80,7 @@ _ENQUEUED_TIME = Symbol("x-opt-enqueued-time")
 _LOCKED_UNTIL = Symbol("x-opt-locked-until")
 _PARTITION_KEY = Symbol("x-opt-partition-key")
 _STATE = Symbol("x-opt-message-state")
-_STATES = {1: State.DEFERRED, 2: State.SCHEDULED}
+_STATES = {1: MessageState.DEFERRED, 2: MessageState.SCHEDULED}
 UNREADABLE = (AmqpError, AttributeError, IndexError, OverflowError, TypeError, ValueError)
 """What reading raises where a section or a field is not of the kind it should be."""
 _PARTS = (Section.HEADER, Section.MESSAGE_ANNOTATIONS, Section.PROPERTIES)
@@ -113,7 +113,7 @@ def _described(payload: bytes, source: str, receipt: object, locked_until: float
         enqueued_at=_seconds(annotations.get(_ENQUEUED_TIME)),
         locked_until=until if locked_until is None else locked_until,
         delivery_count=_count(sections.field(header, HeaderField.DELIVERY_COUNT), MAX_DELIVERY_COUNT),
-        state=_STATES.get(int(annotations.get(_STATE) or 0), State.ACTIVE),
+        state=_STATES.get(int(annotations.get(_STATE) or 0), MessageState.ACTIVE),
         receipt=receipt,
         decoded=Decoded(payload, found),
     )

@@ -14,7 +14,7 @@ OPEN_SECONDS = 15.0
 """Bound of one attempt to connect, authenticate and attach: an attempt that hangs must not hold up the next."""
 
 
-class Link(Generic[W]):
+class SharedWire(Generic[W]):
     """Opens a wire once for any number of callers; after it failed, the next caller gets a new one."""
 
     def __init__(self, make: Callable[[], W], *, open_seconds: float = OPEN_SECONDS) -> None:

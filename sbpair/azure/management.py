@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sbpair.azure.administration import queue_facts, settings_of, topic_facts
-from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, seconds_of
+from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, EntityDescription, seconds_of
 from sbpair.azure.client import (
     READ,
     WRITE,
@@ -367,18 +367,18 @@ _READERS: Mapping[Any, Callable[[Any, str], Any]] = {
 }
 _KNOWN = [
     (field.name, _json_name(field.name.removesuffix("_utc")), _READERS[field.type])
-    for field in fields(Described)
+    for field in fields(EntityDescription)
     if field.type in _READERS
 ]
 """What is read of an entity: attribute, property, and how."""
 
 
-def _described(kind: str, found: Json) -> Described:
+def _described(kind: str, found: Json) -> EntityDescription:
     """An entity as an Atom entry would describe it, so that the facts of both control planes are made in one way."""
     properties = _properties_of(found)
     said = {**properties, **an_object(properties.get("countDetails"), "countDetails")}
     values = {attribute: read(said[name], name) for attribute, name, read in _KNOWN if said.get(name) is not None}
-    return Described(kind, from_arm_name(a_text(found.get("name"), "name")), **values)
+    return EntityDescription(kind, from_arm_name(a_text(found.get("name"), "name")), **values)
 
 
 def _queue(found: Json) -> QueueFacts:

@@ -13,16 +13,16 @@ from uuid import UUID
 
 from sbpair.amqp.performatives import accepted, in_transaction
 from sbpair.azure.errors import WireError, translate, translating
-from sbpair.azure.links import Link
+from sbpair.azure.links import SharedWire
 from sbpair.azure.receiver import PEEK, UPDATE, AzureReceiver, Receipt
 from sbpair.azure.sender import CANCEL, transfers
 from sbpair.azure.wire import (
     CoordinatorWire,
-    Delivery,
     RequestingWire,
     SendingLink,
     SendingWithin,
     TransactedWire,
+    WireDelivery,
     Within,
 )
 from sbpair.core.errors import (
@@ -171,7 +171,7 @@ class AzureMover(AzureReceiver):
     async def why_not(self) -> ServiceError | None:
         tried = f"begin a transaction on {self._host}"
         with translating(tried, self._source, within_seconds=_PROBE_SECONDS):
-            link = Link(lambda: CoordinatorWire(self._make_sdk()))
+            link = SharedWire(lambda: CoordinatorWire(self._make_sdk()))
             try:
                 async with asyncio.timeout(_PROBE_SECONDS):
                     coordinator = (await link.get(timeout_seconds=_PROBE_SECONDS)).coordinator
@@ -198,7 +198,7 @@ class AzureMover(AzureReceiver):
         ends = self._host, self._source
         await _move(wire, received, payloads, entity, take, drop, ends=ends, timeout_seconds=timeout_seconds)
 
-    def _in_hand(self, received: Sequence[Received]) -> tuple[TransactedWire, dict[int, Delivery], dict[int, UUID]]:
+    def _in_hand(self, received: Sequence[Received]) -> tuple[TransactedWire, dict[int, WireDelivery], dict[int, UUID]]:
         """The open connection, and by place what settles each message there: its delivery, or its lock token, by which
         locks outlive a connection, those of sessions apart.
 
@@ -206,7 +206,7 @@ class AzureMover(AzureReceiver):
             LocksLostError: some came with a session on an earlier connection, or there is none.
         """
         wire = self._link.current
-        deliveries: dict[int, Delivery] = {}
+        deliveries: dict[int, WireDelivery] = {}
         tokens: dict[int, UUID] = {}
         for place, message in enumerate(received):
             receipt = message.receipt
@@ -228,7 +228,7 @@ class AzureMover(AzureReceiver):
         return wire, deliveries, tokens
 
     async def _complete(
-        self, wire: TransactedWire, transaction: bytes, deliveries: dict[int, Delivery], tokens: dict[int, UUID]
+        self, wire: TransactedWire, transaction: bytes, deliveries: dict[int, WireDelivery], tokens: dict[int, UUID]
     ) -> None:
         """Complete in the transaction, all at once. Raises what was refused."""
         state = in_transaction(transaction, accepted())
@@ -275,7 +275,7 @@ class AzureScheduledMover:
     ) -> None:
         self._host = host
         self._source = source
-        self._link = Link(lambda: RequestingWire(make_sdk(), make_sender))
+        self._link = SharedWire(lambda: RequestingWire(make_sdk(), make_sender))
         self._on_close = on_close
         self._first_on: RequestingWire | None = None
 

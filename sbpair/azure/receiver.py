@@ -11,11 +11,11 @@ from uuid import UUID
 from sbpair.amqp.performatives import accepted, modified
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
-from sbpair.azure.links import OPEN_SECONDS, Link
-from sbpair.azure.wire import Answer, Delivery, ManagementWire, ReceiverWire, Settling, Wire
+from sbpair.azure.links import OPEN_SECONDS, SharedWire
+from sbpair.azure.wire import Answer, ManagementWire, ReceiverWire, Settling, Wire, WireDelivery
 from sbpair.concurrency import each_answered, waiting
 from sbpair.core.errors import ArgumentRefusedError, LockLostError, ServiceError, SessionUnavailableError
-from sbpair.core.message import PARTITION_SHIFT, Disposition, Received, State
+from sbpair.core.message import PARTITION_SHIFT, Disposition, MessageState, Received
 from sbpair.core.rewrite import read_delivered
 
 # Browsing in pages, complete on partitioned entities too.
@@ -120,7 +120,7 @@ class Receipt:
     """What settles a message: its delivery on a link, or the lock token alone (deferred messages)."""
 
     wire: ReceiverWire | None = None
-    delivery: Delivery | None = None
+    delivery: WireDelivery | None = None
     deferred_token: UUID | None = None
 
     @property
@@ -149,7 +149,7 @@ def to_received(payload: bytes, source: str, receipt: object = None, locked_unti
             enqueued_at,
             locked_until if locked_until is not None or receipt is None else until,
             delivery_count,
-            State.ACTIVE,
+            MessageState.ACTIVE,
             receipt,
             None,
             None,
@@ -181,8 +181,8 @@ class AzureReceiver:
         self._source = source
         self._wanted_session = session_id
         self._next_session = next_session
-        self._link = Link(lambda: make_wire(make_sdk()), open_seconds=open_seconds)
-        self._browsing = Link(lambda: ManagementWire(make_sdk()))
+        self._link = SharedWire(lambda: make_wire(make_sdk()), open_seconds=open_seconds)
+        self._browsing = SharedWire(lambda: ManagementWire(make_sdk()))
         self._open_seconds = open_seconds
         self._browser = Browser()
         self._receiving = asyncio.Lock()
@@ -226,7 +226,7 @@ class AzureReceiver:
             self._held_session = wire
         return wire
 
-    async def _collect(self, wire: ReceiverWire, max_messages: int, deadline: float) -> list[Delivery]:
+    async def _collect(self, wire: ReceiverWire, max_messages: int, deadline: float) -> list[WireDelivery]:
         while not wire.arrived:
             wire.raise_if_failed()
             wire.arrival.clear()
@@ -325,7 +325,7 @@ class AzureReceiver:
                 await self._settle_on_link(wire, delivery, disposition, reason, description)
 
     async def _settle_on_link(
-        self, wire: ReceiverWire, delivery: Delivery, disposition: Disposition, reason: str, description: str
+        self, wire: ReceiverWire, delivery: WireDelivery, disposition: Disposition, reason: str, description: str
     ) -> None:
         if disposition is Disposition.DEAD_LETTER:
             outcome, expected = frames.rejected(reason, description), "rejected"
@@ -480,7 +480,7 @@ class AzureReceiver:
         self._on_close(self)
 
 
-def _on_link(receipt: object) -> tuple[ReceiverWire | None, Delivery | None]:
+def _on_link(receipt: object) -> tuple[ReceiverWire | None, WireDelivery | None]:
     """What a receipt is settled on as long as its connection lasts; Nones for every other."""
     if not isinstance(receipt, Receipt) or receipt.wire is None or receipt.wire.failed:
         return None, None

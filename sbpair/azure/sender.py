@@ -8,7 +8,7 @@ from typing import Any
 from sbpair.azure import frames
 from sbpair.azure.errors import WireError, translate, translating
 from sbpair.azure.frames import batch, schedule_entry
-from sbpair.azure.links import OPEN_SECONDS, Link
+from sbpair.azure.links import OPEN_SECONDS, SharedWire
 from sbpair.azure.wire import Answer, Outgoing, SenderWire, SendingLink
 from sbpair.concurrency import waiting
 from sbpair.core.errors import MessageTooLargeError, OperationTimeoutError, SbpairError, SendIncompleteError
@@ -27,7 +27,7 @@ class AzureSender:
     def __init__(self, host: str, entity: str, make_sdk: Callable[[], Any], on_close: Callable[[object], None]) -> None:
         self._host = host
         self._entity = entity
-        self._link = Link(lambda: SenderWire(make_sdk()))
+        self._link = SharedWire(lambda: SenderWire(make_sdk()))
         self._on_close = on_close
 
     @property

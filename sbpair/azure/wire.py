@@ -93,7 +93,7 @@ _MAX_MESSAGE_BYTES = 1 << 27
 
 
 @dataclass(slots=True, eq=False)
-class Delivery:
+class WireDelivery:
     """One message as it came: its bytes and what settles it."""
 
     payload: bytes
@@ -650,7 +650,7 @@ class ReceiverWire(Wire):
 
     def __init__(self, sdk: Any) -> None:
         super().__init__(sdk)
-        self.arrived: deque[Delivery] = deque()
+        self.arrived: deque[WireDelivery] = deque()
         self.arrival = asyncio.Event()
         self._assembly: _Assembly | None = None
         self._unsettled: dict[int, tuple[str, _Told]] = {}
@@ -702,7 +702,7 @@ class ReceiverWire(Wire):
         except TimeoutError:
             return
 
-    def settle(self, delivery: Delivery, outcome: Described, expected: str) -> "asyncio.Future[None]":
+    def settle(self, delivery: WireDelivery, outcome: Described, expected: str) -> "asyncio.Future[None]":
         """Settle one delivery; the future is resolved by the peer's confirmation of the `expected` outcome. `outcome`
         may be one in a transaction (`amqp.performatives.in_transaction`)."""
         self.raise_if_failed()
@@ -728,7 +728,7 @@ class ReceiverWire(Wire):
         for delivery_id in settling.open:
             self._unsettled.pop(delivery_id, None)
 
-    def release(self, deliveries: Sequence[Delivery]) -> None:
+    def release(self, deliveries: Sequence[WireDelivery]) -> None:
         """Give deliveries back without a failed delivery. Settled at once: the service does not confirm it, and a
         lock that is already gone comes to the same."""
         for delivery in deliveries:
@@ -759,10 +759,10 @@ class ReceiverWire(Wire):
         session.next_incoming_id += 1
         session.remote_outgoing_window -= 1
         session.incoming_window -= 1
-        self._take_in(Delivery(payload, delivery_id, tag))
+        self._take_in(WireDelivery(payload, delivery_id, tag))
         return True
 
-    def _take_in(self, delivery: Delivery | None) -> None:
+    def _take_in(self, delivery: WireDelivery | None) -> None:
         """A delivery is complete, or None: was aborted, which has used up its credit like any other."""
         # The SDK's own handler would count these two; in its place we have to, or its next flow grants too little.
         self._link.delivery_count = (self._link.delivery_count + 1) % _MAX_SERIAL
@@ -780,7 +780,7 @@ class ReceiverWire(Wire):
             return
         self._assembly = None
         payload = assembly.parts[0] if len(assembly.parts) == 1 else b"".join(assembly.parts)
-        self._take_in(None if frame[_ABORTED] else Delivery(payload, assembly.delivery_id, assembly.tag))
+        self._take_in(None if frame[_ABORTED] else WireDelivery(payload, assembly.delivery_id, assembly.tag))
 
     async def _on_flow(self, frame: Sequence[Any]) -> None:
         self._drained.set()
@@ -826,7 +826,7 @@ class ReceiverWire(Wire):
         self._drained.set()
 
 
-class Coordinator:
+class CoordinatorLink:
     """The link to the transaction coordinator of a namespace (AMQP 1.0 §4.5)."""
 
     def __init__(self, link: SendingLink) -> None:
@@ -868,10 +868,10 @@ class _Transacting(Wire):
 
     def __init__(self, sdk: Any) -> None:
         super().__init__(sdk)
-        self._coordinator: Coordinator | None = None
+        self._coordinator: CoordinatorLink | None = None
 
     @property
-    def coordinator(self) -> Coordinator:
+    def coordinator(self) -> CoordinatorLink:
         """There once the wire is open."""
         if self._coordinator is None:
             raise WireError("amqp:link:detach-forced", "The link to the transaction coordinator is not open.")
@@ -900,7 +900,7 @@ class _Transacting(Wire):
     async def _before_the_link(self, session: Any) -> None:
         await session.begin()
         target = _coordinator_target()
-        self._coordinator = Coordinator(await self._attach(session, None, target, _COORDINATOR_CREDIT))
+        self._coordinator = CoordinatorLink(await self._attach(session, None, target, _COORDINATOR_CREDIT))
 
     async def _attach(self, session: Any, address: Any, target: Any = None, credit: int | None = None) -> SendingLink:
         """Attach a further link for sending, and wait for the answer.
@@ -954,10 +954,10 @@ def _transactional_state(transaction_id: bytes) -> Any:
     from azure.servicebus._pyamqp.constants import FIELD
     from azure.servicebus._pyamqp.types import AMQPTypes
 
-    class State(NamedTuple):
+    class DeclaredTransaction(NamedTuple):
         transaction_id: bytes
 
-    state: Any = State
+    state: Any = DeclaredTransaction
     state._code = TRANSACTIONAL_STATE
     state._definition = (FIELD("transaction_id", AMQPTypes.binary, True, None, False),)
     return state(transaction_id)

@@ -6,69 +6,69 @@ from typing import Annotated, Any
 
 import typer
 
-from sbpair.cli.hooks import Entry, LazyGroup
+from sbpair.cli.hooks import Lazy, LazyGroup
 from sbpair.cli.options import before_the_command, with_common_options
 from sbpair.version import __version__
 
 GROUPS = {
     "Find and recover": {
-        "discover": Entry("inspection.discover", "discover", "Find out whether you have backlog queues, and whose."),
-        "status": Entry("inspection.status", "status", "Count waiting messages, and check both namespaces."),
-        "top": Entry(
+        "discover": Lazy("inspection.discover", "discover", "Find out whether you have backlog queues, and whose."),
+        "status": Lazy("inspection.status", "status", "Count waiting messages, and check both namespaces."),
+        "top": Lazy(
             "inspection.watching", "top", "Watch pairs, queues and dead letters on a terminal, down to a message."
         ),
-        "audit": Entry("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
-        "peek": Entry("transfer.browse", "peek", "Show waiting messages, oldest first; change nothing."),
-        "drain": Entry("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),
-        "syphon": Entry("transfer.drain", "syphon", "Send waiting messages as they arrive, as a service."),
-        "incident": Entry("transfer.report", "incident", "Guide you through a recovery, one command after another."),
-        "report": Entry("transfer.report", "report", "Report an incident from its ledgers, and verify them."),
-        "promotion": Entry("app", "promotion", "List messages that a region's promotion lost or duplicated."),
-        "restore": Entry("transfer.move", "restore", "Send archived messages to their destinations."),
-        "cleanup": Entry("inspection.plans", "cleanup", "List and delete backlog queues that no pair needs."),
+        "audit": Lazy("inspection.audit", "audit", "Find stranded messages and wrong, missing or extra queues."),
+        "peek": Lazy("transfer.browse", "peek", "Show waiting messages, oldest first; change nothing."),
+        "drain": Lazy("transfer.drain", "drain", "Send waiting messages to their destinations, then stop."),
+        "syphon": Lazy("transfer.drain", "syphon", "Send waiting messages as they arrive, as a service."),
+        "incident": Lazy("transfer.report", "incident", "Guide you through a recovery, one command after another."),
+        "report": Lazy("transfer.report", "report", "Report an incident from its ledgers, and verify them."),
+        "promotion": Lazy("app", "promotion", "List messages that a region's promotion lost or duplicated."),
+        "restore": Lazy("transfer.move", "restore", "Send archived messages to their destinations."),
+        "cleanup": Lazy("inspection.plans", "cleanup", "List and delete backlog queues that no pair needs."),
     },
     "Set up": {
-        "config": Entry("config", "app", "Show and check the configuration."),
-        "doctor": Entry("inspection.doctor", "doctor", "Check configuration, credentials, rights, clock and Java."),
-        "provision": Entry("inspection.plans", "provision", "Create the backlog queues of a pair on its secondary."),
-        "exporter": Entry("inspection.watching", "exporter", "Serve figures of namespaces and pairs for Prometheus."),
-        "export": Entry("export", "export", "Write alerts, dashboard, services, jobs and templates to install."),
+        "config": Lazy("config", "app", "Show and check the configuration."),
+        "doctor": Lazy("inspection.doctor", "doctor", "Check configuration, credentials, rights, clock and Java."),
+        "provision": Lazy("inspection.plans", "provision", "Create the backlog queues of a pair on its secondary."),
+        "exporter": Lazy("inspection.watching", "exporter", "Serve figures of namespaces and pairs for Prometheus."),
+        "export": Lazy("export", "export", "Write alerts, dashboard, services, jobs and templates to install."),
     },
     "Any entity": {
-        "entity": Entry("app", "entity", "List, create, disable and delete queues, topics and rules."),
-        "rules": Entry("app", "rules", "Test the rules of a topic; find messages that no subscription gets."),
-        "dlq": Entry("app", "dlq", "List, resubmit and delete dead letters of any queue or subscription."),
-        "diff": Entry("inspection.diff", "diff", "Compare the entities of two namespaces, files or snapshots."),
-        "move": Entry("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
-        "copy": Entry("transfer.move", "copy", "Send copies of the messages of any entity to another one."),
-        "explain": Entry("transfer.message", "explain", "Explain why a message is where it is, and what to do."),
-        "session": Entry("app", "session", "List sessions; show, set and clear their states."),
-        "message": Entry("app", "message", "Show, dead-letter, delete or reschedule one message."),
-        "edit": Entry("transfer.message", "edit", "Change messages in an editor and send them in their place."),
-        "undefer": Entry("transfer.message", "undefer", "Make deferred messages of any queue active again."),
-        "purge": Entry("transfer.message", "purge", "Delete messages of any entity, archived first."),
-        "evacuate": Entry("transfer.evacuate", "evacuate", "Move all entities and messages to another namespace."),
+        "entity": Lazy("app", "entity", "List, create, disable and delete queues, topics and rules."),
+        "rules": Lazy("app", "rules", "Test the rules of a topic; find messages that no subscription gets."),
+        "dlq": Lazy("app", "dlq", "List, resubmit and delete dead letters of any queue or subscription."),
+        "diff": Lazy("inspection.diff", "diff", "Compare the entities of two namespaces, files or snapshots."),
+        "move": Lazy("transfer.move", "move", "Send messages of any entity to another one, and complete them."),
+        "copy": Lazy("transfer.move", "copy", "Send copies of the messages of any entity to another one."),
+        "explain": Lazy("transfer.message", "explain", "Explain why a message is where it is, and what to do."),
+        "session": Lazy("app", "session", "List sessions; show, set and clear their states."),
+        "message": Lazy("app", "message", "Show, dead-letter, delete or reschedule one message."),
+        "edit": Lazy("transfer.message", "edit", "Change messages in an editor and send them in their place."),
+        "undefer": Lazy("transfer.message", "undefer", "Make deferred messages of any queue active again."),
+        "purge": Lazy("transfer.message", "purge", "Delete messages of any entity, archived first."),
+        "evacuate": Lazy("transfer.evacuate", "evacuate", "Move all entities and messages to another namespace."),
     },
     "Applications": {
-        "gateway": Entry("failover.gateway", "gateway", "Give applications of any language failover, as a service."),
-        "send": Entry("failover.send", "send", "Send messages; to the secondary while the primary is down."),
-        "ping": Entry("failover.ping", "ping", "Measure the response times of each namespace; check your rights."),
-        "drill": Entry("failover.drill", "drill", "Rehearse an outage beside the live entities, and prove it."),
-        "replicate": Entry("app", "replicate", "Send to both namespaces; process each message once, in order."),
+        "gateway": Lazy("failover.gateway", "gateway", "Give applications of any language failover, as a service."),
+        "send": Lazy("failover.send", "send", "Send messages; to the secondary while the primary is down."),
+        "ping": Lazy("failover.ping", "ping", "Measure the response times of each namespace; check your rights."),
+        "drill": Lazy("failover.drill", "drill", "Rehearse an outage beside the live entities, and prove it."),
+        "replicate": Lazy("app", "replicate", "Send to both namespaces; process each message once, in order."),
     },
     "Plan": {
-        "cost": Entry("cost", "cost", "Estimate what a pair costs a month, line by line."),
-        "pipeline": Entry("app", "pipeline", "Archive, analyze and replay large backlogs with Spark."),
+        "cost": Lazy("cost", "cost", "Estimate what a pair costs a month, line by line."),
+        "pipeline": Lazy("app", "pipeline", "Archive, analyze and replay large backlogs with Spark."),
     },
     "Try": {
-        "demo": Entry("demo", "demo", "Play through an outage on two embedded namespaces."),
-        "emulator": Entry("emulator", "app", "Run embedded Service Bus namespaces (the pair `local`)."),
+        "demo": Lazy("demo", "demo", "Play through an outage on two embedded namespaces."),
+        "emulator": Lazy("emulator", "app", "Run embedded Service Bus namespaces (the pair `local`)."),
     },
     "Help": {
-        "help": Entry("help", "help_on", "Explain terms, exit codes, rights or a command."),
-        "cheat": Entry("help", "cheat", "Show the commands for common tasks."),
-        "schema": Entry("help", "schema", "Print the JSON Schema of a command's -o json."),
-        "completion": Entry("help", "completion", "Print the completion script of a shell."),
+        "help": Lazy("help", "help_on", "Explain terms, exit codes, rights or a command."),
+        "cheat": Lazy("help", "cheat", "Show the commands for common tasks."),
+        "schema": Lazy("help", "schema", "Print the JSON Schema of a command's -o json."),
+        "completion": Lazy("help", "completion", "Print the completion script of a shell."),
     },
 }
 """Heading in the help -> name -> file in this package, function or typer app in it, and its line in the help."""
@@ -116,7 +116,7 @@ app.callback()(with_common_options(_root))
 # The groups below it.
 
 
-def _group(help: str, commands: Mapping[str, Entry]) -> typer.Typer:
+def _group(help: str, commands: Mapping[str, Lazy]) -> typer.Typer:
     """`commands`: name -> file in this package, function in it, and its line in the help."""
     app = typer.Typer(
         cls=type("Commands", (LazyGroup,), {"GROUPS": {"Commands": commands}}), help=help, no_args_is_help=True
@@ -132,14 +132,14 @@ entity = _group(
     the pair in use unless --namespace, --pair, --side or NAMESPACE:ENTITY says otherwise.
     """,
     {
-        "list": Entry(
+        "list": Lazy(
             "inspection.entity_commands", "list_entities", "List queues, topics and subscriptions with counts."
         ),
-        "show": Entry("inspection.entity_commands", "show", "Show one entity's settings, counts and rules."),
-        "peek": Entry("transfer.browse", "peek_messages", "Show the messages of one; nothing is taken."),
-        "create": Entry("inspection.entity_commands", "create", "Create a queue, topic, subscription or rule."),
-        "delete": Entry("inspection.entity_commands", "delete", "Delete one, empty unless told otherwise."),
-        "set-status": Entry("inspection.entity_commands", "set_status", "Enable or disable sending and receiving."),
+        "show": Lazy("inspection.entity_commands", "show", "Show one entity's settings, counts and rules."),
+        "peek": Lazy("transfer.browse", "peek_messages", "Show the messages of one; nothing is taken."),
+        "create": Lazy("inspection.entity_commands", "create", "Create a queue, topic, subscription or rule."),
+        "delete": Lazy("inspection.entity_commands", "delete", "Delete one, empty unless told otherwise."),
+        "set-status": Lazy("inspection.entity_commands", "set_status", "Enable or disable sending and receiving."),
     },
 )
 
@@ -149,8 +149,8 @@ rules = _group(
     `entity show` lists rules, `entity create` and `entity delete` change them.
     """,
     {
-        "test": Entry("inspection.rules", "test", "Show which rules match a message, and why others do not."),
-        "unmatched": Entry("inspection.rules", "unmatched", "Find messages that no subscription gets."),
+        "test": Lazy("inspection.rules", "test", "Show which rules match a message, and why others do not."),
+        "unmatched": Lazy("inspection.rules", "unmatched", "Find messages that no subscription gets."),
     },
 )
 
@@ -161,17 +161,17 @@ dlq = _group(
     --side or NAMESPACE:ENTITY says otherwise.
     """,
     {
-        "list": Entry("transfer.browse", "list_reasons", "Count the dead letters of an entity by reason."),
-        "peek": Entry("transfer.browse", "peek_dead_letters", "Show dead letters, oldest first; nothing is taken."),
-        "resubmit": Entry("transfer.move", "resubmit", "Send dead letters again, to their entity or another one."),
-        "purge": Entry("transfer.message", "purge_dead_letters", "Delete dead letters, archived first."),
+        "list": Lazy("transfer.browse", "list_reasons", "Count the dead letters of an entity by reason."),
+        "peek": Lazy("transfer.browse", "peek_dead_letters", "Show dead letters, oldest first; nothing is taken."),
+        "resubmit": Lazy("transfer.move", "resubmit", "Send dead letters again, to their entity or another one."),
+        "purge": Lazy("transfer.message", "purge_dead_letters", "Delete dead letters, archived first."),
     },
 )
 
 promotion = _group(
     "Look at what a promotion to another region, or a failover of an alias, did to messages.",
     {
-        "report": Entry(
+        "report": Lazy(
             "inspection.diff", "promotion_report", "List messages that are lost, duplicated, or active again."
         )
     },
@@ -183,25 +183,25 @@ replicate = _group(
     Consumers agree through a journal: SQLite on one host, Cosmos DB between regions.
     """,
     {
-        "send": Entry("replication.replicate", "send", "Send lines to both namespaces, in order within each session."),
-        "consume": Entry("replication.replicate", "consume", "Run a command for each message: once, and in order."),
-        "status": Entry("replication.replicate", "status", "Show the journal: sessions by state, and which are stuck."),
-        "provision": Entry("replication.replicate", "provision", "Create a replicated queue on both namespaces."),
+        "send": Lazy("replication.replicate", "send", "Send lines to both namespaces, in order within each session."),
+        "consume": Lazy("replication.replicate", "consume", "Run a command for each message: once, and in order."),
+        "status": Lazy("replication.replicate", "status", "Show the journal: sessions by state, and which are stuck."),
+        "provision": Lazy("replication.replicate", "provision", "Create a replicated queue on both namespaces."),
     },
 )
 
 pipeline = _group(
     "Archive, analyze, replay and reconcile large backlogs with Spark, here or on a cluster (--master).",
     {
-        "archive": Entry("pipeline.archive", "archive", "Save a backlog as Parquet files."),
-        "follow": Entry("pipeline.archive", "follow", "Keep an archive up to date while a backlog grows."),
-        "replay": Entry("pipeline.replay", "replay", "Send archived messages to their destinations."),
-        "reconcile": Entry("pipeline.replay", "reconcile", "Check that each archived message has exactly one outcome."),
-        "analyze": Entry("pipeline.analyze", "analyze", "Report on the messages of archived backlogs."),
-        "replication-audit": Entry(
+        "archive": Lazy("pipeline.archive", "archive", "Save a backlog as Parquet files."),
+        "follow": Lazy("pipeline.archive", "follow", "Keep an archive up to date while a backlog grows."),
+        "replay": Lazy("pipeline.replay", "replay", "Send archived messages to their destinations."),
+        "reconcile": Lazy("pipeline.replay", "reconcile", "Check that each archived message has exactly one outcome."),
+        "analyze": Lazy("pipeline.analyze", "analyze", "Report on the messages of archived backlogs."),
+        "replication-audit": Lazy(
             "pipeline.replication_audit", "replication_audit", "Check what became of the messages of active/active."
         ),
-        "trend": Entry("pipeline.analyze", "trend", "Show how backlogs and findings develop over time."),
+        "trend": Lazy("pipeline.analyze", "trend", "Show how backlogs and findings develop over time."),
     },
 )
 
@@ -211,10 +211,10 @@ session = _group(
     An entity is a queue or TOPIC/Subscriptions/NAME that requires sessions.
     """,
     {
-        "list": Entry("transfer.browse", "list_all", "List sessions that hold messages or a state."),
-        "show": Entry("transfer.browse", "show", "Show one session and its state."),
-        "set-state": Entry("transfer.browse", "set_state", "Set the state of a session."),
-        "clear": Entry("transfer.browse", "clear", "Clear the state of a session; its messages stay."),
+        "list": Lazy("transfer.browse", "list_all", "List sessions that hold messages or a state."),
+        "show": Lazy("transfer.browse", "show", "Show one session and its state."),
+        "set-state": Lazy("transfer.browse", "set_state", "Set the state of a session."),
+        "clear": Lazy("transfer.browse", "clear", "Clear the state of a session; its messages stay."),
     },
 )
 
@@ -224,9 +224,9 @@ message = _group(
     Numbers are those that `sbpair entity peek` and `sbpair dlq peek` show. To change one: `sbpair edit`.
     """,
     {
-        "show": Entry("transfer.message", "show", "Show one message with its body and properties."),
-        "dead-letter": Entry("transfer.message", "dead_letter", "Move one message to the dead letters."),
-        "complete": Entry("transfer.message", "complete", "Delete one message, archived first."),
-        "reschedule": Entry("transfer.message", "reschedule", "Schedule a scheduled message for another time."),
+        "show": Lazy("transfer.message", "show", "Show one message with its body and properties."),
+        "dead-letter": Lazy("transfer.message", "dead_letter", "Move one message to the dead letters."),
+        "complete": Lazy("transfer.message", "complete", "Delete one message, archived first."),
+        "reschedule": Lazy("transfer.message", "reschedule", "Schedule a scheduled message for another time."),
     },
 )

@@ -30,14 +30,14 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownSettings:
     files: tuple[str, ...]
     settings: tuple[Setting, ...]
     environment: Mapping[str, str]
 
 
 @app.command("show")
-@command(output="cli.config:Shown")
+@command(output="cli.config:ShownSettings")
 def show(options: Options) -> CommandResult:
     """Print every setting in force with its source (flag, environment, file and line, default).
 
@@ -49,7 +49,7 @@ def show(options: Options) -> CommandResult:
     settings = load_settings(options, to_act=False)
     found = tuple(Setting(key, _shown(one.value), one.source) for key, one in sorted(settings.values.items()))
     files = ", ".join(str(path) for path in settings.files) or "none"
-    data = Shown(tuple(map(str, settings.files)), found, environment_names())
+    data = ShownSettings(tuple(map(str, settings.files)), found, environment_names())
     return CommandResult(data, (table_of(Setting, found),), summary=f"Files read: {files}")
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sbpair.ports import Observer
     from sbpair.render.progress import MoveProgress
     from sbpair.render.result import CommandResult
-    from sbpair.runtime.clock import SystemClock
+    from sbpair.runtime.clock import LoopClock
     from sbpair.settings import Settings
 
     Stop = asyncio.Event
@@ -85,11 +85,11 @@ def open_sides(
     return connect(pair, reopen=reopen)
 
 
-def system_clock() -> "SystemClock":
+def system_clock() -> "LoopClock":
     """This machine's clock."""
-    from sbpair.runtime.clock import SystemClock
+    from sbpair.runtime.clock import LoopClock
 
-    return SystemClock()
+    return LoopClock()
 
 
 def run_async(options: Options, work: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:

@@ -160,7 +160,7 @@ def _read(path: Path, noun: str = "prices") -> Any:
 # What was really used, for `cost --usage`: read row by row, so files of any size.
 
 
-def read_usage(paths: Sequence[Path], month: Month) -> tuple[tuple[usage.Billed, ...], usage.Traffic | None]:
+def read_usage(paths: Sequence[Path], month: Month) -> tuple[tuple[usage.MeterUsage, ...], usage.Traffic | None]:
     """Billed quantities of usage details (CSV), and the traffic of metrics (JSON). A calendar month chosen with --month
     leaves other months' rows out.
 
@@ -336,7 +336,7 @@ def estimated(found: result.Estimated) -> CommandResult:
     labels = (("pair", found.pair or ""), ("currency", found.estimate.currency))
     metric = Metric("sbpair_cost_month_total", float(to_cents(found.estimate.total)), labels)
     billed = () if found.billed is None else (table_of(result.BilledLine, found.billed, "Billed"),)
-    return concluded(found, table_of(result.Line, found.lines), *billed, checks=(), metrics=(metric,))
+    return concluded(found, table_of(result.BillLine, found.lines), *billed, checks=(), metrics=(metric,))
 
 
 def comparison(found: result.Compared) -> CommandResult:

@@ -48,7 +48,7 @@ def demo(
       sbpair demo --gateway
       sbpair demo --keep
     """
-    from sbpair.cli.demo_story import SEED, Stage, play
+    from sbpair.cli.demo_story import SEED, DemoStage, play
     from sbpair.emulator import EmulatorThread
     from sbpair.emulator.seed import plant
 
@@ -56,7 +56,7 @@ def demo(
         emulator = stack.enter_context(EmulatorThread([PRIMARY, SECONDARY], control_port=0))
         emulator.call(lambda inner: plant(inner.namespace(PRIMARY), SEED))
         pair = embedded_pair(emulator)
-        result = _result(run_async(options, lambda stop: play(Stage(pair, emulator, messages, gateway), stop)))
+        result = _result(run_async(options, lambda stop: play(DemoStage(pair, emulator, messages, gateway), stop)))
         if not sys.stdout.isatty() and not options.quiet:
             say(result.summary)  # a pipe has the rows; a viewer wants the verdict
         if keep:
@@ -98,7 +98,7 @@ def _kept(emulator: "EmulatorThread") -> Iterator[None]:
 
 
 def _result(found: "Proved") -> CommandResult:
-    from sbpair.cli.demo_story import Place
+    from sbpair.cli.demo_story import DemoPlace
 
     bill = found.bill
     notes = (
@@ -110,7 +110,7 @@ def _result(found: "Proved") -> CommandResult:
     verdict = "PROVED: every message arrived exactly once, byte for byte, sessions in order."
     return CommandResult(
         found,
-        (table_of(Place, found.places),),
+        (table_of(DemoPlace, found.places),),
         notes=notes,
         summary=verdict if found.proved else "NOT PROVED: see the table; every count should be 0.",
         exit=Exit.OK if found.proved and not found.findings else Exit.FAILED,

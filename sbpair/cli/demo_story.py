@@ -126,7 +126,7 @@ with its connection: the second copy has the same MessageId."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DemoPlace:
     """What was expected in a queue or subscription, and what arrived."""
 
     place: str = field(metadata=column("Place"))
@@ -167,7 +167,7 @@ class Proved:
     forwarded: int = 0
     findings: tuple[str, ...] = ()
     """Of the audit at the end, at warning or above."""
-    places: tuple[Place, ...] = ()
+    places: tuple[DemoPlace, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     """How long each act took."""
 
@@ -206,7 +206,7 @@ class Narrator:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DemoStage:
     """Where the story plays: the pair, and the emulator behind it."""
 
     pair: Pair
@@ -217,14 +217,14 @@ class Stage:
     say: Narrator = field(default_factory=Narrator)
 
 
-async def play(stage: Stage, stop: asyncio.Event) -> Proved:
+async def play(stage: DemoStage, stop: asyncio.Event) -> Proved:
     """Play the whole story.
 
     Raises:
         InterruptedWorkError: `stop` was set. SbpairError: a chapter failed, with what happened.
     """
     story = Proved()
-    chapters: dict[str, Callable[[Proved, Stage, Sides], Coroutine[Any, Any, None]]] = {
+    chapters: dict[str, Callable[[Proved, DemoStage, Sides], Coroutine[Any, Any, None]]] = {
         "provision": _provision,
         "send": _send_through_an_outage,
         "backlog": _look_at_the_backlog,
@@ -241,7 +241,7 @@ async def play(stage: Stage, stop: asyncio.Event) -> Proved:
     return story
 
 
-async def _provision(story: Proved, stage: Stage, sides: Sides) -> None:
+async def _provision(story: Proved, stage: DemoStage, sides: Sides) -> None:
     from sbpair.operations.provision import ProvisionRequest, provision
 
     applied = await provision(sides, ProvisionRequest())
@@ -253,7 +253,7 @@ async def _provision(story: Proved, stage: Stage, sides: Sides) -> None:
     )
 
 
-async def _send_through_an_outage(story: Proved, stage: Stage, _: Sides) -> None:
+async def _send_through_an_outage(story: Proved, stage: DemoStage, _: Sides) -> None:
     clock = system_clock()
     story.sent = list(demo_messages(stage.count, now=clock.now().timestamp(), schedule_seconds=SCHEDULE_SECONDS))
     what = f"Sending {stage.count:,} messages to a queue, a queue with sessions and a topic."
@@ -271,7 +271,7 @@ async def _send_through_an_outage(story: Proved, stage: Stage, _: Sides) -> None
 _Sending = Callable[[str, Proved, "_Outage"], Coroutine[Any, Any, None]]
 
 
-async def _send_by_gateway(story: Proved, stage: Stage, what: str) -> None:
+async def _send_by_gateway(story: Proved, stage: DemoStage, what: str) -> None:
     """A gateway of the pair, and clients of one namespace each, which is the gateway."""
     from sbpair.azure import make_messaging
     from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
@@ -312,7 +312,7 @@ async def _send_by_gateway(story: Proved, stage: Stage, what: str) -> None:
         await clients.close()
 
 
-async def _send_everything(story: Proved, stage: Stage, pairing: PairedNamespaces, send: _Sending) -> None:
+async def _send_everything(story: Proved, stage: DemoStage, pairing: PairedNamespaces, send: _Sending) -> None:
     outage = _Outage(stage, pairing, story.accepted_by)
     going = (outage.happen(), *(send(entity, story, outage) for entity in ENTITIES))
     await side_by_side(lambda each: each, going)
@@ -321,7 +321,7 @@ async def _send_everything(story: Proved, stage: Stage, pairing: PairedNamespace
 class _Outage:
     """Makes the primary go dark mid-way and come back; messages are held for both, so that each has its share."""
 
-    def __init__(self, stage: Stage, pairing: PairedNamespaces, accepted_by: Mapping[str, int]) -> None:
+    def __init__(self, stage: DemoStage, pairing: PairedNamespaces, accepted_by: Mapping[str, int]) -> None:
         self._stage, self._pairing, self._accepted_by = stage, pairing, accepted_by
         self.dark, self.back = asyncio.Event(), asyncio.Event()
 
@@ -374,7 +374,7 @@ async def _send(pairing: PairedNamespaces, entity: str, story: Proved, outage: _
         story.accepted_by[sent.result.where.value] += 1
 
 
-async def _look_at_the_backlog(story: Proved, stage: Stage, sides: Sides) -> None:
+async def _look_at_the_backlog(story: Proved, stage: DemoStage, sides: Sides) -> None:
     report = await browse(sides.secondary, stage.pair.backlog_paths(), max_messages=stage.count)
     for queue in report.failed:
         raise queue.error
@@ -383,7 +383,7 @@ async def _look_at_the_backlog(story: Proved, stage: Stage, sides: Sides) -> Non
     stage.say(f"The backlog holds {sum(story.backlog.values()):,} messages: {parts}.")
 
 
-async def _bring_home(story: Proved, stage: Stage, sides: Sides) -> None:
+async def _bring_home(story: Proved, stage: DemoStage, sides: Sides) -> None:
     began = stage.say.seconds()
     story.forwarded = (await drain(sides, DrainRequest(), observer=EventLog())).report.forwarded
     seconds = stage.say.seconds() - began
@@ -391,15 +391,15 @@ async def _bring_home(story: Proved, stage: Stage, sides: Sides) -> None:
     stage.say(f"Sent {sent} back to the primary in {seconds:.1f} s; the backlog is confirmed empty.")
 
 
-async def _prove(story: Proved, stage: Stage, sides: Sides) -> None:
+async def _prove(story: Proved, stage: DemoStage, sides: Sides) -> None:
     proofs = await prove(sides.primary, story.sent, patience_seconds=SCHEDULE_SECONDS)
-    story.places = tuple(map(Place.of, proofs))
+    story.places = tuple(map(DemoPlace.of, proofs))
     for proof in proofs:
         verdict = "each once, byte for byte" if proof.holds else f"NOT AS SENT: {proof}"
         stage.say(f"{proof.place}: {proof.arrived:,} of {proof.expected:,} arrived, {verdict}.")
 
 
-async def _audit(story: Proved, stage: Stage, sides: Sides) -> None:
+async def _audit(story: Proved, stage: DemoStage, sides: Sides) -> None:
     audited = await audit(sides, AuditRequest())
     findings = audited.report.at_least(Severity.WARNING)
     story.findings = tuple(f"{one.code} {one.subject}: {one.message}" for one in findings)

@@ -490,7 +490,7 @@ _LINES: Mapping[EnvironmentFormat, Callable[[Variable], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class FailedOver:
+class AliasFailedOver:
     """An alias, and the namespace that it leads to from now on."""
 
     alias: str
@@ -498,7 +498,7 @@ class FailedOver:
 
 
 @app.command("failover")
-@command(output="cli.emulator:FailedOver")
+@command(output="cli.emulator:AliasFailedOver")
 def emulator_failover(
     options: Options,
     alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The alias that the namespaces were started with.")],
@@ -516,7 +516,7 @@ def emulator_failover(
     with _controlled(name, f"Failover of {alias}") as control:
         now = control.fail_over(check_namespace_label(alias))
     return CommandResult(
-        FailedOver(alias, now),
+        AliasFailedOver(alias, now),
         summary=f"{alias} leads to {now}. What {name} holds is left there. See: sbpair evacuate {name} {now} --dry-run",
         closing=True,
     )

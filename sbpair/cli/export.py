@@ -20,7 +20,7 @@ from sbpair.core.pairing import DEFAULT_BACKLOG_QUEUE_COUNT
 from sbpair.core.serialization import column
 from sbpair.core.words import counted
 from sbpair.render.console import check_writable, write_file
-from sbpair.render.export import ExportedPair, Kind, written
+from sbpair.render.export import ExportedPair, ExportKind, written
 from sbpair.render.result import CommandResult, table_of
 from sbpair.version import __version__
 
@@ -39,17 +39,17 @@ class ExportedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedFiles:
     kind: str
     pair: str | None
     """None for kinds that serve every pair, and for a namespace."""
     files: tuple[ExportedFile, ...]
 
 
-@command(output="cli.export:Exported", dry_run="Only say which files would be written; exit 5 if any would.")
+@command(output="cli.export:ExportedFiles", dry_run="Only say which files would be written; exit 5 if any would.")
 def export(
     options: Options,
-    kind: Annotated[Kind, typer.Argument(help="What to write files for.")],
+    kind: Annotated[ExportKind, typer.Argument(help="What to write files for.")],
     pair: Annotated[
         str | None,
         typer.Argument(
@@ -108,7 +108,7 @@ def export(
     if not _IMAGE.fullmatch(image):
         raise UsageError("--image is no name of a container image, such as registry.example.com/sbpair:1.0.")
     chosen, left_out = None, tuple[str, ...]()
-    if namespace is not None or kind in (Kind.CONFIG_JSON, Kind.SNAPSHOT):
+    if namespace is not None or kind in (ExportKind.CONFIG_JSON, ExportKind.SNAPSHOT):
         made, left_out = _of_namespace(options, kind, pair, namespace, auth)
     else:
         chosen = _by_names(load_settings(options, to_act=False), pair) if kind.of_a_pair else None
@@ -131,7 +131,7 @@ def export(
     result, would_be = ("to write", "would be ") if options.dry_run else ("written", "")
     done = tuple(ExportedFile(str(path), result if path in changed else UNCHANGED) for path in texts)
     return CommandResult(
-        Exported(kind.value, chosen.name if chosen else None, done),
+        ExportedFiles(kind.value, chosen.name if chosen else None, done),
         (table_of(ExportedFile, done),),
         notes=left_out if options.dry_run else (*left_out, f"Check before you use it: {kind.check}"),
         summary=f"{counted(len(changed), 'file')} {would_be}written.",
@@ -141,7 +141,7 @@ def export(
 
 
 def _of_namespace(
-    options: Options, kind: Kind, pair: str | None, namespace: str | None, auth: AuthMethod | None
+    options: Options, kind: ExportKind, pair: str | None, namespace: str | None, auth: AuthMethod | None
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """The files of a namespace, and what they do not have."""
     from sbpair.render.namespace_code import FORMATS, written_of

@@ -23,7 +23,7 @@ from sbpair.render.formats import Envelope
 from sbpair.render.result import CommandResult, Table, columns, table_of
 
 
-class Topic(StrEnum):
+class HelpTopic(StrEnum):
     """What can be explained; most are pages beside this file, those without a page are explained here."""
 
     RECOVERY = "recovery"
@@ -52,15 +52,15 @@ class Topic(StrEnum):
     CONTRIBUTING = "contributing"
 
 
-def _topics(first: Topic, last: Topic) -> tuple[Topic, ...]:
-    every = tuple(Topic)
+def _topics(first: HelpTopic, last: HelpTopic) -> tuple[HelpTopic, ...]:
+    every = tuple(HelpTopic)
     return every[every.index(first) : every.index(last) + 1]
 
 
 KINDS = {
-    "How to": _topics(Topic.RECOVERY, Topic.TESTING),
-    "Reference": _topics(Topic.TERMS, Topic.MEASUREMENTS),
-    "Explanation": _topics(Topic.FAILOVER, Topic.CONTRIBUTING),
+    "How to": _topics(HelpTopic.RECOVERY, HelpTopic.TESTING),
+    "Reference": _topics(HelpTopic.TERMS, HelpTopic.MEASUREMENTS),
+    "Explanation": _topics(HelpTopic.FAILOVER, HelpTopic.CONTRIBUTING),
 }
 _PAGES = Path(__file__).parent / "pages"
 
@@ -81,7 +81,7 @@ class Right:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class HelpText:
     text: str
 
 
@@ -90,7 +90,7 @@ _NOTE = re.compile(r"^<!-- .*? -->\n", re.MULTILINE)
 
 ByName = Mapping[str, str]
 """Terms, or environment variables, with their meaning."""
-Explained = tuple[ExitCode, ...] | tuple[Right, ...] | ByName | Text
+Explained = tuple[ExitCode, ...] | tuple[Right, ...] | ByName | HelpText
 
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -98,7 +98,7 @@ def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
 
     if ctx.params.get("words"):
         return []
-    return [name for name in (*Topic, *COMMANDS) if name.startswith(incomplete)]
+    return [name for name in (*HelpTopic, *COMMANDS) if name.startswith(incomplete)]
 
 
 @command(output="cli.help:Explained")
@@ -111,7 +111,9 @@ def help_on(
     ] = None,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC|COMMAND]", help=f"{', '.join(Topic)}, or a command.", autocompletion=_complete),
+        typer.Argument(
+            metavar="[TOPIC|COMMAND]", help=f"{', '.join(HelpTopic)}, or a command.", autocompletion=_complete
+        ),
     ] = None,
 ) -> CommandResult:
     """Explain a topic or a command.
@@ -130,58 +132,58 @@ def help_on(
     match list(words or ()):
         case []:
             text = _contents()
-            return CommandResult(Text(text), text=text)
-        case [(Topic.TERMS | Topic.ENVIRONMENT | Topic.METRICS) as name]:
-            return CommandResult(dict(_meanings(Topic(name))), text=_explained(Topic(name)), prose=True)
-        case [Topic.EXIT_CODES]:
+            return CommandResult(HelpText(text), text=text)
+        case [(HelpTopic.TERMS | HelpTopic.ENVIRONMENT | HelpTopic.METRICS) as name]:
+            return CommandResult(dict(_meanings(HelpTopic(name))), text=_explained(HelpTopic(name)), prose=True)
+        case [HelpTopic.EXIT_CODES]:
             codes = tuple(ExitCode(code, code.label, when) for code, when in _exit_codes())
-            return CommandResult(codes, (table_of(ExitCode, codes),), text=_explained(Topic.EXIT_CODES), prose=True)
-        case [Topic.PERMISSIONS]:
-            rights = tuple(Right(*row) for row in _rows(Topic.PERMISSIONS))
-            return CommandResult(rights, (table_of(Right, rights),), text=_explained(Topic.PERMISSIONS), prose=True)
-        case [topic] if topic in list(map(str, Topic)):
+            return CommandResult(codes, (table_of(ExitCode, codes),), text=_explained(HelpTopic.EXIT_CODES), prose=True)
+        case [HelpTopic.PERMISSIONS]:
+            rights = tuple(Right(*row) for row in _rows(HelpTopic.PERMISSIONS))
+            return CommandResult(rights, (table_of(Right, rights),), text=_explained(HelpTopic.PERMISSIONS), prose=True)
+        case [topic] if topic in list(map(str, HelpTopic)):
             page = _NOTE.sub("", _page(topic))
-            return CommandResult(Text(page), text=page, prose=True, paged=True)
+            return CommandResult(HelpText(page), text=page, prose=True, paged=True)
     text = _help_of(ctx, words or ())
-    return CommandResult(Text(text), text=text, paged=True)
+    return CommandResult(HelpText(text), text=text, paged=True)
 
 
 def _page(topic: str) -> str:
     return (_PAGES / f"{topic}.md").read_text(encoding="utf-8")
 
 
-def _rows(topic: Topic) -> Iterator[list[str]]:
+def _rows(topic: HelpTopic) -> Iterator[list[str]]:
     """Of a page that is a table, with tabs between its cells."""
     for line in (_PAGES / f"{topic}.tsv").read_text(encoding="utf-8").splitlines():
         yield line.split("\t")
 
 
 def _exit_codes() -> Iterator[tuple[Exit, str]]:
-    return ((Exit(int(code)), when) for code, when in _rows(Topic.EXIT_CODES))
+    return ((Exit(int(code)), when) for code, when in _rows(HelpTopic.EXIT_CODES))
 
 
-def _explained(topic: Topic) -> str:
+def _explained(topic: HelpTopic) -> str:
     """The text of a topic without a page."""
     match topic:
-        case Topic.EXIT_CODES:
+        case HelpTopic.EXIT_CODES:
             return "".join(f"{code:>4d}  {code.label:<12} {when}\n" for code, when in _exit_codes())
-        case Topic.PERMISSIONS:
+        case HelpTopic.PERMISSIONS:
             return "".join(
                 f"{command}\n    {side}: {right}{f' ({role})' if role else ''}\n"
-                for command, side, right, role in _rows(Topic.PERMISSIONS)
+                for command, side, right, role in _rows(HelpTopic.PERMISSIONS)
             )
         case _:
             return "".join(f"{name}\n    {meaning}\n" for name, meaning in _meanings(topic).items())
 
 
-def _meanings(topic: Topic) -> Mapping[str, str]:
+def _meanings(topic: HelpTopic) -> Mapping[str, str]:
     """What the names of a topic mean."""
-    if topic is Topic.METRICS:
+    if topic is HelpTopic.METRICS:
         from sbpair.core.metrics import series
 
         return {f"{one.name}{{{', '.join(one.labels)}}}": one.help for one in series().values()}
-    if topic is Topic.TERMS:
-        return dict(_rows(Topic.TERMS))
+    if topic is HelpTopic.TERMS:
+        return dict(_rows(HelpTopic.TERMS))
     from sbpair.settings import environment_names
 
     return environment_names()
@@ -226,7 +228,7 @@ def _site(ctx: typer.Context, folder: Path) -> CommandResult:
     for words in [*_commands()][1:]:
         name, stem = " ".join(words), "-".join(words)
         text = f"# sbpair {name}\n\n```text\n{_help_of(ctx, words)}```\n"
-        if name in set(map(str, Topic)):  # `sbpair help` shows the topic of this name
+        if name in set(map(str, HelpTopic)):  # `sbpair help` shows the topic of this name
             pages.append(SitePage(name, "Commands", text, f"sbpair {name} --help", f"{stem}-command"))
         else:
             pages.append(SitePage(name, "Commands", text, f"sbpair help {name}", stem))
@@ -235,7 +237,7 @@ def _site(ctx: typer.Context, folder: Path) -> CommandResult:
     except OSError as error:
         raise UsageError(f"The site cannot be written to {quoted(str(folder))}: {error.strerror}.") from error
     text = f"{counted(len(written), 'file')} written. Open {folder / 'index.html'}\n"
-    return CommandResult(Text(text), text=text)
+    return CommandResult(HelpText(text), text=text)
 
 
 _WHAT = (
@@ -244,7 +246,7 @@ _WHAT = (
 )
 
 
-def _titled(topic: Topic) -> tuple[str, str]:
+def _titled(topic: HelpTopic) -> tuple[str, str]:
     """Title and Markdown of a topic."""
     if (_PAGES / f"{topic}.md").is_file():
         page = _page(topic)
@@ -263,7 +265,7 @@ def _complete_subject(incomplete: str) -> list[str]:
     return [name for name in _tasks() if name.startswith(incomplete)]
 
 
-@command(output="cli.help:Text")
+@command(output="cli.help:HelpText")
 def cheat(
     options: Options,
     subject: Annotated[
@@ -287,7 +289,7 @@ def cheat(
         raise UsageError(f"There are no tasks for {quoted(subject)}.", hint=hint)
     shown = {subject: tasks[subject]} if subject is not None else tasks
     text = "\n".join(f"## {name}\n\n{body}\n" for name, body in shown.items())
-    return CommandResult(Text(text), text=text, prose=True)
+    return CommandResult(HelpText(text), text=text, prose=True)
 
 
 def _help_of(ctx: typer.Context, words: Sequence[str]) -> str:
@@ -296,7 +298,7 @@ def _help_of(ctx: typer.Context, words: Sequence[str]) -> str:
     for depth, word in enumerate(words):
         known = getattr(context.command, "commands", {})
         if word not in known:
-            raise _unknown(words[: depth + 1], [*([] if depth else Topic), *known])
+            raise _unknown(words[: depth + 1], [*([] if depth else HelpTopic), *known])
         context = known[word].make_context(word, [], parent=context, resilient_parsing=True)
     return f"{context.get_help()}\n"
 

@@ -250,7 +250,7 @@ def make_ours(command: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Lazy:
     """Where a command is: `module` in this package, the name of the function or typer app in it, and its one line."""
 
     module: str
@@ -261,7 +261,7 @@ class Entry:
 class LazyGroup(TyperGroup):
     """A group made of entries; `GROUPS`, heading -> name -> entry, comes from a subclass."""
 
-    GROUPS: ClassVar[Mapping[str, Mapping[str, Entry]]] = {}
+    GROUPS: ClassVar[Mapping[str, Mapping[str, Lazy]]] = {}
     context_class = CommandContext
 
     def __init__(self, **settings: Any) -> None:
@@ -292,7 +292,7 @@ class LazyGroup(TyperGroup):
 class _Loaded(Mapping[str, Any]):
     """Name -> command, imported at its first use."""
 
-    def __init__(self, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, entries: Mapping[str, Lazy]) -> None:
         self._entries = entries
         self._load = cache(lambda name: _load(name, entries[name]))
 
@@ -306,7 +306,7 @@ class _Loaded(Mapping[str, Any]):
         return len(self._entries)
 
 
-def _load(name: str, entry: Entry) -> Any:
+def _load(name: str, entry: Lazy) -> Any:
     """The command of an entry, made by typer as a child of a group with our settings."""
     target = getattr(import_module(f"sbpair.cli.{entry.module}"), entry.target)
     parent = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)

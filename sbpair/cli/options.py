@@ -283,7 +283,7 @@ _COMMON = {each.name: each.type for each in fields(Options) if each.name not in 
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedCommand:
     """What became of one command: its result or the error that ended it, with the options that say how to show it."""
 
     command: str
@@ -296,14 +296,8 @@ Command = Callable[..., "CommandResult"]
 
 
 def command(
-    *,
-    output: str,
-    besides: str = "",
-    checks: bool = False,
-    page: bool = False,
-    asks: bool = False,
-    dry_run: str = "",
-) -> Callable[[Command], Callable[..., Finished]]:
+    *, output: str, besides: str = "", checks: bool = False, page: bool = False, asks: bool = False, dry_run: str = ""
+) -> Callable[[Command], Callable[..., FinishedCommand]]:
     """Give a command the common options as its first argument, `options`; its errors are part of what it returns.
 
     A command that has a parameter `ctx` gets typer's context.
@@ -323,7 +317,9 @@ def _flag(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=False)
 
 
-def _wrapped(function: Command, output: "Output", writing: Sequence[inspect.Parameter]) -> Callable[..., Finished]:
+def _wrapped(
+    function: Command, output: "Output", writing: Sequence[inspect.Parameter]
+) -> Callable[..., FinishedCommand]:
     parameters = inspect.signature(function).parameters
     sets = {name: p.annotation for name, p in parameters.items() if _is_set(p.annotation)}
     own = [
@@ -336,7 +332,7 @@ def _wrapped(function: Command, output: "Output", writing: Sequence[inspect.Para
     own_names = {one.name for one in own}
 
     @wraps(function)
-    def run(ctx: typer.Context, **values: Any) -> Finished:
+    def run(ctx: typer.Context, **values: Any) -> FinishedCommand:
         given = Options(**{name: values.pop(name) for name in _COMMON if name not in own_names})
         options = given.over(ctx.obj if isinstance(ctx.obj, Options) else None)
         ctx.obj = options
@@ -357,7 +353,7 @@ def _wrapped(function: Command, output: "Output", writing: Sequence[inspect.Para
             check_format(called, options.output, checks=output.checks, page=output.page)
             if options.outfile is not None:
                 check_writable(options.outfile)
-            return Finished(called, options, result=replace(function(options, **values), command=called))
+            return FinishedCommand(called, options, result=replace(function(options, **values), command=called))
         except SbpairError as error:
             if isinstance(error, EntityNotFoundError):
                 error.looking_like(suggestions.known_entities(ctx))
@@ -366,11 +362,11 @@ def _wrapped(function: Command, output: "Output", writing: Sequence[inspect.Para
             if isinstance(error, ServerBusyError):
                 error.hint = error.hint_for(own_names)
             error.hint = for_pair(error.hint, _pair_in(values))
-            return Finished(called, options, error=error)
+            return FinishedCommand(called, options, error=error)
         except typer.BadParameter as error:
             hint = f"See: {ctx.command_path} --help"
             message = error.of_option(ctx) if isinstance(error, _BadText) else error.format_message()
-            return Finished(called, options, error=UsageError(message, hint=hint))
+            return FinishedCommand(called, options, error=UsageError(message, hint=hint))
 
     _present_as(run, own)
     setattr(run, "output", output)  # noqa: B010

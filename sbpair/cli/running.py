@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.main import get_command
 
-from sbpair.cli.options import COMPLETION_VARIABLE, Finished, LogFormat, Options
+from sbpair.cli.options import COMPLETION_VARIABLE, FinishedCommand, LogFormat, Options
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import ConfigurationError, InterruptedWorkError, SbpairError, UsageError
 from sbpair.core.outcome import Exit
@@ -74,7 +74,7 @@ def _tell(ended: threading.Event) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
+class ProcessorTime:
     """What the main thread has had of the processors since it began, in seconds."""
 
     ran: float
@@ -82,14 +82,14 @@ class Scheduled:
     """It was ready to run, and others ran."""
 
 
-def scheduled() -> Scheduled:
+def scheduled() -> ProcessorTime:
     """Of the main thread, where the system tells (Linux kernel, "Scheduler Statistics"); of the whole process, without
     its delays, elsewhere."""
     try:
         ran, delayed, _ = _SCHEDULED.read_text(encoding="ascii").split()
-        return Scheduled(int(ran) / 1e9, int(delayed) / 1e9)
+        return ProcessorTime(int(ran) / 1e9, int(delayed) / 1e9)
     except (OSError, ValueError):
-        return Scheduled(time.process_time(), 0.0)
+        return ProcessorTime(time.process_time(), 0.0)
 
 
 class Notices:
@@ -102,7 +102,7 @@ class Notices:
 
     def __init__(self) -> None:
         self._at: float | None = None
-        self._scheduled = Scheduled(0.0, 0.0)
+        self._scheduled = ProcessorTime(0.0, 0.0)
         self._ran = self._delayed = 0.0
         self._idle_seconds = 0.0
         self._first_seen: dict[tuple[str, float], float] = {}
@@ -111,7 +111,7 @@ class Notices:
         """Subject of a line -> when it was last said."""
         self._error = ""
 
-    def due(self, waits: "list[Wait]", now: float, silent: float, had: Scheduled) -> str:
+    def due(self, waits: "list[Wait]", now: float, silent: float, had: ProcessorTime) -> str:
         """The line to say now, or an empty text.
 
         Args:
@@ -135,7 +135,7 @@ class Notices:
         self._error = first.error
         return text
 
-    def _pass(self, now: float, had: Scheduled) -> None:
+    def _pass(self, now: float, had: ProcessorTime) -> None:
         if self._at is not None:
             ran, delayed = had.ran - self._scheduled.ran, had.delayed - self._scheduled.delayed
             # Half of it is forgotten in three seconds.
@@ -215,7 +215,7 @@ def run(arguments: list[str]) -> int:
     try:
         with telling_waits():
             finished = _invoke(app, arguments)
-        return _finish(finished) if isinstance(finished, Finished) else Exit.OK
+        return _finish(finished) if isinstance(finished, FinishedCommand) else Exit.OK
     except typer.Exit as ended:
         return ended.exit_code
     except typer.TyperException as error:
@@ -268,7 +268,7 @@ def _of_a_file(error: OSError) -> SbpairError:
     )
 
 
-def _finish(finished: Finished) -> int:
+def _finish(finished: FinishedCommand) -> int:
     options = finished.options
     if finished.error is not None:
         return _fail(finished.error, finished.command, options)

@@ -40,7 +40,7 @@ from sbpair.clients.shared import (
     ClientWithFailover,
     LateTurnError,
     Messages,
-    Offer,
+    PrimaryAttempt,
     SenderWithFailover,
     Steps,
     is_simple,
@@ -248,7 +248,7 @@ class ServiceBusSender(SenderWithFailover, sdk_aio.ServiceBusSender):  # type: i
             step = next(work)
             while True:
                 try:
-                    if isinstance(step, Offer):
+                    if isinstance(step, PrimaryAttempt):
                         answer = await self._offer(offer, step.seconds)
                     else:
                         answer = await failover.acall(step.work)

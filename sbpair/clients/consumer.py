@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from azure.servicebus import ServiceBusReceivedMessage
 
-from sbpair.clients.failover import Audience, OnEvent
+from sbpair.clients.failover import EventCallback, OnEvent
 from sbpair.connect import open_sides
 from sbpair.core.arguments import check_types
 from sbpair.core.errors import LockLostError
@@ -31,7 +31,7 @@ from sbpair.core.replication.ownership import Terms
 from sbpair.core.replication.status import ConsumeReport
 from sbpair.journal import check_journal, open_with_key
 from sbpair.ports import Journal, Sides
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.replication.consumer import ConsumeRequest
 from sbpair.runtime.replication.consumer import consume as run_consumer
 from sbpair.runtime.replication.handlers import Delivery, RetryLater
@@ -258,8 +258,8 @@ class Consumer:
                 secondary=sides.secondary,
                 journal=journal,
                 handler=handler,
-                clock=SystemClock(),
-                observer=Audience(self._on_event),
+                clock=LoopClock(),
+                observer=EventCallback(self._on_event),
                 stop=self._stop,
             )
         )

@@ -45,7 +45,7 @@ from sbpair.core.names import ByName
 from sbpair.core.pairing import Condition, Pair, Verify
 from sbpair.core.words import with_hint
 from sbpair.ports import Messaging, NamespaceAdmin, Observer
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT
 from sbpair.runtime.failover.entity import MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext, PairingState, ensure_backlog_queues
@@ -66,7 +66,7 @@ OnEvent = Callable[[Event], object]
 _WARNED = (FailedOver, FailedBack, NotReady, SideFaulted, SideRestored)
 
 
-class Background:
+class BackgroundLoop:
     """An event loop in a thread of its own, started when something is first asked of it, until nobody needs it. A
     daemon: it never keeps a process from ending.
 
@@ -187,7 +187,7 @@ class Process:
     """
 
     def __init__(self) -> None:
-        self.background = Background(LOOP_NAME, self._is_idle)
+        self.background = BackgroundLoop(LOOP_NAME, self._is_idle)
         self._pairings: set[PairedNamespaces] = set()
         self._entities: weakref.WeakValueDictionary[Hashable, MonitoredEntities] = weakref.WeakValueDictionary()
         self._remembered: dict[Hashable, MonitoredEntities] = {}
@@ -207,8 +207,8 @@ class Process:
                 entities = self._entities[key] = MonitoredEntities(
                     pair.options,
                     policy=pair.options.failover_policy,
-                    clock=SystemClock(),
-                    observer=Chronicle(pair.name),
+                    clock=LoopClock(),
+                    observer=EventLogger(pair.name),
                     shared=True,
                     on_rest=self.background.rest,
                 )
@@ -241,7 +241,7 @@ class Process:
         self.background.after_fork()
 
 
-class Chronicle:
+class EventLogger:
     """Logs what happens, and counts it where OpenTelemetry is installed."""
 
     def __init__(self, pair: str) -> None:
@@ -255,7 +255,7 @@ class Chronicle:
         record(event, self._pair)
 
 
-class Audience:
+class EventCallback:
     """Tells the application."""
 
     def __init__(self, on_event: OnEvent | None) -> None:
@@ -300,12 +300,12 @@ class Failover:
         self.pair = pair
         self._make = primary, secondary
         self._make_admin = make_admin
-        self._audience = Audience(on_event)
+        self._callback = EventCallback(on_event)
         self._credential = credential
         self.credentials = credentials
         self._pairing: PairedNamespaces | None = None
         self._opening_on: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._lines: ByName[Line] = ByName()
+        self._lines: ByName[ClientEntity] = ByName()
         self._lock = threading.RLock()
         self.entities = PROCESS.entities(pair, credential)
         _failovers.add(self)
@@ -319,10 +319,10 @@ class Failover:
         if pair.options.enable_syphon:
             self.call(self._opened())
 
-    def line(self, entity: str) -> "Line":
+    def line(self, entity: str) -> "ClientEntity":
         """What the senders of one entity share."""
         with self._lock:
-            return self._lines.setdefault(entity, Line(self, entity))
+            return self._lines.setdefault(entity, ClientEntity(self, entity))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result, from any thread."""
@@ -348,7 +348,7 @@ class Failover:
     async def _opened(self) -> PairedNamespaces:
         async with self._opening():
             if self._pairing is None:
-                observer = _Both(Chronicle(self.pair.name), self._audience)
+                observer = _Both(EventLogger(self.pair.name), self._callback)
                 if self.pair.options.create_missing:
                     await self._create_missing(observer)
                 primary, secondary = (make() for make in self._make)
@@ -357,10 +357,10 @@ class Failover:
                     PairingContext(
                         primary=primary,
                         secondary=secondary,
-                        clock=SystemClock(),
+                        clock=LoopClock(),
                         observer=observer,
                         entities=self.entities,
-                        audience=self._audience,
+                        shared_observer=self._callback,
                     ),
                 )
                 PROCESS.opened(self._pairing)
@@ -375,7 +375,7 @@ class Failover:
 
     async def _create_missing(self, observer: Observer) -> None:
         """Create missing backlog queues. What prevents that is announced: those that are there may be enough."""
-        admin, clock = self._make_admin(), SystemClock()
+        admin, clock = self._make_admin(), LoopClock()
         ensured = ensure_backlog_queues(self.pair, admin=admin, clock=clock, observer=observer, pause_seconds=1.0)
         try:
             await abandon_after(CREATE_SECONDS, ensured, what="Preparing the backlog queues")
@@ -397,7 +397,7 @@ class Failover:
             raise IncompatibleSdkError(lack)
         if not self._verifying:
             self._verifying = True
-            _Both(Chronicle(self.pair.name), self._audience).notify(NotReady(time.time(), (lack,)))
+            _Both(EventLogger(self.pair.name), self._callback).notify(NotReady(time.time(), (lack,)))
         return True
 
     def begin_verifying(self) -> None:
@@ -552,7 +552,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class Line:
+class ClientEntity:
     """One entity, as this client's senders see it."""
 
     def __init__(self, failover: Failover, entity: str) -> None:
@@ -616,7 +616,7 @@ async def _tell_sent(known: MonitoredEntity) -> None:
 class SenderFailover:
     """One sender's part: it keeps its own backlog queue."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ClientEntity) -> None:
         self.line = line
         self.max_message_bytes = 0
         """What the primary's link takes; 0: there has been none."""

@@ -20,7 +20,7 @@ from sbpair.core.pairing import Pair, Side
 from sbpair.core.replication.ownership import Terms
 from sbpair.journal import check_journal
 from sbpair.ports import Journal
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.replication.sender import (
     DEFAULT_DELAY_SECONDS,
     DEFAULT_TIMEOUT_SECONDS,
@@ -74,7 +74,7 @@ class Producer:
             self._entity,
             primary=sides.primary,
             secondary=sides.secondary,
-            clock=SystemClock(),
+            clock=LoopClock(),
             journal=journal,
             preferred=self._prefer,
             delay_seconds=self._delay_seconds,

@@ -23,7 +23,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from sbpair.azure import make_admin
 from sbpair.azure.wire import check_live, is_closed, knows_limits, leaves_link, translate_sdk_error
-from sbpair.clients.failover import Failover, Line, OnEvent, SenderFailover, budget_of, sdk_error
+from sbpair.clients.failover import ClientEntity, Failover, OnEvent, SenderFailover, budget_of, sdk_error
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of, is_address, without_port
 from sbpair.core.arguments import check_types
 from sbpair.core.errors import SbpairError, ServiceError
@@ -37,7 +37,7 @@ from sbpair.runtime.failover.pairing import PairingState
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PrimaryAttempt:
     """Let the SDK's sender try, for so long at most. The answer is what it returned, or AGAIN."""
 
     seconds: float
@@ -61,7 +61,7 @@ offering: ContextVar[bool] = ContextVar("offering", default=False)
 SdkMessage = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
 Messages = SdkMessage | Iterable[ServiceBusMessage] | Iterable[AmqpAnnotatedMessage] | Iterable[Mapping[str, Any]]
 Credential = TokenCredential | AsyncTokenCredential | AzureNamedKeyCredential | AzureSasCredential
-Steps = Generator[Offer | Ask, Any, Any]
+Steps = Generator[PrimaryAttempt | Ask, Any, Any]
 Payloads = Callable[[], list[bytes]]
 
 
@@ -95,7 +95,7 @@ def steps(
             return DIVERTED
         ticket = line.ticket
         try:
-            result = yield Offer(max(budget.for_primary(time.monotonic()), MIN_ATTEMPT_SECONDS))
+            result = yield PrimaryAttempt(max(budget.for_primary(time.monotonic()), MIN_ATTEMPT_SECONDS))
         except exceptions.ServiceBusError as error:
             if (yield from _failed(part, error, ticket, payloads, budget)):
                 return DIVERTED
@@ -123,7 +123,9 @@ def _failed(part: SenderFailover, error: Exception, ticket: int, payloads: Paylo
     return taken is not None
 
 
-def _ask(line: Line, request: Ask, failure: ServiceError | None = None, error: Exception | None = None) -> Steps:
+def _ask(
+    line: ClientEntity, request: Ask, failure: ServiceError | None = None, error: Exception | None = None
+) -> Steps:
     """The answer of the failover; its refusal as the SDK's error."""
     try:
         answer = yield request

@@ -45,7 +45,7 @@ from sbpair.clients.shared import (
     ClientWithFailover,
     LateTurnError,
     Messages,
-    Offer,
+    PrimaryAttempt,
     SenderWithFailover,
     Steps,
     is_simple,
@@ -223,7 +223,7 @@ class ServiceBusSender(SenderWithFailover, sdk.ServiceBusSender):  # type: ignor
             step = next(work)
             while True:
                 try:
-                    answer = self._offer(offer, step.seconds) if isinstance(step, Offer) else self._ask(step)
+                    answer = self._offer(offer, step.seconds) if isinstance(step, PrimaryAttempt) else self._ask(step)
                 except Exception as error:  # noqa: BLE001 - handed on to the steps, which raise it again
                     step = work.throw(error)
                 else:

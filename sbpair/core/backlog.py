@@ -86,7 +86,7 @@ class QueueContents:
         return QueueState.WAITING if self.oldest_enqueued_at is not None else QueueState.EMPTY
 
 
-class Verdict(StrEnum):
+class BacklogVerdict(StrEnum):
     """What may be said of a backlog."""
 
     EMPTY = "empty"
@@ -126,23 +126,23 @@ class Backlog:
         return tuple(queue for queue in self.queues if not queue.known)
 
     @published
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BacklogVerdict:
         """What may be said of the backlog as a whole."""
         states = {queue.state for queue in self.existing}
         if QueueState.WAITING in states:
-            return Verdict.WAITING
+            return BacklogVerdict.WAITING
         if not self.existing and not self.unread:
-            return Verdict.NO_QUEUES if self.found_by is not FoundBy.CONFIGURED else Verdict.UNKNOWN
+            return BacklogVerdict.NO_QUEUES if self.found_by is not FoundBy.CONFIGURED else BacklogVerdict.UNKNOWN
         if self.unread or self.found_by is FoundBy.CONFIGURED:
-            return Verdict.UNKNOWN
+            return BacklogVerdict.UNKNOWN
         if states - {QueueState.EMPTY}:
-            return Verdict.SET_ASIDE
-        return Verdict.EMPTY if self.whole else Verdict.UNKNOWN
+            return BacklogVerdict.SET_ASIDE
+        return BacklogVerdict.EMPTY if self.whole else BacklogVerdict.UNKNOWN
 
     @published
     def confirmed_empty(self) -> bool:
         """Whether every queue under the transfer prefix was read and holds nothing of any kind."""
-        return self.verdict is Verdict.EMPTY
+        return self.verdict is BacklogVerdict.EMPTY
 
     @published
     def active(self) -> int | None:
@@ -194,9 +194,9 @@ class Backlog:
 
 def grade_of(backlog: Backlog) -> Severity | None:
     """How bad that is: nothing where it is empty, an error where a failover would have no queue to go to."""
-    if backlog.verdict is Verdict.EMPTY:
+    if backlog.verdict is BacklogVerdict.EMPTY:
         return None
-    return Severity.ERROR if backlog.verdict is Verdict.NO_QUEUES else Severity.WARNING
+    return Severity.ERROR if backlog.verdict is BacklogVerdict.NO_QUEUES else Severity.WARNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def advice(backlog: Backlog, *, drain: str | None = None, recorded: str = "") ->
 
 def _advice(backlog: Backlog, drain: str, recorded: str) -> Iterator[Advice]:
     pair = backlog.pair
-    if backlog.verdict is Verdict.NO_QUEUES:
+    if backlog.verdict is BacklogVerdict.NO_QUEUES:
         yield Advice("No backlog queue exists. Create them.", (f"sbpair provision {pair}",))
         return
     waiting = [queue for queue in backlog.existing if queue.state is QueueState.WAITING]
@@ -297,7 +297,7 @@ def headline(backlog: Backlog) -> str:
     found = advice(backlog)
     if found:
         return str(found[0])
-    return empty_sentence(backlog) if backlog.verdict is Verdict.EMPTY else "How much waits is not known."
+    return empty_sentence(backlog) if backlog.verdict is BacklogVerdict.EMPTY else "How much waits is not known."
 
 
 def _number(backlog: Backlog, kind: str, noun: str) -> str:

@@ -38,7 +38,7 @@ NEXT_AVAILABLE_SESSION = "next available session".ljust(129, ".")
 """Given as a receiver's session id: whichever session waits and nobody holds. Longer than the service lets an id be."""
 
 
-class State(StrEnum):
+class MessageState(StrEnum):
     """Message state as a browse reports it (annotation `x-opt-message-state`)."""
 
     ACTIVE = "active"
@@ -97,7 +97,7 @@ class Received:
     enqueued_at: float | None = None
     locked_until: float | None = None
     delivery_count: int = 0
-    state: State = State.ACTIVE
+    state: MessageState = MessageState.ACTIVE
     receipt: Any = field(default=None, compare=False, repr=False)
     origin: Origin | None = None
     """Of a message out of a file, whose number and source are only its place in the file; otherwise None."""

@@ -22,7 +22,7 @@ from sbpair.engine.port import PATIENCE_SECONDS, FirstRequests, closing
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from sbpair.emulator.admin.calls import Call, Reply
+    from sbpair.emulator.admin.calls import AdminCall, AdminReply
     from sbpair.emulator.server import Emulator
 
 
@@ -208,7 +208,7 @@ class ControlPort:
         return response_of(_reply(namespace, call))
 
 
-def _reply(namespace: Namespace, call: "Call") -> "Reply":
+def _reply(namespace: Namespace, call: "AdminCall") -> "AdminReply":
     from sbpair.emulator.admin.calls import arm_error
     from sbpair.emulator.admin.http import handle_control, is_control_path
 

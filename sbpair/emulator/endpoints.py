@@ -18,7 +18,7 @@ from sbpair.emulator.broker.transactions import TransactionGroup, Transactions
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.receivers import (
     PEEK_MODE_PROPERTY,
-    Browser,
+    BrowsingLink,
     Receiver,
     requested_session,
 )
@@ -164,7 +164,7 @@ def _attach_receiver(link: Link, location: Location, transactions: Transactions)
     if link.has_selector:
         raise BrokerError(errors.NOT_IMPLEMENTED, "Message selectors are not emulated; use a rule of a subscription.")
     if link.is_copying or link.properties.get(PEEK_MODE_PROPERTY) is True:
-        browser = Browser(entity, mailbox, link)
+        browser = BrowsingLink(entity, mailbox, link)
         browser.start()
         return browser
     requested = requested_session(link.filters, entity.namespace.laws.max_id_characters)

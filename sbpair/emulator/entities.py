@@ -133,7 +133,7 @@ class RuleDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class StateCounts:
     """Numbers of messages by state. Deferred messages count as active, as the service counts them."""
 
     active: int

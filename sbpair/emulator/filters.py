@@ -18,7 +18,14 @@ MAX_FILTER_STEPS_PER_RULE = 1_250_000
 """The same for a single rule, which is gone through at a stretch: some 5 ms."""
 
 
-__all__ = ["FilterEvaluationError", "FilterSyntaxError", "MessageView", "Rule", "compile_action", "compile_filter"]
+__all__ = [
+    "BrokerMessageView",
+    "FilterEvaluationError",
+    "FilterSyntaxError",
+    "Rule",
+    "compile_action",
+    "compile_filter",
+]
 
 
 # A message as rules see it: `sys.*` properties and the application's own (`user.*`), decoded once and only if
@@ -43,7 +50,7 @@ _FACTS: dict[str, Callable[[Message], object]] = {
 }
 
 
-class MessageView:
+class BrokerMessageView:
     """One message to many rules. Properties of the message itself are texts, also where it has a UUID as id."""
 
     def __init__(self, message: Message) -> None:
@@ -112,7 +119,7 @@ def _time(instant: float | None) -> object:
     return None if instant is None else milliseconds(instant)
 
 
-Condition = Callable[[MessageView], bool]
+Condition = Callable[[BrokerMessageView], bool]
 
 
 class Rule:
@@ -127,12 +134,12 @@ class Rule:
         self._condition = compile_filter(description.filter)
         self._changes = compile_action(description.action) if description.action is not None else []
 
-    def matches(self, view: MessageView) -> bool:
+    def matches(self, view: BrokerMessageView) -> bool:
         """Whether the filter says true; unknown counts as no. Raises FilterEvaluationError."""
         view.next_rule()
         return self._condition(view)
 
-    def changed(self, view: MessageView) -> Message:
+    def changed(self, view: BrokerMessageView) -> Message:
         """A copy of the message, changed as the action says and with the name of the rule. FilterEvaluationError."""
         copy = view.message.copy()
         view.next_rule()
@@ -164,7 +171,7 @@ def compile_action(description: SqlAction) -> list[Statement]:
     return parse_changes(description.expression, description.parameters)
 
 
-def _write(draft: Draft, view: MessageView, message: Message, **properties: object) -> None:
+def _write(draft: Draft, view: BrokerMessageView, message: Message, **properties: object) -> None:
     """Give a message all that was set and removed, and these properties."""
     put: dict[str, object] = {}
     for lowered, (name, value) in draft.properties.items():

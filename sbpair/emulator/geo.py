@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.emulator.broker.entity import Entity, MessageEntity
 from sbpair.emulator.broker.mailbox import Mailbox
-from sbpair.emulator.broker.messages import Message, State
+from sbpair.emulator.broker.messages import Message, MessageStateCode
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.engine.errors import EmulatorError, EntityError
@@ -314,7 +314,7 @@ class GeoReplication:
         self.lag_seconds = lag_seconds
         self._namespace = namespace
         self.journal = namespace.journal
-        self._places: dict[int, tuple[Mailbox, Message, State]] = {}
+        self._places: dict[int, tuple[Mailbox, Message, MessageStateCode]] = {}
         self._tail: deque[tuple[float, Callable[[], None]]] = deque()
         for box in mailboxes(self._namespace):
             for message in box.log:
@@ -333,7 +333,7 @@ class GeoReplication:
         self._places[id(message)] = (box, message, message.state)
         if before is None:
             self._note(partial(self._lose, message))
-        elif before[0] is box and before[2] is State.ACTIVE and message.state is State.DEFERRED:
+        elif before[0] is box and before[2] is MessageStateCode.ACTIVE and message.state is MessageStateCode.DEFERRED:
             self._note(partial(self._make_active, box, message))
 
     def drop_message(self, message: Message) -> None:
@@ -384,11 +384,11 @@ class GeoReplication:
 
     @staticmethod
     def _make_active(box: Mailbox, message: Message) -> None:
-        if box.log.get(message.sequence_number) is message and message.state is State.DEFERRED:
+        if box.log.get(message.sequence_number) is message and message.state is MessageStateCode.DEFERRED:
             box.take_out(message)
-            message.state = State.ACTIVE
+            message.state = MessageStateCode.ACTIVE
             box.add(message)
 
-    def _bring_back(self, box: Mailbox, message: Message, state: State) -> None:
-        message.state = State.ACTIVE if state is State.DEFERRED else state
+    def _bring_back(self, box: Mailbox, message: Message, state: MessageStateCode) -> None:
+        message.state = MessageStateCode.ACTIVE if state is MessageStateCode.DEFERRED else state
         box.add(message)

@@ -14,7 +14,7 @@ from sbpair.emulator.broker.entity import Entity as AnyEntity
 from sbpair.emulator.broker.intake import Identity
 from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.broker.queue import Queue
-from sbpair.emulator.broker.sessions import Session
+from sbpair.emulator.broker.sessions import MessageSession
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.entities import (
@@ -67,7 +67,7 @@ class Replicate(Protocol):
     def __call__(self, entity: Queue | Topic | Subscription, *, gone: bool) -> None: ...
 
 
-class Journal:
+class ChangeJournal:
     """What a durable store is told: notes of changes, in order. Nothing is safe before `after_commit` has called back.
 
     As it stands it keeps nothing: everything lives in memory alone, and counts as safe at once. A store overrides all
@@ -92,7 +92,7 @@ class Journal:
     def put_numbers(self, entity: AnyEntity) -> None:
         """An entity has given a number to a message that it does not keep itself."""
 
-    def put_session(self, entity: AnyEntity, session: Session) -> None:
+    def put_session(self, entity: AnyEntity, session: MessageSession) -> None:
         """A session's state has changed; None means there is nothing to keep."""
 
     def put_duplicate(self, entity: AnyEntity, identity: Identity, until: float) -> None:
@@ -113,7 +113,7 @@ class Journal:
         """Nothing more will come."""
 
 
-class NamespaceStore(Journal):
+class NamespaceStore(ChangeJournal):
     """A journal that also knows what an earlier process has left."""
 
     def restore(self, namespace: "Namespace") -> None:
@@ -149,7 +149,7 @@ class Namespace:
         self.premium_partitions = premium_partitions
         self.clock = clock
         self.faults = faults if faults is not None else Faults(clock)
-        self.journal: Journal = store if store is not None else Journal()
+        self.journal: ChangeJournal = store if store is not None else ChangeJournal()
         self.endpoint = ""
         self.host = "localhost"
         self.port = 0
@@ -402,7 +402,7 @@ class Namespace:
         self.journal.close()
 
     def when_durable(self, action: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
-        """Run `action` once everything written so far is safe: at once without a store; see `Journal.after_commit`."""
+        """Run `action` once all that was written so far is safe, at once without a store; see `ChangeJournal`."""
         self.journal.after_commit(action, otherwise)
 
     def took_in(self, path: str, messages: list[Message]) -> None:
@@ -428,7 +428,7 @@ class Namespace:
             self.journal, self.geo_replication = self.geo_replication.journal, None
         if lag_seconds is not None:
             self.geo_replication = GeoReplication(self, lag_seconds)
-            self.journal = cast(Journal, self.geo_replication)
+            self.journal = cast(ChangeJournal, self.geo_replication)
 
     def all_entities(self) -> Collection[Entity]:
         """Queues and topics, in no order."""

@@ -30,7 +30,7 @@ from sbpair.emulator.broker.entity import MessageEntity
 from sbpair.emulator.broker.mailbox import DELIVERIES_PER_TURN, MAIN, Mailbox
 from sbpair.emulator.broker.messages import Message, as_mapping
 from sbpair.emulator.broker.partitions import PARTITION_SHIFT, partition_of
-from sbpair.emulator.broker.sessions import Lock, Session
+from sbpair.emulator.broker.sessions import Lock, MessageSession
 from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.laws import Laws
 from sbpair.emulator.senders import EntityLink
@@ -119,7 +119,7 @@ class Receiver(EntityLink):
         super().__init__(entity, link)
         self.settled = link.snd_settle_mode == _SETTLED_BY_SENDER
         self.session_id: str | None = None
-        self._session: Session | None = None
+        self._session: MessageSession | None = None
         self.shares_session = requested is not None and not requested.is_exclusive
         self._requested = requested
         self._entity = entity
@@ -156,7 +156,7 @@ class Receiver(EntityLink):
             due = clock.now() + waiting_seconds(self._link.properties, self._entity.namespace.laws)
             self._patience = clock.call_at(due, self._gave_up)
 
-    def granted(self, session: Session) -> None:
+    def granted(self, session: MessageSession) -> None:
         """A session is locked for us: answer the attach with its id, spelled as it was asked for, and its lock time."""
         self._stop_waiting()
         self._session = session
@@ -389,7 +389,7 @@ def plain_properties(value: object) -> dict[str, object]:
 PEEK_MODE_PROPERTY = "com.microsoft:peek-mode"
 
 
-class Browser(EntityLink):
+class BrowsingLink(EntityLink):
     """The handler of a link that browses: the retired library's and Service Bus Explorer's peek mode, JMS' copies.
 
     Every message is shown once, oldest first, in whatever state it is: not locked, not counted, not taken. Messages

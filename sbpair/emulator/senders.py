@@ -26,7 +26,7 @@ from sbpair.emulator.broker.transactions import Transactions
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine import errors
 from sbpair.engine.errors import BrokerError, rejected, unknown_outcome
-from sbpair.engine.faults import Action, FaultKind
+from sbpair.engine.faults import FaultAction, FaultKind
 from sbpair.engine.link import IncomingDelivery, Link, LinkHandler
 
 
@@ -72,7 +72,7 @@ class Sender(EntityLink):
         self._answer(delivery, action, lambda: self._take(delivery))
         return None
 
-    def _accepting(self, delivery: IncomingDelivery, action: Action | None) -> Iterator[None]:
+    def _accepting(self, delivery: IncomingDelivery, action: FaultAction | None) -> Iterator[None]:
         """Read a transfer message by message, and take them in. Nothing changes before all are read."""
         entity = self._entity
         try:
@@ -91,7 +91,7 @@ class Sender(EntityLink):
         else:
             self._confirm(delivery, action, accepted())
 
-    def _answer(self, delivery: IncomingDelivery, action: Action | None, take: Callable[[], Described]) -> None:
+    def _answer(self, delivery: IncomingDelivery, action: FaultAction | None, take: Callable[[], Described]) -> None:
         """Take a transfer in, and tell the client as soon as that is safe."""
         try:
             self._entity.namespace.check_store()
@@ -101,7 +101,7 @@ class Sender(EntityLink):
             return
         self._confirm(delivery, action, outcome)
 
-    def _confirm(self, delivery: IncomingDelivery, action: Action | None, outcome: Described) -> None:
+    def _confirm(self, delivery: IncomingDelivery, action: FaultAction | None, outcome: Described) -> None:
         if action is None or action.kind is not FaultKind.LOSE_SETTLEMENT_REPLY:
             self._entity.namespace.when_durable(
                 lambda: self._link.disposition(delivery, outcome),

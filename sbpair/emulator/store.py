@@ -23,9 +23,9 @@ from sbpair.amqp.types import AmqpError
 from sbpair.emulator.broker.entity import Entity, MessageEntity
 from sbpair.emulator.broker.forwarding import PLACE as TRANSFER
 from sbpair.emulator.broker.intake import Identity
-from sbpair.emulator.broker.messages import Message, State, revive
+from sbpair.emulator.broker.messages import Message, MessageStateCode, revive
 from sbpair.emulator.broker.queue import Queue
-from sbpair.emulator.broker.sessions import Session
+from sbpair.emulator.broker.sessions import MessageSession
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
     AuthorizationRule,
@@ -213,7 +213,7 @@ def _message(row: tuple[Any, ...]) -> Message:
     message = revive(row[4])
     message.row, message.sequence_number = row[0], row[3]
     message.enqueued_at, message.expires_at, message.delivery_count = row[5], row[6], row[7]
-    message.state = State(row[8])
+    message.state = MessageStateCode(row[8])
     message.enqueued_sequence_number, message.dead_letter_source, message.hops = row[9], row[10], row[11]
     return message
 
@@ -264,7 +264,7 @@ def open_store(directory: Path) -> "Store":
 
 
 class Store(NamespaceStore):
-    """A journal (see `namespace.Journal`) on disk."""
+    """A journal (see `namespace.ChangeJournal`) on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -331,7 +331,7 @@ class Store(NamespaceStore):
     def put_numbers(self, entity: Entity) -> None:
         self._numbered[_key(entity)] = entity  # written with the message, wherever that is kept
 
-    def put_session(self, entity: Entity, session: Session) -> None:
+    def put_session(self, entity: Entity, session: MessageSession) -> None:
         if session.state is None:
             self._write("DELETE FROM sessions WHERE path = ? AND id = ?", _key(entity), session.id)
         else:

@@ -23,7 +23,7 @@ from sbpair.amqp import sections
 from sbpair.amqp.sections import PropertyField, Section
 from sbpair.amqp.types import Timestamp
 from sbpair.emulator.admin.fields import parse_duration
-from sbpair.emulator.broker.messages import Message, State, as_mapping
+from sbpair.emulator.broker.messages import Message, MessageStateCode, as_mapping
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
@@ -131,15 +131,15 @@ class _Receivable(_Entity):
     @property
     def messages(self) -> list[StoredMessage]:
         """Those that wait to be received, and those that somebody has locked; by sequence number."""
-        return self._of(lambda entity: (one for one in entity.main.log if one.state is State.ACTIVE))
+        return self._of(lambda entity: (one for one in entity.main.log if one.state is MessageStateCode.ACTIVE))
 
     @property
     def deferred(self) -> list[StoredMessage]:
-        return self._of(lambda entity: (one for one in entity.main.log if one.state is State.DEFERRED))
+        return self._of(lambda entity: (one for one in entity.main.log if one.state is MessageStateCode.DEFERRED))
 
     @property
     def scheduled(self) -> list[StoredMessage]:
-        return self._of(lambda entity: (one for one in entity.main.log if one.state is State.SCHEDULED))
+        return self._of(lambda entity: (one for one in entity.main.log if one.state is MessageStateCode.SCHEDULED))
 
     @property
     def dead_letters(self) -> list[StoredMessage]:

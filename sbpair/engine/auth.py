@@ -54,7 +54,7 @@ _SAS_WORD = "SharedAccessSignature"
 _SAS_FIELDS = ("sr", "sig", "se", "skn")
 
 
-class AccessRule(Protocol):
+class NamedKeys(Protocol):
     """A named pair of keys and what they allow (`entities.AuthorizationRule` is one)."""
 
     @property
@@ -71,7 +71,7 @@ class AccessRule(Protocol):
 class Signer:
     """A rule, and whose it is: the lower-case path of a queue or topic, "" for the whole namespace."""
 
-    rule: AccessRule
+    rule: NamedKeys
     entity: str = ""
 
     @property

@@ -1,5 +1,5 @@
 """What one client may cost all others: memory that is kept for it, transactions, and time that is spent on it at a
-stretch. Every handler spends from the `Budget` of the connection that it serves.
+stretch. Every handler spends from the `ClientBudget` of the connection that it serves.
 
 Memory is counted where it is kept: unfinished messages and frames, links' properties, answers and deliveries that the
 client does not take, what its open transactions hold. Each connection has a limit, a small one until its first token
@@ -73,9 +73,9 @@ class Memory:
     def __init__(self, limit_bytes: int = MAX_HELD_BYTES_TOGETHER) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._budgets: set[Budget] = set()
+        self._budgets: set[ClientBudget] = set()
 
-    def changed(self, budget: "Budget", by_bytes: int) -> None:
+    def changed(self, budget: "ClientBudget", by_bytes: int) -> None:
         """A connection keeps that many bytes more (or less) than before."""
         self.used_bytes += by_bytes
         if by_bytes <= 0:
@@ -83,9 +83,9 @@ class Memory:
         self._budgets.add(budget)
         if self.used_bytes > self.limit_bytes:
             # The connection that asks for the last byte is seldom the one that has taken all the others.
-            max(self._budgets, key=lambda one: one.kept_bytes).give_way()
+            max(self._budgets, key=lambda one: one.retained_bytes).give_way()
 
-    def forget(self, budget: "Budget") -> None:
+    def forget(self, budget: "ClientBudget") -> None:
         """The connection is gone. What it kept has been taken off already."""
         self._budgets.discard(budget)
 
@@ -99,7 +99,7 @@ class Client(Protocol):
     def abort(self) -> None: ...
 
 
-class Budget:
+class ClientBudget:
     """What one client may hold and compute. `held_bytes` is what is kept for it here, `unsent_bytes` what its transport
     could not write yet; `has_right` says whether a token of it has given a right."""
 
@@ -115,7 +115,7 @@ class Budget:
     # -- memory
 
     @property
-    def kept_bytes(self) -> int:
+    def retained_bytes(self) -> int:
         """All that the client makes this process keep."""
         return self.held_bytes + self.unsent_bytes
 
@@ -165,7 +165,7 @@ class Budget:
     def end(self) -> None:
         """The connection is gone, and everything with it."""
         self._ended = True
-        self._memory.changed(self, -self.kept_bytes)
+        self._memory.changed(self, -self.retained_bytes)
         self._memory.forget(self)
         self.held_bytes = self.unsent_bytes = 0
 
@@ -195,7 +195,7 @@ class Budget:
         return SLICE_SECONDS if self.has_right else SLICE_BEFORE_TOKEN_SECONDS
 
 
-class Reader(Protocol):
+class WaitingWork(Protocol):
     """A connection, as the one whose input waits; or whatever else has work to do."""
 
     def read_on(self) -> bool:
@@ -218,9 +218,9 @@ class Turns:
     """The connections whose input waits, each for its slice."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Reader] = deque()
+        self._waiting: deque[WaitingWork] = deque()
 
-    def add(self, reader: Reader) -> None:
+    def add(self, reader: WaitingWork) -> None:
         """Line up at the end."""
         self._waiting.append(reader)
         if len(self._waiting) == 1:

@@ -34,7 +34,7 @@ from sbpair.engine.budgets import (
     MAX_PERFORMATIVE_BYTES_BEFORE_TOKEN,
     MAX_SESSIONS_BEFORE_TOKEN,
     MAX_TOKENS_PER_CONNECTION,
-    Budget,
+    ClientBudget,
     Memory,
     Turns,
 )
@@ -45,7 +45,7 @@ from sbpair.engine.replies import CbsNode
 from sbpair.engine.session import Session, SessionError
 
 if TYPE_CHECKING:
-    from sbpair.engine.wire import Wire
+    from sbpair.engine.wire import ServerWire
 
 # SASL mechanisms as the service offers them (AMQP 1.0 §5.3).
 #
@@ -95,7 +95,7 @@ class Input:
     def __init__(
         self,
         connection: "Connection",
-        transport: "Wire",
+        transport: "ServerWire",
         turns: Turns,
         on_header: Callable[[bytes], None],
         on_frame: Callable[[int, int, bytes], None],
@@ -288,7 +288,7 @@ class Connection:
         self,
         namespace: NamespaceView,
         service: AttachService,
-        transport: "Wire",
+        transport: "ServerWire",
         *,
         memory: Memory | None = None,
         turns: Turns | None = None,
@@ -299,7 +299,7 @@ class Connection:
         self.tokens = TokenWatch(namespace, self.links)
         self.claims = self.tokens.claims
         self.write_paused = False
-        self.budget = Budget(self, Memory() if memory is None else memory)
+        self.budget = ClientBudget(self, Memory() if memory is None else memory)
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         self.outbox = Outbox()
         self._service = service

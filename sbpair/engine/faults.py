@@ -197,7 +197,7 @@ class FaultRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class FaultAction:
     """What to do to one operation. `condition` is None where nothing is to be answered (cut, lost, shortened)."""
 
     kind: FaultKind
@@ -312,7 +312,7 @@ class Faults:
 
         return parse_text(text)
 
-    def check(self, operation: str, entity: str, now: float | None = None) -> Action | None:
+    def check(self, operation: str, entity: str, now: float | None = None) -> FaultAction | None:
         """What is to go wrong with this one operation on this entity (None: nothing). Counts the operation."""
         if not self._active:
             return None
@@ -342,8 +342,8 @@ class Faults:
         rules = (fault.rule for fault in self._in_force())
         return frozenset(rule.partition for rule in rules if rule.partition is not None and rule.matches_entity(entity))
 
-    def _decide(self, operation: Operation, entity: str, now: float) -> Action | None:
-        chosen: Action | None = None
+    def _decide(self, operation: Operation, entity: str, now: float) -> FaultAction | None:
+        chosen: FaultAction | None = None
         for fault in self._active.values():
             rule = fault.rule
             if rule.kind in _LASTING or rule.immediate:
@@ -381,10 +381,10 @@ class Faults:
             listener(fault)
 
 
-def _action(fault: ActiveFault) -> Action:
+def _action(fault: ActiveFault) -> FaultAction:
     rule = fault.rule
     condition, description = _CONDITIONS.get(rule.kind, (None, ""))
-    return Action(
+    return FaultAction(
         kind=rule.kind,
         rule_id=fault.id,
         condition=rule.condition if condition is not None and rule.condition is not None else condition,

@@ -16,7 +16,7 @@ from sbpair.amqp.performatives import COORDINATOR, Fields, code_of, composite_fi
 from sbpair.amqp.types import Described, Symbol, Ulong
 from sbpair.engine.auth import Rights, Signer, resource_path
 from sbpair.engine.clock import Clock
-from sbpair.engine.faults import Action, FaultKind, Faults
+from sbpair.engine.faults import FaultAction, FaultKind, Faults
 from sbpair.engine.wire import Trace
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Link:
         return bool(Fields(composite_fields(self.source)).get(6) == "copy")
 
     @property
-    def kept_bytes(self) -> int:
+    def retained_bytes(self) -> int:
         """What the client makes us keep for the link."""
         texts = len(self.name) + len(self.address) + len(self.target_address)
         return texts + len(self._source) + len(self._target) + len(self._properties)
@@ -325,8 +325,8 @@ class Link:
 
     # -- faults
 
-    def fault(self, operation: str) -> Action | None:
-        """What is to go wrong with an operation on this link now: see `Action.fails` and `Action.cuts`.
+    def fault(self, operation: str) -> FaultAction | None:
+        """What is to go wrong with an operation on this link now: see `FaultAction.fails` and `FaultAction.cuts`.
 
         Cuts are carried out here already.
         """

@@ -18,7 +18,7 @@ from sbpair.engine.budgets import Memory, Turns
 from sbpair.engine.connection import Connection
 from sbpair.engine.faults import ActiveFault, FaultKind
 from sbpair.engine.link import AttachService, NamespaceView
-from sbpair.engine.wire import Wire, WireProtocol, cut
+from sbpair.engine.wire import ServerWire, WireProtocol, cut
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -258,7 +258,7 @@ class Port:
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._wires: dict[Wire, None] = {}
+        self._wires: dict[ServerWire, None] = {}
         self._transports: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
         self._runner: web.AppRunner | None = None
         self._runner_lock = asyncio.Lock()
@@ -464,15 +464,15 @@ class Port:
             self._changed.clear()
             await self._changed.wait()
 
-    def connect(self, transport: Wire) -> Connection:
+    def connect(self, transport: ServerWire) -> Connection:
         """Serve AMQP over a transport."""
         return self._connection(self.namespace, self._service, transport, memory=self.memory, turns=self.turns)
 
-    def adopt(self, wire: Wire) -> None:
+    def adopt(self, wire: ServerWire) -> None:
         """A wire belongs to this port until its connection is lost."""
         self._wires[wire] = None
 
-    def release(self, wire: Wire) -> None:
+    def release(self, wire: ServerWire) -> None:
         self._wires.pop(wire, None)
 
     # -- faults

@@ -131,7 +131,7 @@ class Session:
             raise SessionError("amqp:session:handle-in-use", f"handle {link.handle} is in use")
         if self.connection.links_left <= 0:
             raise SessionError("amqp:resource-limit-exceeded", "the connection has as many links as it may have")
-        if not self.connection.budget.hold(link.kept_bytes):
+        if not self.connection.budget.hold(link.retained_bytes):
             return
         self.links[link.handle] = link
         self.connection.links_changed(+1)
@@ -321,7 +321,7 @@ class Session:
         if self.links.get(link.handle) is link:
             del self.links[link.handle]
             self.connection.links_changed(-1)
-            self.connection.budget.release(link.kept_bytes)
+            self.connection.budget.release(link.retained_bytes)
 
     def _write_transfer(self, head: bytes, payload: bytes) -> None:
         if self._remote_window <= 0:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
-from sbpair.engine.wire import Wire
+from sbpair.engine.wire import ServerWire
 
 if TYPE_CHECKING:
     from aiohttp import ClientWebSocketResponse, web
@@ -77,7 +77,7 @@ class SocketCarrier(SocketPipe):
         super().__init__(socket, lambda: self.wire.pause(), lambda: self.wire.resume())
         self._owner = owner
         self._done = asyncio.Event()
-        self.wire = Wire(owner, self)
+        self.wire = ServerWire(owner, self)
 
     async def run(self) -> None:
         """Carry bytes until one side is gone."""

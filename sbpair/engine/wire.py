@@ -28,7 +28,7 @@ _MOST_DELAYED_BYTES: Final = 1024 * 1024
 """So much of a client is taken into a delay or a silence; the rest stays in its socket, as on a long line."""
 
 
-class Line:
+class DelayedItems:
     """Hands items on a while after they were put in, in their order."""
 
     __slots__ = ("_deliver", "_held", "_items", "_loop", "_timer", "size_bytes")
@@ -86,7 +86,7 @@ class Line:
         self._arm()
 
 
-class Carrier(Protocol):
+class ByteStream(Protocol):
     """What carries a wire's bytes: a socket, or a WebSocket."""
 
     @property
@@ -98,15 +98,15 @@ class Carrier(Protocol):
     def resume_reading(self) -> None: ...
 
 
-class Wire:
+class ServerWire:
     """The transport of one AMQP connection, over whatever carries its bytes."""
 
-    def __init__(self, owner: "Port", carrier: Carrier) -> None:
+    def __init__(self, owner: "Port", carrier: ByteStream) -> None:
         self._faults = owner.namespace.faults
         self._carrier = carrier
         self._silent = False
-        self._inward = Line(self._arrive)
-        self._outward = Line(self._depart)
+        self._inward = DelayedItems(self._arrive)
+        self._outward = DelayedItems(self._depart)
         self._reading_paused = False
         self.connection = owner.connect(self)
 
@@ -205,7 +205,7 @@ class WireProtocol(asyncio.Protocol):
     def __init__(self, owner: "Port", transport: asyncio.Transport) -> None:
         self._owner = owner
         self._transport = transport
-        self._wire = Wire(owner, self)
+        self._wire = ServerWire(owner, self)
         owner.adopt(self._wire)
 
     # -- what the event loop calls

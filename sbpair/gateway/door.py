@@ -37,7 +37,7 @@ from sbpair.gateway.passed import PassedLink
 from sbpair.gateway.primary import PrimaryWire, error_of, open_primary
 from sbpair.gateway.served import forgotten, refusal
 from sbpair.gateway.tokens import CbsToken, PassingCbs
-from sbpair.gateway.upward import WAITING_BYTES, Head, Outstanding, Upward, put_head, read_accepted, read_head
+from sbpair.gateway.upward import WAITING_BYTES, Outstanding, TransferHead, Upward, put_head, read_accepted, read_head
 
 if TYPE_CHECKING:
     from sbpair.gateway.server import GatewayFront, House
@@ -431,7 +431,7 @@ class DoorSession(Session):
         self.up.take(passed, head, body[head.payload_start :])
         return True
 
-    def _drops(self, head: Head) -> bool:
+    def _drops(self, head: TransferHead) -> bool:
         """Whether a transfer is of a message that was refused half-way."""
         refused, link = self._refused.get(head.handle), self.links.get(head.handle)
         if refused is None or link is None or head.delivery_id not in (None, refused):
@@ -496,7 +496,7 @@ class DoorSession(Session):
         """The session's part of a flow to the primary."""
         return self.up.numbers(self._seen_transfers)
 
-    def _transfer_back(self, head: Head, payload: bytes) -> None:
+    def _transfer_back(self, head: TransferHead, payload: bytes) -> None:
         self._seen_transfers = (self._seen_transfers + 1) & _MASK
         passed = self._by_primary.get(head.handle)
         if passed is None:

@@ -42,7 +42,7 @@ class KeysError(ConfigurationError):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class GatewayKey:
     """One key. `entities` and `pairs` are patterns (`*` for any characters), compared in lower case."""
 
     name: str
@@ -67,7 +67,7 @@ def random_key() -> str:
     return b64encode(secrets.token_bytes(32)).decode()
 
 
-def parse_key(text: str, environ: Mapping[str, str] = os.environ) -> Key:
+def parse_key(text: str, environ: Mapping[str, str] = os.environ) -> GatewayKey:
     """`NAME=send,listen[@pattern,pattern]`, as an option has it, with the key in `SBPAIR_GATEWAY_KEY_NAME` or a random
     one.
 
@@ -82,7 +82,7 @@ def parse_key(text: str, environ: Mapping[str, str] = os.environ) -> Key:
     return _key(name, value, rights.split(","), patterns.split(",") if patterns else ["*"])
 
 
-def read_keys(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Key, ...]:
+def read_keys(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[GatewayKey, ...]:
     """The keys of a file.
 
     Raises:
@@ -103,7 +103,7 @@ def read_keys(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Key,
     return keys
 
 
-def _of_entry(entry: Mapping[str, Any], environ: Mapping[str, str]) -> Key:
+def _of_entry(entry: Mapping[str, Any], environ: Mapping[str, str]) -> GatewayKey:
     unknown = set(entry) - {"name", "key", "rights", "entities", "pairs"}
     if unknown:
         raise KeysError(f"A key has no {quoted(sorted(map(str, unknown))[0])}.")
@@ -124,7 +124,9 @@ def _secret(given: Any, environ: Mapping[str, str]) -> str:
     return environ.get(str(given["env"]), "")
 
 
-def _key(name: str, value: str, rights: Sequence[str], entities: Sequence[str], pairs: Sequence[str] = ("*",)) -> Key:
+def _key(
+    name: str, value: str, rights: Sequence[str], entities: Sequence[str], pairs: Sequence[str] = ("*",)
+) -> GatewayKey:
     chosen = frozenset(_RIGHTS.get(str(right).strip().lower(), "") for right in rights)
     if not NAME.fullmatch(name) or "" in chosen:
         raise KeysError(f"The key {quoted(name)} needs a plain name, and rights among send, listen and manage.")
@@ -134,13 +136,13 @@ def _key(name: str, value: str, rights: Sequence[str], entities: Sequence[str], 
         if not all(isinstance(one, str) and one for one in patterns) or not patterns:
             text = f"The key {quoted(name)} is for no {what}: give patterns, or leave them out for all."
             raise KeysError(text)
-    return Key(name, value, ALL_RIGHTS if "Manage" in chosen else chosen, tuple(entities), pairs=tuple(pairs))
+    return GatewayKey(name, value, ALL_RIGHTS if "Manage" in chosen else chosen, tuple(entities), pairs=tuple(pairs))
 
 
 class KeyRing:
     """The keys in force. `watchers` are told when they change."""
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    def __init__(self, keys: Sequence[GatewayKey]) -> None:
         self.keys = tuple(keys)
         self.watchers: set[Callable[[], None]] = set()
 
@@ -149,7 +151,7 @@ class KeyRing:
         mine = (key for key in self.keys if pair is None or _matches(pair, key.pairs))
         return [Signer(key) for key in mine if not path or key.is_for(path)]
 
-    def replace(self, keys: Sequence[Key]) -> bool:
+    def replace(self, keys: Sequence[GatewayKey]) -> bool:
         """Other keys are in force from now on; whether anything changed."""
         if tuple(keys) == self.keys:
             return False
@@ -185,7 +187,7 @@ SNIPPETS: Final[Mapping[str, Callable[[str], str]]] = {
 """By the name that `--snippet` has."""
 
 
-def with_file(own: "tuple[Key, ...]", file: Path | None) -> "tuple[Key, ...]":
+def with_file(own: "tuple[GatewayKey, ...]", file: Path | None) -> "tuple[GatewayKey, ...]":
     """These keys and those of a file.
 
     Raises:

@@ -277,7 +277,7 @@ class ServedSender(LinkHandler):
         if within is None:
             self._sends.take(delivery)
             return
-        found = Transactions.of(self._link).get(within[0])
+        found = HeldTransactions.of(self._link).get(within[0])
         if found is None:
             self._link.disposition(delivery, rejected("amqp:transaction:unknown-id", "The transaction is not open."))
         else:
@@ -287,7 +287,7 @@ class ServedSender(LinkHandler):
         self._sends.close()
 
 
-class Transaction:
+class HeldTransaction:
     """Messages that are sent at the commit, all of them to one queue or topic."""
 
     def __init__(self, number: bytes) -> None:
@@ -337,19 +337,21 @@ class Transaction:
         return accepted()
 
 
-class Transactions(LinkHandler):
+class HeldTransactions(LinkHandler):
     """The coordinator of one connection while the primary is away (AMQP 1.0 §4.5)."""
 
     def __init__(self, link: Link, house: "House") -> None:
         self._link = link
         self._house = house
-        self._open: dict[bytes, Transaction] = {}
+        self._open: dict[bytes, HeldTransaction] = {}
 
     @staticmethod
-    def of(link: Link) -> dict[object, Transaction]:
+    def of(link: Link) -> dict[object, HeldTransaction]:
         """The open transactions of the link's connection."""
         handlers = [other.handler for other in link.session.links.values()]
-        return {key: one for found in handlers if isinstance(found, Transactions) for key, one in found._open.items()}
+        return {
+            key: one for found in handlers if isinstance(found, HeldTransactions) for key, one in found._open.items()
+        }
 
     def open(self) -> None:
         self._link.open(max_message_size=1024, credit=CREDIT)
@@ -363,7 +365,7 @@ class Transactions(LinkHandler):
         code = code_of(request.descriptor) if isinstance(request, Described) else None
         if code == DECLARE and len(self._open) < MAX_TRANSACTIONS:
             number = uuid.uuid4().bytes
-            self._open[number] = Transaction(number)
+            self._open[number] = HeldTransaction(number)
             self._link.answer_declare(delivery, declared(number))
         elif code == DISCHARGE and isinstance(request.value, list):
             self._discharge(delivery, Fields(request.value))
@@ -390,7 +392,7 @@ class Transactions(LinkHandler):
 
             self._house.spawn(commit())
 
-    def _forget(self, transaction: Transaction) -> None:
+    def _forget(self, transaction: HeldTransaction) -> None:
         self._link.connection.budget.release(transaction.held_bytes)
 
     def on_detach(self, closed: bool, connection_lost: bool) -> None:

@@ -31,13 +31,13 @@ from sbpair.engine.faults import Faults
 from sbpair.engine.link import Link, LinkHandler
 from sbpair.engine.port import Port, ServerTls
 from sbpair.gateway.door import DoorConnection
-from sbpair.gateway.keys import Key, KeyRing, with_file
+from sbpair.gateway.keys import GatewayKey, KeyRing, with_file
 from sbpair.gateway.passed import PassedLink, serve_requests
-from sbpair.gateway.served import Sends, SendSpans, ServedSender, Transactions
+from sbpair.gateway.served import HeldTransactions, Sends, SendSpans, ServedSender
 from sbpair.gateway.tokens import Proofs, Tokens
 from sbpair.gateway.web import Web
 from sbpair.ports import Observer
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.failover.sender import FailoverSender
 
@@ -233,7 +233,7 @@ class House(GatewayView):
             raise TypeError("the gateway serves connections of its own only")
         if link.is_coordinator:
             if self._is_away:
-                coordinator = Transactions(link, self)
+                coordinator = HeldTransactions(link, self)
                 coordinator.open()
                 return coordinator
             return self._pass(link, None)
@@ -387,7 +387,7 @@ class Gateway:
         context = PairingContext(
             primary=make_messaging(pair.primary),
             secondary=make_messaging(pair.secondary),
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=self._settings.observer or Quiet(),
             retries=self._settings.retries,
         )
@@ -440,7 +440,7 @@ class Reloading:
     def __init__(
         self,
         running: Gateway,
-        own: tuple[Key, ...],
+        own: tuple[GatewayKey, ...],
         keys: Path | None,
         pairs: Callable[[], list[Pair]],
         files: Callable[[], Iterable[Path]],
@@ -485,7 +485,7 @@ class Reloading:
 @asynccontextmanager
 async def open_gateway(
     pairs: Sequence[Pair],
-    keys: Sequence[Key],
+    keys: Sequence[GatewayKey],
     tls: ServerTls,
     settings: GatewaySettings | None = None,
     *,

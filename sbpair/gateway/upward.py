@@ -26,7 +26,7 @@ _TRANSFER: Final = b"\x00\x53\x14"
 _NULL: Final = 0x40
 
 
-class Head(NamedTuple):
+class TransferHead(NamedTuple):
     """A transfer as far as it concerns somebody on the way. `rest` are the fields from the delivery-tag on."""
 
     handle: int
@@ -42,7 +42,7 @@ class Head(NamedTuple):
     payload_start: int
 
 
-def read_head(body: bytes) -> Head | None:
+def read_head(body: bytes) -> TransferHead | None:
     """The transfer that a frame's body begins with; None for one that is spelled in an unusual way.
 
     Raises:
@@ -56,7 +56,7 @@ def read_head(body: bytes) -> Head | None:
         raise AmqpDecodeError("the transfer ends in the middle of a field") from None
 
 
-def _read(body: bytes) -> Head | None:
+def _read(body: bytes) -> TransferHead | None:
     if body[3] == 0xC0:
         end, count, at = 5 + body[4], body[5], 6
     elif body[3] == 0xD0:
@@ -89,12 +89,12 @@ def _read(body: bytes) -> Head | None:
     if count > 9:
         _, at = _flag(body, at)
         aborted, at = _flag(body, at)
-    return Head(
+    return TransferHead(
         handle, delivery_id, tag, message_format, settled, more, aborted, in_transaction, max(count, 2), rest, end
     )
 
 
-def put_head(head: Head, handle: int, delivery_id: int | None) -> bytes:
+def put_head(head: TransferHead, handle: int, delivery_id: int | None) -> bytes:
     """The same transfer with another handle and delivery-id."""
     number = b"\x40" if delivery_id is None else encode_uint(delivery_id)
     return listed(TRANSFER, head.fields, encode_uint(handle) + number + head.rest)
@@ -211,7 +211,7 @@ class Upward:
 
     # -- transfers of the client
 
-    def take(self, passed: "PassedLink", head: Head, payload: bytes) -> None:
+    def take(self, passed: "PassedLink", head: TransferHead, payload: bytes) -> None:
         """A transfer goes on as it is, but for its numbers."""
         begun = self.sending.get(head.handle)
         number: int | None = None

@@ -21,7 +21,7 @@ from sbpair.core.serialization import to_plain
 from sbpair.files import make_private_folder, open_private
 from sbpair.ports import Ends, Observer, Sides
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.inspection.gather import gather, gather_namespace
 
 __all__ = [
@@ -79,7 +79,7 @@ async def audit(
             sides.pair,
             primary=sides.primary_admin,
             secondary=sides.secondary_admin,
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=observer,
             peek=peeking(sides.secondary, most=MOST_DESTINATIONS),
         ),
@@ -106,7 +106,7 @@ async def audit_namespace(
         admin=ends.admin,
         topology=ends.topology,
         peek=peeking(ends.source, dead_letters=False),
-        clock=SystemClock(),
+        clock=LoopClock(),
         observer=observer,
     )
     snapshot, found = await run_until(stop or asyncio.Event(), work)

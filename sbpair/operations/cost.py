@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sbpair.core.cost.model import Workload
 from sbpair.core.cost.request import Choices, CostRequest, workload_of
 from sbpair.core.cost.result import Compared, Estimated, compared, estimated
-from sbpair.core.cost.usage import Billed
+from sbpair.core.cost.usage import MeterUsage
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import PriceTable, built_in
@@ -20,7 +20,7 @@ def estimate_cost(
     snapshot: Snapshot | None = None,
     prices: PriceTable | None = None,
     workload: Workload | None = None,
-    billed: Sequence[Billed] = (),
+    billed: Sequence[MeterUsage] = (),
 ) -> Estimated:
     """Estimate what a month costs, each line with the rule behind it.
 

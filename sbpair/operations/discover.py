@@ -22,7 +22,7 @@ from sbpair.core.inspection.discovery import (
 from sbpair.core.names import BACKLOG_INFIX, ByName, parse_backlog_queue_path
 from sbpair.core.pairing import Pair
 from sbpair.ports import Messaging, NamespaceAdmin, Observer
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS, FoundQueues, find_queues, read_backlog
 
 __all__ = ["DiscoverRequest", "Discovery", "discover"]
@@ -162,7 +162,7 @@ class _Search:
             found,
             messaging=self.messaging,
             admin=admin,
-            clock=SystemClock(),
+            clock=LoopClock(),
             timeout_seconds=self.request.timeout_seconds,
             recount=False,
         )

@@ -25,7 +25,7 @@ from sbpair.core.errors import (
 from sbpair.core.inspection.audit import Thresholds
 from sbpair.core.inspection.diagnosis import COMMAND, Diagnoses, Diagnosis, Verdict
 from sbpair.ports import Messaging, NamespaceAdmin, Observer, Sides
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.inspection.application import connect, fetch_token, verify
 from sbpair.runtime.links import closing
 
@@ -67,7 +67,7 @@ class _Side:
     admin: NamespaceAdmin
     timeout_seconds: float
     rights: Rights
-    clock: SystemClock = field(default_factory=SystemClock)
+    clock: LoopClock = field(default_factory=LoopClock)
 
     @property
     def subject(self) -> str:
@@ -272,7 +272,7 @@ async def _of_application(sides: Sides, timeout_seconds: float) -> list[Diagnosi
         primary=sides.primary,
         secondary=sides.secondary,
         entities=sides.pair.entities,
-        clock=SystemClock(),
+        clock=LoopClock(),
         link_seconds=timeout_seconds,
     )
     return [*verification.checks]

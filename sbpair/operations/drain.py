@@ -25,8 +25,8 @@ from sbpair.core.transfer.resend import Planned
 from sbpair.core.transfer.state import Key
 from sbpair.core.words import are, counted
 from sbpair.operations.ledgers import LedgerRun, Verify, looking_for, open_ledger
-from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer, Sides
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.ports import Messaging, NamespaceAdmin, Observer, RuntimeClock, Sides
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.inspection.backlog import FoundQueues, find_queues, is_own, read_backlog
 from sbpair.runtime.inspection.usage import CountedMessaging, Usage, counted_admin
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToPrimary, ToQueue, TransferRequest, make_classifier
@@ -121,7 +121,7 @@ async def what_is_left(
         await find_queues(pair, messaging=messaging, admin=admin, timeout_seconds=timeout_seconds),
         messaging=messaging,
         admin=admin,
-        clock=SystemClock(),
+        clock=LoopClock(),
         timeout_seconds=timeout_seconds,
         only=only or None,
         recount=False,
@@ -136,7 +136,7 @@ def no_queue(pair: Pair) -> SbpairError:
 
 
 def doubtful_of(
-    request: BacklogRequest, *, source: Messaging, target: Messaging, clock: Clock, stop: asyncio.Event
+    request: BacklogRequest, *, source: Messaging, target: Messaging, clock: RuntimeClock, stop: asyncio.Event
 ) -> Verify | None:
     """How to look for what an earlier run may have sent; None where the request does not ask for it, or the messages go
     into an archive."""
@@ -195,7 +195,7 @@ async def drain(
         InterruptedWorkError: `stop` was set before the queues had been found. Nothing was moved.
     """
     reopen, pair = _reopen_of(sides, request), sides.pair
-    observer, stop, usage, clock = observer or Quiet(), stop or asyncio.Event(), Usage(), SystemClock()
+    observer, stop, usage, clock = observer or Quiet(), stop or asyncio.Event(), Usage(), LoopClock()
     secondary, admin = CountedMessaging(sides.secondary, usage), counted_admin(sides.secondary_admin, usage)
     seconds = min(request.patience_seconds, AFTER_SECONDS)
 
@@ -241,7 +241,7 @@ async def drain(
 def _job(sides: Sides, usage: Usage, request: TransferRequest, **more: Any) -> DrainJob:
     """A drain between these sides, whose operations on the secondary are counted; `more` as `DrainJob` takes it."""
     secondary, admin = CountedMessaging(sides.secondary, usage), counted_admin(sides.secondary_admin, usage)
-    return DrainJob(request, secondary=secondary, primary=sides.primary, admin=admin, clock=SystemClock(), **more)
+    return DrainJob(request, secondary=secondary, primary=sides.primary, admin=admin, clock=LoopClock(), **more)
 
 
 # Several processes.
@@ -340,7 +340,7 @@ class _Service:
         self._observer = observer
         self._stop = stop
         self._totals = totals
-        self._clock = SystemClock()
+        self._clock = LoopClock()
         self._usage = Usage()
         self._runs = 0
         self._backlog: Backlog | None = None

@@ -53,9 +53,9 @@ from sbpair.operations.drain import DrainRequest, drain
 from sbpair.operations.log import OperationsLog
 from sbpair.ports import Messaging, Observer, Sides, Topology
 from sbpair.runtime.browse import Browsed, browse
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
-from sbpair.runtime.failover.sender import FailoverSender, Where, session_of
+from sbpair.runtime.failover.sender import FailoverSender, SentTo, session_of
 from sbpair.service import EntityStatus
 
 __all__ = ["DrillRequest", "Drilled", "ShadowOutage", "drill"]
@@ -205,7 +205,7 @@ class _Drill:
     not_removed: list[Diagnosis] = field(default_factory=list)
 
     async def carry_out(self) -> Drilled:
-        request, at = self.request, SystemClock().now().timestamp()
+        request, at = self.request, LoopClock().now().timestamp()
         both = await run_until(self.stop, self._both())
         remains = self._remains(both, at)
         plan = await run_until(self.stop, self._plan(both, at))
@@ -445,7 +445,7 @@ class _Sent:
         async for sent in self.sender.send_all(payloads, timeout_seconds=SEND_SECONDS, retry_seconds=retry_seconds):
             if sent.result is not None:
                 self.accepted[part[sent.position]] = payloads[sent.position]
-                self.diverted += sent.result.where is Where.BACKLOG
+                self.diverted += sent.result.where is SentTo.BACKLOG
                 continue
             self.failed += 1
             self.trouble = self.trouble or (sent.error.message if sent.error else "")

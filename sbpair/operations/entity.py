@@ -23,10 +23,10 @@ from sbpair.core.errors import (
 from sbpair.core.inspection.contents import FoundNamespace
 from sbpair.core.inspection.entity import (
     STATUS_MEANS,
-    Action,
     Changed,
+    EntityAction,
     ListedEntities,
-    Shown,
+    ShownEntity,
     has_status,
     listed,
     rule_text,
@@ -42,7 +42,7 @@ from sbpair.core.words import listed as listed_names
 from sbpair.operations.log import OperationsLog
 from sbpair.ports import Ends, Observer, Topology
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.service import EntityStatus
 
 __all__ = [
@@ -170,7 +170,7 @@ async def read_namespace(
     Raises:
         ServiceError: they could not be read.
     """
-    topology, stop, now = topology_of(ends), stop or asyncio.Event(), SystemClock().now().timestamp()
+    topology, stop, now = topology_of(ends), stop or asyncio.Event(), LoopClock().now().timestamp()
     facts = await run_until(stop, topology.namespace())
     found = await run_until(stop, topology.entities(rules=True))
     kept = [one for one in found if request.takes(one)]
@@ -179,7 +179,7 @@ async def read_namespace(
 
 async def show_entity(
     ends: Ends, request: ShowEntityRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
-) -> Shown:
+) -> ShownEntity:
     """Settings, counts and rules of one entity. Reads only.
 
     Raises:
@@ -212,7 +212,7 @@ async def create_entity(
             entity=request.path,
         )
     detail = f"{request.kind.value}; {settings_text(request.kind, request.settings)}"
-    change = _changed(ends, request, Action.CREATE, detail, place, "created", doing=f"Create {place} ({detail})")
+    change = _changed(ends, request, EntityAction.CREATE, detail, place, "created", doing=f"Create {place} ({detail})")
     return await carry_out(
         ends, request, change, lambda: topology.create(request.kind, request.path, request.settings), stop
     )
@@ -240,7 +240,7 @@ async def create_rule(
     change = _changed(
         ends,
         request,
-        Action.CREATE,
+        EntityAction.CREATE,
         detail,
         subject,
         "created",
@@ -274,7 +274,7 @@ async def set_status(
     change = Changed(
         shown_name(ends.source_access),
         request.path,
-        Action.SET_STATUS,
+        EntityAction.SET_STATUS,
         request.dry_run,
         before is not status,
         f"{before.value} -> {status.value}",
@@ -314,7 +314,7 @@ async def delete_entity(
         detail += f"; what forwards to it fails: {listed_names(forwarding)}"
     doing = f"Delete the {what} permanently ({detail})"
     why = detail if request.dry_run else ""
-    change = _changed(ends, request, Action.DELETE, detail, f"The {what}", "deleted", doing=doing, why=why)
+    change = _changed(ends, request, EntityAction.DELETE, detail, f"The {what}", "deleted", doing=doing, why=why)
     return await carry_out(ends, request, change, lambda: topology_of(ends).delete(request.path), stop)
 
 
@@ -336,7 +336,7 @@ async def delete_rule(
     change = _changed(
         ends,
         request,
-        Action.DELETE,
+        EntityAction.DELETE,
         f"rule; {left}",
         f"Rule {rule} of {place}",
         "deleted",
@@ -372,7 +372,7 @@ async def existing(ends: Ends, path: str) -> EntityFacts:
 def _changed(
     ends: Ends,
     request: EntityChange,
-    action: Action,
+    action: EntityAction,
     detail: str,
     subject: str,
     done: str,

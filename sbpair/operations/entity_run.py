@@ -18,7 +18,7 @@ from sbpair.core.errors import (
     UsageError,
     unchanged,
 )
-from sbpair.core.message import State
+from sbpair.core.message import MessageState
 from sbpair.core.names import dead_letter_path, same_name, subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.rewrite import as_sent
@@ -31,7 +31,7 @@ from sbpair.core.words import are, counted
 from sbpair.operations.ledgers import LedgerRun, Verify, looking_for, open_ledger
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import pages
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.links import closing
 from sbpair.runtime.transfer.drain import TransferRequest, entity_facts
 from sbpair.runtime.transfer.dry_run import ask_destinations
@@ -150,7 +150,7 @@ class _Started:
     ends: Ends
     observer: Observer
     stop: asyncio.Event
-    clock: SystemClock = field(default_factory=SystemClock)
+    clock: LoopClock = field(default_factory=LoopClock)
 
     async def result(self) -> MoveResult:
         run = self.run
@@ -312,7 +312,7 @@ class _Started:
 
     def _held_by_others(self, plan: MovePlan, report: DrainReport) -> Iterator[str]:
         """Why deferred messages that were asked for are left, and until when."""
-        left = sum(one.count for one in report.left if one.reason == State.DEFERRED.value)
+        left = sum(one.count for one in report.left if one.reason == MessageState.DEFERRED.value)
         if not left or not self.run.transfer.deferred or report.dry_run or report.ended_by != "empty":
             return
         known = plan.facts.get(self.run.path)
@@ -327,7 +327,7 @@ class _Started:
         """How many messages are gone that no answer has counted."""
         if not self.run.in_batches or report.dry_run or report.ended_by != "empty":
             return
-        gone = plan.judge.meant - report.purged - sum(one.count for one in report.left)
+        gone = plan.judge.chosen - report.purged - sum(one.count for one in report.left)
         if gone > 0:
             yield (
                 f"{counted(gone, 'more message')} {are(gone)} gone: deleted by a request whose "

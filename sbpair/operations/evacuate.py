@@ -49,7 +49,7 @@ from sbpair.operations.log import OperationsLog
 from sbpair.operations.move import resender
 from sbpair.ports import Ends, Observer, Topology
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
 from sbpair.runtime.transfer.ledger import Ledger, accepted_in, sent_in
 from sbpair.service import EntityStatus
@@ -183,7 +183,7 @@ class _Evacuation:
     request: EvacuateRequest
     observer: Observer
     stop: asyncio.Event
-    clock: SystemClock = field(default_factory=SystemClock)
+    clock: LoopClock = field(default_factory=LoopClock)
     ledger: Ledger | None = None
     """Open for all parts of a run that follows."""
 

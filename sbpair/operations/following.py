@@ -14,13 +14,13 @@ from sbpair.core.errors import ServiceError
 from sbpair.core.events import StepDone
 from sbpair.core.inspection.contents import Action, EntityStep
 from sbpair.core.inspection.evacuated import EvacuationPlan, Lag, is_closed
-from sbpair.core.message import State
+from sbpair.core.message import MessageState
 from sbpair.core.names import ByName, Names, by_path
 from sbpair.core.transfer.resend import follower
 from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.operations.log import OperationsLog
 from sbpair.ports import Ends, Observer, Topology
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.links import closing
 from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
 from sbpair.runtime.transfer.ledger import Ledger
@@ -56,7 +56,7 @@ class Following:
     patience_seconds: float
     observer: Observer
     stop: asyncio.Event
-    clock: SystemClock
+    clock: LoopClock
     ledger: Ledger | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -151,7 +151,7 @@ class Following:
                 page = await receiver.peek(FIRST_MESSAGES)
         except ServiceError:
             return None
-        times = (one.enqueued_at for one in page if one.state is State.ACTIVE and one.enqueued_at is not None)
+        times = (one.enqueued_at for one in page if one.state is MessageState.ACTIVE and one.enqueued_at is not None)
         return max(0.0, now - min(times, default=now))
 
     async def until_lag(self, seconds: float) -> None:

@@ -11,7 +11,7 @@ from sbpair.core.access import shown_name
 from sbpair.core.editing import Edit, Editable, Editables, as_document, document_text
 from sbpair.core.entities import EntityFacts
 from sbpair.core.errors import MalformedMessageError, SbpairError, ServiceError, UsageError, unchanged
-from sbpair.core.message import Disposition, Received, State
+from sbpair.core.message import Disposition, MessageState, Received
 from sbpair.core.names import subscription_of
 from sbpair.core.summary import describe
 from sbpair.core.transfer.explained import ExplainedMessage, MessageContext, Near, explain
@@ -27,7 +27,7 @@ from sbpair.operations.move import ResendRequest, check_destination, resender, r
 from sbpair.operations.resubmit import own_destination
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS, FIRST_SEQUENCE_NUMBER, PAGE_MESSAGES, pages, pages_once
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.links import closing
 from sbpair.runtime.transfer.drain import ToArchive, ToPrimary, ToQueue
 from sbpair.service import session_key
@@ -153,7 +153,7 @@ async def _found(ends: Ends, request: EditRequest) -> list[Received]:
         receiver,
         first,
         request.number,
-        clock=SystemClock(),
+        clock=LoopClock(),
         patience_seconds=request.patience_seconds,
         page_seconds=min(request.patience_seconds, DEFAULT_TIMEOUT_SECONDS),
         first_page_messages=PAGE_MESSAGES if request.number is None else 1,
@@ -212,8 +212,8 @@ def _run(ends: Ends, request: EditRequest, changed: Sequence[tuple[Editable, Edi
         return Editor(resend(seen, recent), forms)
 
     transfer = request.transfer(
-        deferred=State.DEFERRED in states,
-        scheduled=State.SCHEDULED in states,
+        deferred=MessageState.DEFERRED in states,
+        scheduled=MessageState.SCHEDULED in states,
         to=ToQueue(request.to),
         leave_missing=True,
         max_messages=len(forms),
@@ -321,14 +321,14 @@ async def dead_letter_message(
     """
     with unchanged(UNCHANGED):
         received = await _one(ends, request.source, request.number, request.patience_seconds, stop)
-    if received.state is State.SCHEDULED:
+    if received.state is MessageState.SCHEDULED:
         raise UsageError(
             f"Message {request.number} of {request.source} is scheduled: it cannot be dead-lettered.",
             hint="Delete it with `sbpair message complete`, or wait until it is active.",
         )
     finish = Finish(Disposition.DEAD_LETTER, DEAD_LETTERED, request.reason, request.description)
     transfer = request.transfer(
-        deferred=received.state is State.DEFERRED, active=received.state is State.ACTIVE, max_messages=1
+        deferred=received.state is MessageState.DEFERRED, active=received.state is MessageState.ACTIVE, max_messages=1
     )
     run = EntityRun(
         Act(DEAD_LETTERED),
@@ -368,7 +368,7 @@ async def reschedule_message(
     )
     found = await find_message(ends, wanted, stop=stop)
     message = found.messages[0]
-    if message.received.state is not State.SCHEDULED:
+    if message.received.state is not MessageState.SCHEDULED:
         raise UsageError(f"Message {request.number} of {request.source} is {message.received.state}, not scheduled.")
     at = datetime.fromtimestamp(request.at, UTC).isoformat(timespec="milliseconds")
     text = document_text({**as_document(message.payload), "scheduled_at": at})
@@ -397,7 +397,7 @@ async def undefer(
     Raises:
         UsageError: they are those of a subscription, and no destination is named; otherwise as `move`.
     """
-    selection = replace(request.selection, states=frozenset({State.DEFERRED}))
+    selection = replace(request.selection, states=frozenset({MessageState.DEFERRED}))
     request = replace(request, to=request.to or own_destination(request.source), selection=selection)
     run = resending(Act("sent", "deferred message"), ends, request)
     transfer = replace(run.transfer, scheduled=False, active=False)

@@ -20,20 +20,20 @@ from sbpair.core.access import NamespaceAccess, credential_name, namespace_name
 from sbpair.core.backlog import Backlog
 from sbpair.core.errors import InterruptedWorkError, MalformedMessageError, ServiceError, UsageError, unwritable
 from sbpair.core.events import Doubtful
-from sbpair.core.message import PARTITION_SHIFT, Received, State
+from sbpair.core.message import PARTITION_SHIFT, MessageState, Received
 from sbpair.core.names import split_source
 from sbpair.core.redact import json_text
 from sbpair.core.rewrite import as_sent
-from sbpair.core.transfer.ledger import RUN_BEGAN, RUN_ENDED, Entry, Way, between, run_line
-from sbpair.core.transfer.ledger_report import Chain, IncidentCounter, IncidentReport, LedgerSeen
+from sbpair.core.transfer.ledger import RUN_BEGAN, RUN_ENDED, LedgerEntry, Way, between, run_line
+from sbpair.core.transfer.ledger_report import IncidentCounter, IncidentReport, LedgerChain, LedgerSeen
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.state import Forward, Key, key_of
 from sbpair.core.transfer.verdict import Judge
 from sbpair.files import AppendedFile, claim
 from sbpair.operations.log import stated_reason, who
-from sbpair.ports import Clock, MessageReceiver, Messaging, Observer
+from sbpair.ports import MessageReceiver, Messaging, Observer, RuntimeClock
 from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, page_from, pages
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.links import close_quietly, closing
 from sbpair.runtime.transfer.ledger import COMMANDS_FILE, Ledger, Recorder, Remembered, known_in, ledgers_in
 from sbpair.version import __version__
@@ -120,7 +120,7 @@ class LedgerRun:
         await ledger.append([self._line(RUN_ENDED, {"ended_by": report.ended_by, "left": left, "waiting": waiting})])
 
     def _line(self, outcome: str, about: Mapping[str, Any]) -> bytes:
-        return run_line(self.run, outcome, SystemClock().now().isoformat(), between(self.way), about)
+        return run_line(self.run, outcome, LoopClock().now().isoformat(), between(self.way), about)
 
 
 _MOST_REASONS = 100
@@ -179,7 +179,7 @@ def _name_doubtful(ledger: Ledger, observer: Observer, found: int) -> None:
     path = doubtful_file(ledger.path)
     known = _named_in(path) | ledger.forwarded
     fresh = {key: to for key, to in ledger.doubtful.items() if key not in known}
-    now = SystemClock().now()
+    now = LoopClock().now()
     if not fresh:
         if found:
             observer.notify(Doubtful(now.timestamp(), 0, str(path), found))
@@ -264,7 +264,7 @@ def _read_all(request: ReportRequest, stop: asyncio.Event) -> IncidentReport:
 
 
 def _read(path: Path, incident: IncidentCounter, stop: asyncio.Event) -> LedgerSeen:
-    chain, known = Chain(put_together=_OF_STREAM.fullmatch(path.name) is not None), 0
+    chain, known = LedgerChain(put_together=_OF_STREAM.fullmatch(path.name) is not None), 0
     try:
         with path.open("rb") as file:
             for text in iter(lambda: file.readline(MOST_LINE_BYTES), b""):
@@ -322,12 +322,7 @@ Verify = Callable[[Ledger], Awaitable[int]]
 
 
 def looking_for(
-    judge: Judge,
-    *,
-    source: Messaging | Sequence[Received],
-    target: Messaging,
-    clock: Clock,
-    stop: asyncio.Event,
+    judge: Judge, *, source: Messaging | Sequence[Received], target: Messaging, clock: RuntimeClock, stop: asyncio.Event
 ) -> Verify:
     """`record_what_arrived` for `open_ledger`, until `stop` is set."""
 
@@ -339,7 +334,7 @@ def looking_for(
 
 
 async def record_what_arrived(
-    ledger: Ledger, judge: Judge, *, source: Messaging | Sequence[Received], target: Messaging, clock: Clock
+    ledger: Ledger, judge: Judge, *, source: Messaging | Sequence[Received], target: Messaging, clock: RuntimeClock
 ) -> int:
     """Browse the destinations of messages in doubt, and record those as sent that lie there; how many.
 
@@ -370,7 +365,7 @@ async def record_what_arrived(
             for destination, by_id in sought.items():
                 await _look_in(target, destination, by_id, clock, found)
     time = clock.now().astimezone(UTC).isoformat()
-    arrived = [Entry(*one.key, to, one.session_id, "forwarded", time, reason=FOUND) for to, one in found]
+    arrived = [LedgerEntry(*one.key, to, one.session_id, "forwarded", time, reason=FOUND) for to, one in found]
     await ledger.record(arrived)
     ledger.forwarded |= {(one.queue, one.sequence_number, one.message_id, one.enqueued_at_ms) for one in arrived}
     return len(arrived)
@@ -381,7 +376,7 @@ async def _look_for_rest(
     queue: str,
     doubtful: set[Key],
     judge: Judge,
-    clock: Clock,
+    clock: RuntimeClock,
     sought: dict[str, dict[str, _Sought]],
 ) -> None:
     """Add what is still in its queue, by destination and MessageId. Where it cannot be browsed: nothing."""
@@ -408,7 +403,11 @@ def _seek(
 
 
 async def _look_in(
-    target: Messaging, destination: str, by_id: dict[str, _Sought], clock: Clock, found: list[tuple[str, _Sought]]
+    target: Messaging,
+    destination: str,
+    by_id: dict[str, _Sought],
+    clock: RuntimeClock,
+    found: list[tuple[str, _Sought]],
 ) -> None:
     """Add what is there. Of a topic, or where browsing is not allowed: nothing."""
     receiver = target.receiver(destination)
@@ -432,7 +431,7 @@ async def _look_in(
         await close_quietly(receiver)
 
 
-async def _first_since(receiver: MessageReceiver, number: int, since: float, clock: Clock) -> int:
+async def _first_since(receiver: MessageReceiver, number: int, since: float, clock: RuntimeClock) -> int:
     """A number after this one with no message of its partition between that came at `since` or later: a destination
     may hold a million messages that were there long before."""
     end = ((number >> PARTITION_SHIFT) + 1) << PARTITION_SHIFT
@@ -449,4 +448,4 @@ async def _first_since(receiver: MessageReceiver, number: int, since: float, clo
 
 def _is_before(received: Received, since: float) -> bool:
     """What is scheduled has the time at which it will be there."""
-    return received.state is not State.SCHEDULED and (received.enqueued_at or since) < since
+    return received.state is not MessageState.SCHEDULED and (received.enqueued_at or since) < since

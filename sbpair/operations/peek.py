@@ -27,7 +27,7 @@ from sbpair.core.transfer.peeked import (
     PeekResult,
     SessionFacts,
     SessionList,
-    SessionState,
+    ShownSession,
     explain_reasons,
     grouped,
     of_a_topic,
@@ -400,7 +400,7 @@ async def _locked(ends: Ends, source: str, session: SessionFacts) -> tuple[Sessi
 
 async def show_session(
     ends: Ends, request: SessionRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
-) -> SessionState:
+) -> ShownSession:
     """One session with its state. It is locked for a moment. Needs Listen.
 
     Errors are those of `list_sessions`; where another receiver holds the session the result says so, without its state.
@@ -408,10 +408,10 @@ async def show_session(
     return await run_until(stop or asyncio.Event(), _session_shown(ends, request))
 
 
-async def _session_shown(ends: Ends, request: SessionRequest) -> SessionState:
+async def _session_shown(ends: Ends, request: SessionRequest) -> ShownSession:
     name, counted = await _counted(ends, request)
     session, state = await _locked(ends, request.source, counted)
-    return SessionState(name, request.source, session, *_readable(state))
+    return ShownSession(name, request.source, session, *_readable(state))
 
 
 async def _counted(ends: Ends, request: SessionRequest) -> tuple[str, SessionFacts]:
@@ -433,7 +433,7 @@ def _readable(state: bytes | None) -> tuple[str | None, str | None]:
 
 async def set_session_state(
     ends: Ends, request: SessionRequest, *, observer: Observer | None = None, stop: asyncio.Event | None = None
-) -> SessionState:
+) -> ShownSession:
     """Set the state of a session, or clear it. It is locked meanwhile. Needs Listen.
 
     Args:
@@ -450,7 +450,7 @@ async def set_session_state(
     return await run_until(stop or asyncio.Event(), _changed(ends, request))
 
 
-async def _changed(ends: Ends, request: SessionRequest) -> SessionState:
+async def _changed(ends: Ends, request: SessionRequest) -> ShownSession:
     name, session = await _counted(ends, request)
     try:
         async with closing(ends.source.receiver(request.source, session_id=request.session_id)) as receiver:
@@ -466,4 +466,4 @@ async def _changed(ends: Ends, request: SessionRequest) -> SessionState:
         ) from error
     session = replace(session, locked=False, state_bytes=len(request.state or b""))
     previous = None if before is None else before.hex()
-    return SessionState(name, request.source, session, *_readable(request.state), changes, previous)
+    return ShownSession(name, request.source, session, *_readable(request.state), changes, previous)

@@ -14,7 +14,7 @@ from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.ports import Observer, Sides
 from sbpair.runtime.browse import browse_target
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.failover.ping import (
     PingResult,
     PingRow,
@@ -111,7 +111,7 @@ async def ping(
         ways = {target: By.LINK if way is By.MESSAGE else way for target, way in ways.items()}
     measuring = measure(
         [_target(sides, side, path, way, request.timeout_seconds) for (side, path), way in ways.items()],
-        clock=SystemClock(),
+        clock=LoopClock(),
         count=request.count,
         interval_seconds=request.interval_seconds,
         until_ok=request.until_ok,

@@ -13,11 +13,11 @@ from sbpair.core.entities import EntityKind
 from sbpair.core.errors import MalformedMessageError, ServiceError, UsageError
 from sbpair.core.inspection.contents import Contents
 from sbpair.core.inspection.promotion import (
-    Expected,
+    ExpectedMessage,
     Present,
     PromotionEvidence,
     PromotionReport,
-    Settled,
+    SettledMessage,
     promotion_report,
 )
 from sbpair.core.message import Received
@@ -31,7 +31,7 @@ from sbpair.operations.entity import ListEntitiesRequest, read_namespace
 from sbpair.operations.restore import read_archives
 from sbpair.ports import Ends, Observer
 from sbpair.runtime.browse import pages
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.links import closing
 from sbpair.runtime.transfer.ledger import ledgers_in, lines_in
 
@@ -93,7 +93,7 @@ async def _named_in(ends: Ends, place: str, message_ids: Collection[str | None])
     async with closing(ends.source.receiver(path, dead_letter=dead_letter)) as receiver:
         found = [
             message
-            async for page in pages(receiver, clock=SystemClock())
+            async for page in pages(receiver, clock=LoopClock())
             for message in page
             if message.message_id in message_ids
         ]
@@ -116,9 +116,9 @@ class _Files:
     """What ledgers and archives say of a namespace."""
 
     def __init__(self, request: PromotionRequest, namespace: str) -> None:
-        self.settled: dict[Key, Settled] = {}
-        self._accepted: dict[tuple[str, str], list[Expected]] = {}
-        self._seen: dict[Key, Expected] = {}
+        self.settled: dict[Key, SettledMessage] = {}
+        self._accepted: dict[tuple[str, str], list[ExpectedMessage]] = {}
+        self._seen: dict[Key, ExpectedMessage] = {}
         for path in request.ledgers:
             if not (ledgers := ledgers_in(path)):
                 raise UsageError(f"There is no ledger {path}.")
@@ -143,34 +143,34 @@ class _Files:
             if line.outcome == RUN_BEGAN:
                 command, open_keys = line.fields.get("command"), []
             elif line.outcome == RUN_ENDED and not line.fields.get("left"):
-                self.settled |= {key: Settled(str(path), self.settled[key].to, True) for key in open_keys}
+                self.settled |= {key: SettledMessage(str(path), self.settled[key].to, True) for key in open_keys}
             elif line.outcome in _GONE:
                 here = line.way.get("to_namespace") == namespace and line.outcome in SENT_OUTCOMES
                 if line.way.get("from_namespace") == namespace and command not in _COPIES:
                     key = (line.key[0].lower(), *line.key[1:])
-                    self.settled[key] = Settled(str(path), line.destination if here else None, False)
+                    self.settled[key] = SettledMessage(str(path), line.destination if here else None, False)
                     open_keys.append(key)
                 if here and line.key[2] is not None:
                     at = epoch_seconds(line.fields["time"])
-                    accepted = Expected(line.destination, line.key[2], at, str(path), False)
+                    accepted = ExpectedMessage(line.destination, line.key[2], at, str(path), False)
                     self._accepted.setdefault((line.destination.lower(), line.key[2]), []).append(accepted)
 
     def _read_message(self, message: Restorable, path: str) -> None:
         received, key = message.received, _key(message.received, message.received.queue)
         if not message.browsed:
-            self.settled.setdefault(key, Settled(path, None, False))
+            self.settled.setdefault(key, SettledMessage(path, None, False))
         elif received.message_id is not None:
             at, lives = received.enqueued_at or 0.0, describe(received.payload).ttl_seconds
             ends = None if lives is None else at + lives
-            self._seen[key] = Expected(received.queue, received.message_id, at, path, True, ends)
+            self._seen[key] = ExpectedMessage(received.queue, received.message_id, at, path, True, ends)
 
-    def expected(self, since: float | None) -> Iterator[Expected]:
+    def expected(self, since: float | None) -> Iterator[ExpectedMessage]:
         """What should be there: a message that a ledger and an archive name is one."""
         return (one for one in self._all() if since is None or one.at >= since)
 
-    def _all(self) -> Iterator[Expected]:
+    def _all(self) -> Iterator[ExpectedMessage]:
         gone = {(key[0], key[2]) for key in self.settled}
-        archived: dict[tuple[str, str], list[Expected]] = {}
+        archived: dict[tuple[str, str], list[ExpectedMessage]] = {}
         for key, seen in self._seen.items():
             if key not in self.settled:
                 archived.setdefault((seen.place.lower(), seen.message_id), []).append(seen)

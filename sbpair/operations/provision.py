@@ -31,9 +31,9 @@ from sbpair.operations.drain import DrainRequest, ToArchive, ToPrimary, drain
 from sbpair.operations.log import OperationsLog, context_of
 from sbpair.ports import Observer, Sides
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.inspection.apply import Applying, apply, check_fresh
-from sbpair.runtime.inspection.gather import Scope, gather
+from sbpair.runtime.inspection.gather import GatherScope, gather
 
 __all__ = ["AppliedPlan", "CleanupRequest", "EmptyRequest", "ProvisionRequest", "cleanup", "empty", "provision"]
 
@@ -51,9 +51,9 @@ async def read_backlog_queues(sides: Sides, stop: asyncio.Event | None, *, brows
         sides.pair,
         primary=sides.primary_admin,
         secondary=sides.secondary_admin,
-        clock=SystemClock(),
+        clock=LoopClock(),
         peek=peeking(sides.secondary) if browse else None,
-        scope=Scope.BACKLOG,
+        scope=GatherScope.BACKLOG,
         tolerant=False,
     )
     return await run_until(stop or asyncio.Event(), reading)
@@ -68,7 +68,7 @@ async def refuse_stale(sides: Sides, plan: Plan, *, stop: asyncio.Event | None =
         StalePlanError: naming every queue that changed.
         ServiceError: a queue could not be read.
     """
-    await run_until(stop or asyncio.Event(), check_fresh(plan, admin=sides.secondary_admin, clock=SystemClock()))
+    await run_until(stop or asyncio.Event(), check_fresh(plan, admin=sides.secondary_admin, clock=LoopClock()))
 
 
 async def apply_plan(
@@ -96,7 +96,7 @@ async def apply_plan(
         report = await apply(
             plan,
             admin=sides.secondary_admin,
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=observer,
             peek=peeking(sides.secondary),
             log=operations.write,

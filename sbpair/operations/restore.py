@@ -29,7 +29,7 @@ from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted
 from sbpair.operations.ledgers import LedgerRun, looking_for, open_ledger
 from sbpair.ports import Ends, Observer, Sides
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.transfer.restore import keep_lines, not_known, still_queued
 from sbpair.runtime.transfer.restore import restore as send_back
 
@@ -125,7 +125,7 @@ async def restore(
         lambda received: forwards[key_of(received)],
         source=[one.received for one in plan.messages],
         target=way.ends.target,
-        clock=SystemClock(),
+        clock=LoopClock(),
         stop=stop,
     )
     verify = looking if request.verify_doubtful else None
@@ -134,7 +134,7 @@ async def restore(
             plan.messages,
             primary=way.ends.target,
             ledger=ledger,
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=observer,
             stop=stop,
             limits=Limits(
@@ -172,7 +172,7 @@ class _Way:
 
 async def _refuse_doubles(way: _Way, messages: Sequence[Restorable], *, although_gone: bool) -> None:
     try:
-        waiting = await still_queued(way.ends.source, messages, clock=SystemClock())
+        waiting = await still_queued(way.ends.source, messages, clock=LoopClock())
     except ServiceError as error:
         raise not_known(error) from error
     if waiting:

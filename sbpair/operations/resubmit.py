@@ -10,7 +10,7 @@ from sbpair.concurrency import cancel_on
 from sbpair.core.editing import Repair
 from sbpair.core.errors import UsageError
 from sbpair.core.events import StepDone
-from sbpair.core.message import PARTITION_SHIFT, Received, State
+from sbpair.core.message import PARTITION_SHIFT, MessageState, Received
 from sbpair.core.names import subscription_of
 from sbpair.core.summary import describe
 from sbpair.core.transfer.report import DrainReport, parts_together, reasons
@@ -32,9 +32,9 @@ from sbpair.core.transfer.verdict import DestinationSeen, Judge, fault_of
 from sbpair.core.words import counted
 from sbpair.operations.entity_run import EntityRun, run_entity
 from sbpair.operations.move import ResendRequest, is_same_entity, resender, resending
-from sbpair.ports import Clock, Ends, MessageReceiver, Observer
+from sbpair.ports import Ends, MessageReceiver, Observer, RuntimeClock
 from sbpair.runtime.browse import PAGE_MESSAGES, pages
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.transfer.drain import ToArchive, make_archive
 
@@ -114,7 +114,7 @@ async def _archive(ends: Ends, request: ResubmitRequest, keys: Collection[Key], 
     """
     if not keys:
         return
-    clock = SystemClock()
+    clock = LoopClock()
     receiver = ends.source.receiver(request.source, dead_letter=True)
     archive = make_archive(ToArchive(folder), clock)
     try:
@@ -165,7 +165,7 @@ async def _grown(
             send,
             following.sample,
             watch_seconds=request.watch_seconds,
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=observer,
             stop=stop,
         )
@@ -184,7 +184,7 @@ async def grow(
     sample: Callable[[dict[str, int]], Awaitable[Looked]],
     *,
     watch_seconds: float,
-    clock: Clock,
+    clock: RuntimeClock,
     observer: Observer,
     stop: asyncio.Event,
 ) -> Grown:
@@ -240,7 +240,7 @@ class _Following:
         path, on_source = watched
         messaging = ends.source if on_source else ends.target
         self._receivers = [messaging.receiver(path, dead_letter=dead) for dead in (False, True)]
-        self._clock = SystemClock()
+        self._clock = LoopClock()
         self._patience_seconds = patience_seconds
         self._first = [1, 1]
         self._known: list[frozenset[int]] = [frozenset(), frozenset()]
@@ -267,7 +267,7 @@ class _Following:
         return Looked(
             len(waiting),
             Counter(fault_of(describe(one.payload)) for one in dead),
-            {one.sequence_number: one.delivery_count for one in (*head, *waiting) if one.state is State.ACTIVE},
+            {one.sequence_number: one.delivery_count for one in (*head, *waiting) if one.state is MessageState.ACTIVE},
         )
 
     def _those_of(self, ids: dict[str, int], place: int, found: Sequence[Received]) -> list[Received]:

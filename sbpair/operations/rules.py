@@ -12,7 +12,7 @@ from sbpair.concurrency import run_until
 from sbpair.core.access import shown_name
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFacts
 from sbpair.core.errors import EntityExistsError, EntityNotFoundError, UsageError
-from sbpair.core.inspection.entity import Action, Changed
+from sbpair.core.inspection.entity import Changed, EntityAction
 from sbpair.core.message import Received
 from sbpair.core.names import by_path, same_name, subscription_path
 from sbpair.core.rules import (
@@ -222,7 +222,7 @@ def _change(
     sentence = " ".join((sentence, *notes))
     doing = f"{'Create' if present is None else 'Bring up to date'} the catch-all {place} ({rule.sql})"
     name = shown_name(ends.source_access)
-    return Changed(name, request.path, Action.CREATE, request.dry_run, changed, detail, sentence, doing)
+    return Changed(name, request.path, EntityAction.CREATE, request.dry_run, changed, detail, sentence, doing)
 
 
 async def _bring_about(ends: Ends, path: str, present: EntityFacts | None, rule: RuleFacts) -> None:

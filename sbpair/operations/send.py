@@ -10,15 +10,15 @@ from sbpair.concurrency import cancel_on, end, map_concurrently, patiently, with
 from sbpair.core.access import NamespaceAccess, shown_name
 from sbpair.core.errors import InterruptedWorkError, SbpairError, ServiceError, UsageError
 from sbpair.core.events import MessageSent
-from sbpair.core.failover.measured import Place, SendDryRun, SentMessages, SentPlace
+from sbpair.core.failover.measured import MeasuredDestination, SendDryRun, SentMessages, SentPlace
 from sbpair.core.pairing import Side
 from sbpair.core.summary import describe
 from sbpair.core.transfer.state import Limited
 from sbpair.core.transfer.verdict import Wanted, taken
 from sbpair.ports import Ends, MessageSender, Messaging, NamespaceAdmin, Observer, Sides
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
-from sbpair.runtime.failover.sender import SendResult, Sent, Where, session_of
+from sbpair.runtime.failover.sender import SendResult, Sent, SentTo, session_of
 from sbpair.runtime.links import closing
 from sbpair.runtime.transfer.dry_run import ask_destinations
 
@@ -112,12 +112,15 @@ async def plan_send(
     for side, access, messaging, admin in asked:
         seen = await ask_destinations([request.entity], messaging=messaging, admin=admin, stop=stop)
         name = shown_name(access)
-        places += [Place(side, name, one.path, *taken(one, wanted), one.asked or one.error is not None) for one in seen]
+        places += [
+            MeasuredDestination(side, name, one.path, *taken(one, wanted), one.asked or one.error is not None)
+            for one in seen
+        ]
     return SendDryRun(request.entity, True, wanted.messages, wanted.size_bytes, tuple(places))
 
 
 def _event(sent: Sent) -> MessageSent:
-    now, result = SystemClock().now().timestamp(), sent.result
+    now, result = LoopClock().now().timestamp(), sent.result
     if result is None:
         return MessageSent(now, sent.position, error=sent.error)
     return MessageSent(now, sent.position, result.where.value, result.queue, result.uncertain)
@@ -229,7 +232,7 @@ async def _send_all(
                 raise
 
         await patiently(attempt, patience_seconds=0.0 if stop.is_set() else retry_seconds)
-        return SendResult(Where.NAMESPACE, uncertain=uncertain)
+        return SendResult(SentTo.NAMESPACE, uncertain=uncertain)
 
     async def one(position: int, payload: bytes) -> Sent:
         try:

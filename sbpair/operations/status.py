@@ -19,10 +19,10 @@ from sbpair.core.inspection.status import LIMITED, REACHABLE, UNREACHABLE, PairS
 from sbpair.core.summary import describe
 from sbpair.core.transfer.explained import cause_of
 from sbpair.operations.entity import ListEntitiesRequest, list_entities
-from sbpair.ports import Clock, Ends, NamespaceAdmin, Observer, Sides
+from sbpair.ports import Ends, NamespaceAdmin, Observer, RuntimeClock, Sides
 from sbpair.runtime.browse import DEFAULT_TIMEOUT_SECONDS as BROWSE_SECONDS
 from sbpair.runtime.browse import FIRST_SEQUENCE_NUMBER, PAGE_MESSAGES, page_from, peeking
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.inspection.backlog import DEFAULT_TIMEOUT_SECONDS, FoundQueues, find_queues, read_backlog
 from sbpair.runtime.inspection.usage import CountedMessaging, Usage, calls_of_lists
 from sbpair.runtime.links import closing
@@ -70,7 +70,7 @@ async def watch_status(
         InterruptedWorkError: `stop` was set while a sample was read.
     """
     stop = stop or asyncio.Event()
-    reader = StatusReader(sides, SystemClock(), request.timeout_seconds)
+    reader = StatusReader(sides, LoopClock(), request.timeout_seconds)
     before: PairStatus | None = None
     while True:
         after = await run_until(stop, reader.read(before if reuse_silence else None))
@@ -90,7 +90,7 @@ class StatusReader:
     """
 
     sides: Sides
-    clock: Clock
+    clock: RuntimeClock
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     _found: FoundQueues | None = field(default=None, init=False)
 
@@ -207,7 +207,7 @@ async def scrape_namespace(
     return ScrapedNamespace(
         replace(found, entities=kept),
         len(found.entities) - len(kept),
-        SystemClock().now().timestamp(),
+        LoopClock().now().timestamp(),
         reading.ages,
         reading.sessions,
         reading.letters,
@@ -222,7 +222,7 @@ class _Reading:
         self._ends, self._request, self._usage = ends, request, usage
         self._entities = [one for one in entities if one.kind is not EntityKind.TOPIC]
         self._credits = max(request.least_credits, len(entities))
-        self._clock = SystemClock()
+        self._clock = LoopClock()
         self.ages: dict[str, float] = {}
         self.sessions: dict[str, int] = {}
         before = request.before

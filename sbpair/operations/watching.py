@@ -30,7 +30,7 @@ _log = logging.getLogger("sbpair")
 
 
 @dataclass
-class Source(Generic[W, T]):
+class WatchedSource(Generic[W, T]):
     """What is read again and again: what it was the last two times that it could be read, and why it cannot be now."""
 
     what: str
@@ -88,16 +88,16 @@ class Source(Generic[W, T]):
 class Watched:
     """Open namespaces and pairs with what is read of them."""
 
-    namespaces: list[Source[NamespaceAccess, ScrapedNamespace]] = field(default_factory=list)
-    pairs: list[Source[Pair, StatusReport]] = field(default_factory=list)
-    audits: list[Source[Pair, AuditedPair]] = field(default_factory=list)
+    namespaces: list[WatchedSource[NamespaceAccess, ScrapedNamespace]] = field(default_factory=list)
+    pairs: list[WatchedSource[Pair, StatusReport]] = field(default_factory=list)
+    audits: list[WatchedSource[Pair, AuditedPair]] = field(default_factory=list)
     ends: dict[str, Ends] = field(default_factory=dict)
     """By the host of a namespace."""
     used: dict[str, Usage] = field(default_factory=lambda: defaultdict(Usage))
     """What this process has asked of each namespace."""
 
     @property
-    def sources(self) -> Sequence[Source[Any, Any]]:
+    def sources(self) -> Sequence[WatchedSource[Any, Any]]:
         return (*self.namespaces, *self.pairs, *self.audits)
 
     async def refresh(self, stop: asyncio.Event, changed: Callable[[], None] = lambda: None) -> None:
@@ -155,13 +155,13 @@ async def watching(
         for access in request.namespaces:
             ends = watched.ends[access.host] = await stack.enter_async_context(opened(access))
             scrape = partial(_scrape, ends, request.scrape, watched.used[shown_name(access)])
-            watched.namespaces.append(Source("The namespace", access, scrape, every))
+            watched.namespaces.append(WatchedSource("The namespace", access, scrape, every))
         for pair in request.pairs:
             sides = watched.counted(await stack.enter_async_context(opened(pair)))
-            watched.pairs.append(Source("The backlog of", pair, partial(_status, sides, request.status), every))
+            watched.pairs.append(WatchedSource("The backlog of", pair, partial(_status, sides, request.status), every))
             if request.audit_seconds:
                 judge = partial(_audit, sides, AuditRequest(others=tuple(request.pairs)))
-                watched.audits.append(Source("The audit of", pair, judge, request.audit_seconds))
+                watched.audits.append(WatchedSource("The audit of", pair, judge, request.audit_seconds))
         yield watched
 
 

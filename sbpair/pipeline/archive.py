@@ -26,7 +26,7 @@ from sbpair.core.pairing import Side
 from sbpair.core.redact import quoted
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.pipeline.delta import publish
-from sbpair.pipeline.executors import Connection, PairByName, first_from
+from sbpair.pipeline.executors import PairByName, TaskConnection, first_from
 from sbpair.pipeline.files import Archiving, compact, vacuum
 from sbpair.pipeline.manifest import (
     ArchiveFile,
@@ -42,17 +42,17 @@ from sbpair.pipeline.manifest import (
 )
 from sbpair.pipeline.reports import ArchiveReport
 from sbpair.pipeline.rows import FILTER_COLUMNS, MESSAGE_COLUMNS, spark_schema, wants_row
-from sbpair.pipeline.settling import Completing, Settled
+from sbpair.pipeline.settling import Completing, SettledRows
 from sbpair.pipeline.source.options import queue_paths, spans_to_json
 from sbpair.pipeline.source.reader import find_spans
-from sbpair.pipeline.spans import Sharing, Span, merged, overlaps, pieces, uncovered
+from sbpair.pipeline.spans import NumberRange, Sharing, merged, overlaps, pieces, uncovered
 from sbpair.runtime.links import closing
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 UNIT_MESSAGES = 10_000
 TAKE_ROUND_MESSAGES = 200_000
@@ -120,8 +120,8 @@ def open_store(context: "SparkContext", uri: str) -> Store:
 class ArchivePlan:
     """What lies in the queues, and which of it is not archived yet."""
 
-    present: tuple[Span, ...]
-    missing: tuple[Span, ...]
+    present: tuple[NumberRange, ...]
+    missing: tuple[NumberRange, ...]
     sources: tuple[tuple[str, bool], ...] = ()
     """Where was looked: paths, and whether their dead letters are meant."""
 
@@ -131,7 +131,7 @@ def plan_archive(request: ArchiveRequest, manifest: Manifest) -> ArchivePlan:
     exist, or an archive of another filter or side."""
     check_filter(request, manifest)
     resolved = request.pair.resolve()
-    with Connection.to(request.pair, request.side) as connection:
+    with TaskConnection.to(request.pair, request.side) as connection:
         paths = request.entities or queue_paths(resolved, request.queues, connection)
         sources = [(path, dead) for path in paths for dead in request.dead_letters]
         present = find_spans(
@@ -159,15 +159,17 @@ def anything_behind(request: ArchiveRequest, manifest: Manifest, sources: Sequen
     def first_unread(queue: str, dead_letter: bool, found: Received) -> int:
         return unread.get((queue.lower(), dead_letter, found.sequence_number >> PARTITION_SHIFT), 0)
 
-    with Connection.to(request.pair, request.side) as connection:
+    with TaskConnection.to(request.pair, request.side) as connection:
         return bool(find_spans(connection, sources, unread=first_unread))
 
 
-def valid_covers(connection: Connection, pair: str, spans: Sequence[Span], manifest: Manifest) -> list[list[Covered]]:
+def valid_covers(
+    connection: TaskConnection, pair: str, spans: Sequence[NumberRange], manifest: Manifest
+) -> list[list[Covered]]:
     """What the manifest covers of each span as its queue is now; nothing of one that was deleted and made again."""
     known = manifest.covered_of(pair)
 
-    async def valid(span: Span) -> list[Covered]:
+    async def valid(span: NumberRange) -> list[Covered]:
         if not (covered := known(span)):
             return []
         try:
@@ -237,7 +239,7 @@ def _report(request: ArchiveRequest, store: Store, plan: ArchivePlan) -> Archive
 
 
 def archive(
-    session: "Session", request: ArchiveRequest, *, plan: ArchivePlan | None = None, tell: Tell | None = None
+    session: "StartedSpark", request: ArchiveRequest, *, plan: ArchivePlan | None = None, tell: Tell | None = None
 ) -> ArchiveReport:
     """Carry out a request, by a plan that was made for it before or a new one. Raises SbpairError; what was committed
     before it stays."""
@@ -278,7 +280,7 @@ class _Run:
     """One archiving, with or without taking."""
 
     def __init__(
-        self, session: "Session", request: ArchiveRequest, store: Store, report: ArchiveReport, tell: Tell | None
+        self, session: "StartedSpark", request: ArchiveRequest, store: Store, report: ArchiveReport, tell: Tell | None
     ) -> None:
         self._session, self._request, self._store = session, request, store
         self._report, self._tell = report, tell
@@ -297,7 +299,7 @@ class _Run:
             self._publish()
         self._report.unnamed = vacuum(self._store, now=time.time())
 
-    def _add(self, spans: Sequence[Span]) -> None:
+    def _add(self, spans: Sequence[NumberRange]) -> None:
         known = self._store.manifest()
         files = self._by_executors(self._store, spans) if isinstance(self._store, LocalStore) else self._by_spark(spans)
         for one in files:
@@ -307,7 +309,7 @@ class _Run:
         self._report.files += len(files)
         asked, written = self._request, Sharing(files, lambda one: one.span)
 
-        def newest(span: Span) -> int | None:
+        def newest(span: NumberRange) -> int | None:
             times = (one.last_enqueued_ms for one in written(span))
             return max((at for at in times if at is not None), default=None)
 
@@ -322,7 +324,7 @@ class _Run:
     def _publish(self) -> None:
         publish(self._store, wanted=self._request.delta)
 
-    def _by_executors(self, store: LocalStore, spans: Sequence[Span]) -> list[ArchiveFile]:
+    def _by_executors(self, store: LocalStore, spans: Sequence[NumberRange]) -> list[ArchiveFile]:
         """As plain tasks over spans: nothing of a message goes through the JVM."""
         asked = self._request
         cut = pieces(spans, self._request.unit_messages)
@@ -341,7 +343,7 @@ class _Run:
         budget = self._request.budget_per_second
         return None if budget is None else budget / max(1, min(tasks, self._session.context.defaultParallelism))
 
-    def _by_spark(self, spans: Sequence[Span]) -> list[ArchiveFile]:
+    def _by_spark(self, spans: Sequence[NumberRange]) -> list[ArchiveFile]:
         """For file systems that only Spark reaches: its own writer, one folder a run, then a look at what it wrote."""
         asked = self._request
         folder = f"data/run={self._report.run}-{uuid.uuid4().hex[:6]}"
@@ -375,7 +377,7 @@ class _Run:
             path = next(one for one in written if one.endswith("/" + name))
             yield ArchiveFile(path, date=path.split("/date=")[1].split("/")[0], bytes=written[path], **found)
 
-    def _settle(self, spans: Sequence[Span], label: str) -> None:
+    def _settle(self, spans: Sequence[NumberRange], label: str) -> None:
         """Complete in the queues what committed files hold of these spans."""
         tasks = self._to_be_settled(spans)
         if tasks is None:
@@ -395,7 +397,7 @@ class _Run:
         if taken := self._new(lie_there, lambda commit: commit.taken):
             append(self._store, Commit(time.time(), run, taken=taken))  # a replay need not look for these in the queues
 
-    def _without_gone(self, spans: Sequence[Span]) -> tuple[list[Span], int]:
+    def _without_gone(self, spans: Sequence[NumberRange]) -> tuple[list[NumberRange], int]:
         """The spans without the archived numbers that are not in their queues any more, and how many these are: a drain
         may have sent them, so nobody may say that the archive took them."""
         spark, files_of = self._session.spark, self._store.manifest().files_of(self._request.pair.name)
@@ -409,10 +411,10 @@ class _Run:
             return spark.sql(_GONE, archived=keys, there=waiting).collect()
 
         found = self._session.run(stretches, "Looking in queues", tell=self._tell)
-        gone = [Span(row["queue"], row["dead_letter"], row["first"], row["last"]) for row in found]
+        gone = [NumberRange(row["queue"], row["dead_letter"], row["first"], row["last"]) for row in found]
         return [part for span in spans for part in uncovered(span, gone)], sum(row["n"] for row in found)
 
-    def _new(self, spans: Sequence[Span], known: Callable[[Commit], Sequence[Covered]]) -> tuple[Covered, ...]:
+    def _new(self, spans: Sequence[NumberRange], known: Callable[[Commit], Sequence[Covered]]) -> tuple[Covered, ...]:
         """What the archive covers of these spans, without what is known already."""
         pair, manifest = self._request.pair.name, self._store.manifest()
         of_pair = (one.span for commit in manifest.commits for one in known(commit) if one.pair == pair)
@@ -421,10 +423,10 @@ class _Run:
         new = (part for span in archived for part in uncovered(span, before(span)))
         return tuple(Covered(pair, one.queue, one.dead_letter, one.first, one.last) for one in new)
 
-    def _to_be_settled(self, spans: Sequence[Span]) -> "RDD[Settled] | None":
+    def _to_be_settled(self, spans: Sequence[NumberRange]) -> "RDD[SettledRows] | None":
         """A task for each place, the longest first; None if the archive holds nothing of these spans."""
         asked, manifest = self._request, self._store.manifest()
-        with Connection.to(asked.pair, "secondary") as connection:
+        with TaskConnection.to(asked.pair, "secondary") as connection:
             covers = valid_covers(connection, asked.pair.name, spans, manifest)
         files_of = manifest.files_of(asked.pair.name)
         files = dict.fromkeys(
@@ -448,9 +450,9 @@ class _Run:
         return by_place.values().mapPartitions(work.of)
 
 
-def _rounds(spans: Sequence[Span], most: int) -> Iterator[list[Span]]:
+def _rounds(spans: Sequence[NumberRange], most: int) -> Iterator[list[NumberRange]]:
     """The spans in rounds of up to `most` numbers of each queue, lowest numbers first."""
-    waiting: dict[tuple[str, bool], list[Span]] = {}
+    waiting: dict[tuple[str, bool], list[NumberRange]] = {}
     for one in pieces(sorted(spans), most):
         waiting.setdefault((one.queue, one.dead_letter), []).append(one)
     for part in zip_longest(*waiting.values()):
@@ -465,13 +467,13 @@ def read_files(spark: "SparkSession", store: Store, files: Sequence[ArchiveFile]
     return spark.read.schema(spark_schema()).parquet(*paths).select(*(name for name, *_ in MESSAGE_COLUMNS))
 
 
-def read_spans(spark: "SparkSession", pair: PairByName, spans: Sequence[Span], **options: str) -> "DataFrame":
+def read_spans(spark: "SparkSession", pair: PairByName, spans: Sequence[NumberRange], **options: str) -> "DataFrame":
     """What lies in these stretches now, as `sbpair-backlog` reads it with these options, without bodies."""
     options |= pair.options | {"ranges": spans_to_json(spans), "includeBody": "false"}
     return spark.read.format("sbpair-backlog").options(**options).load()
 
 
-def within(spark: "SparkSession", frame: "DataFrame", spans: Sequence[Span]) -> "DataFrame":
+def within(spark: "SparkSession", frame: "DataFrame", spans: Sequence[NumberRange]) -> "DataFrame":
     """The rows whose numbers are in these stretches."""
     from pyspark.sql import functions as F
 

@@ -19,9 +19,9 @@ from sbpair.core.errors import ConfigurationError
 from sbpair.core.message import Received
 from sbpair.core.transfer.ledger import Way
 from sbpair.core.transfer.pace import Pace
-from sbpair.pipeline.spans import Span
+from sbpair.pipeline.spans import NumberRange
 from sbpair.runtime.browse import page_from, pages
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.inspection.backlog import FoundQueues, find_queues
 from sbpair.runtime.links import close_quietly, closing
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CLOCK = SystemClock()
+CLOCK = LoopClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _absolute(key: str, value: Any) -> Any:
     return value
 
 
-class Connection:
+class TaskConnection:
     """One namespace of a pair for synchronous code: a task reads and writes rows one after another.
 
     What is asynchronous runs on a thread beside it, so that the next page comes while this one is looked at.
@@ -180,7 +180,7 @@ class Connection:
     def receiver(self, queue: str, *, dead_letter: bool) -> "MessageReceiver":
         return self.messaging.receiver(queue, dead_letter=dead_letter)
 
-    def browse(self, span: Span, pace: Pace | None = None) -> Iterator[list[Received]]:
+    def browse(self, span: NumberRange, pace: Pace | None = None) -> Iterator[list[Received]]:
         """The messages of a span in pages, in the order of their numbers; one page ahead. Takes no locks. `pace`: one
         that has learnt something already, or has a bound; else the connection's own."""
         receiver = self.receiver(span.queue, dead_letter=span.dead_letter)

@@ -26,16 +26,16 @@ from sbpair.core.summary import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
 from sbpair.files import make_private_file, make_private_folder
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError, marking_errors
-from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.executors import PairByName, TaskConnection
 from sbpair.pipeline.manifest import ArchiveFile, Commit, LocalStore, Manifest, Store, append, put_in_place
 from sbpair.pipeline.rows import MESSAGE_COLUMNS, SCHEMA_VERSION, arrow_schema, message_row, spark_schema, to_batch
-from sbpair.pipeline.spans import Span
+from sbpair.pipeline.spans import NumberRange
 from sbpair.pipeline.tasks import TaskDone, logged_task, pace_of, span_facts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 
 UNKNOWN_DATE = "unknown"
@@ -59,10 +59,10 @@ class Archiving:
     budget_per_second: float | None = None
     """What one task may browse in a second; None: as much as the namespace gives."""
 
-    def of(self, span: Span) -> tuple[list[ArchiveFile], TaskDone]:
+    def of(self, span: NumberRange) -> tuple[list[ArchiveFile], TaskDone]:
         """Browse a span and write its files, in a task of Spark; raises our errors as TaskError."""
         files = UnitFiles(self.root, self.run, self.pair.name, span)
-        with marking_errors(), Connection.to(self.pair, self.side) as connection:
+        with marking_errors(), TaskConnection.to(self.pair, self.side) as connection:
             pace = pace_of(connection.namespace, self.budget_per_second)
             with logged_task("archive", connection.namespace, pace, run=self.run, **span_facts(span)) as done, files:
                 for page in connection.browse(span, pace):
@@ -77,7 +77,7 @@ class Archiving:
 class UnitFiles:
     """The files of one unit, one per day on which messages were put into the queue."""
 
-    def __init__(self, root: Path, run: str, pair: str, span: Span) -> None:
+    def __init__(self, root: Path, run: str, pair: str, span: NumberRange) -> None:
         self._root, self._run, self._pair, self._span = root, run, pair, span
         self._open: dict[str, _DayFile] = {}
         self.written: list[ArchiveFile] = []
@@ -151,7 +151,7 @@ class _ParquetFile:
 class _DayFile:
     """The file of the messages of one day."""
 
-    def __init__(self, root: Path, run: str, pair: str, span: Span, date: str) -> None:
+    def __init__(self, root: Path, run: str, pair: str, span: NumberRange, date: str) -> None:
         facts = ArchiveFile("", pair, span.queue, span.dead_letter, date, 0, 0, span.first, span.last)
         self._facts = _placed(facts, f"{run}-{os.urandom(4).hex()}")
         self.file = _ParquetFile(root / self._facts.path)
@@ -237,7 +237,7 @@ def groups_of(files: Sequence[ArchiveFile]) -> list[list[ArchiveFile]]:
     return [group for group in groups if len(group) > 1]
 
 
-def compact(store: Store, session: "Session", run: str) -> int:
+def compact(store: Store, session: "StartedSpark", run: str) -> int:
     """Join small files; how many were replaced. Somebody else's compaction at the same time wins."""
     groups = groups_of(store.manifest().files)
     for group in groups:
@@ -275,7 +275,7 @@ def _join_here(store: LocalStore, group: Sequence[ArchiveFile], run: str) -> Arc
         made.discard()
 
 
-def _join_by_spark(store: Store, session: "Session", group: Sequence[ArchiveFile]) -> ArchiveFile | None:
+def _join_by_spark(store: Store, session: "StartedSpark", group: Sequence[ArchiveFile]) -> ArchiveFile | None:
     folder = f"data/run=joined-{uuid.uuid4().hex[:12]}"
     paths = [store.location(one.path) for one in group]
     frame = session.spark.read.schema(spark_schema()).parquet(*paths).coalesce(1)

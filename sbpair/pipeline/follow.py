@@ -32,12 +32,12 @@ from sbpair.pipeline.files import UnitFiles
 from sbpair.pipeline.manifest import Commit, Covered, LocalStore, Manifest, Store, append, is_folder
 from sbpair.pipeline.reports import ArchiveReport, FollowReport, Imported
 from sbpair.pipeline.rows import message_row
-from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
+from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, NumberRange
 from sbpair.pipeline.spark.session import Stop, signals_as_errors
 from sbpair.runtime.transfer.restore import keep_lines
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 
 WHOLE_POLL_SECONDS = FOLLOW_LIST_SECONDS
@@ -57,7 +57,7 @@ class FollowRequest:
 
 
 def follow(
-    session: "Callable[[], Session]",
+    session: "Callable[[], StartedSpark]",
     request: FollowRequest,
     *,
     tell: Tell | None = None,
@@ -94,7 +94,7 @@ def follow(
 
 
 def _rounds(
-    session: "Callable[[], Session]",
+    session: "Callable[[], StartedSpark]",
     request: FollowRequest,
     store: Store,
     report: FollowReport,
@@ -160,7 +160,7 @@ def import_drained(store: LocalStore, pair: str, file: Path) -> Imported:
     with ExitStack() as files:
         for received in _messages(file, unreadable):
             if (source := received.source) not in by_source:
-                span = Span(*split_source(source), 0, LAST_SEQUENCE_NUMBER)
+                span = NumberRange(*split_source(source), 0, LAST_SEQUENCE_NUMBER)
                 by_source[source] = files.enter_context(UnitFiles(store.root, run, pair, span))
             by_source[source].add([message_row(pair, received)])
         if unreadable and not by_source:

@@ -24,7 +24,7 @@ from sbpair.core.serialization import from_plain
 from sbpair.files import make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ArchiveError
 from sbpair.pipeline.rows import SCHEMA_VERSION
-from sbpair.pipeline.spans import Sharing, Span, merged, uncovered
+from sbpair.pipeline.spans import NumberRange, Sharing, merged, uncovered
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -51,8 +51,8 @@ class ArchiveFile:
     last_enqueued_ms: int | None = None
 
     @property
-    def span(self) -> Span:
-        return Span(self.queue, self.dead_letter, self.first, self.last)
+    def span(self) -> NumberRange:
+        return NumberRange(self.queue, self.dead_letter, self.first, self.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Covered:
     newest_ms: int | None = None
 
     @property
-    def span(self) -> Span:
-        return Span(self.queue, self.dead_letter, self.first, self.last)
+    def span(self) -> NumberRange:
+        return NumberRange(self.queue, self.dead_letter, self.first, self.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +148,19 @@ class Manifest:
     def rows(self) -> int:
         return sum(one.rows for one in self.files)
 
-    def perhaps_queued(self, pair: str) -> list[Span]:
+    def perhaps_queued(self, pair: str) -> list[NumberRange]:
         """The stretches of a pair's files that are not known to have been taken out of their queues."""
         return self._without(pair, lambda commit: commit.taken)
 
-    def left_in_queues(self, pair: str) -> list[Span]:
+    def left_in_queues(self, pair: str) -> list[NumberRange]:
         """The stretches of a pair's files that nobody has begun to take out of their queues for the archive."""
         return self._without(pair, lambda commit: (*commit.taken, *commit.taking))
 
-    def _without(self, pair: str, removed: Callable[[Commit], Sequence[Covered]]) -> list[Span]:
+    def _without(self, pair: str, removed: Callable[[Commit], Sequence[Covered]]) -> list[NumberRange]:
         by_time = ((commit.at * 1000, one) for commit in self.commits for one in removed(commit) if one.pair == pair)
         gone = Sharing(by_time, lambda known: known[1].span)
 
-        def left(file: ArchiveFile) -> list[Span]:
+        def left(file: ArchiveFile) -> list[NumberRange]:
             """A taking says nothing of messages that came later: a queue that is made again counts from 1 again."""
             newest = file.last_enqueued_ms
             known = (one.span for at_ms, one in gone(file.span) if newest is not None and newest <= at_ms)

@@ -25,11 +25,11 @@ from sbpair.core.errors import ServiceError, UsageError
 from sbpair.core.names import is_destination
 from sbpair.core.words import merge_spellings
 from sbpair.pipeline.archive import Tell
-from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.executors import PairByName, TaskConnection
 from sbpair.pipeline.manifest import Manifest
-from sbpair.pipeline.reports import FINDINGS, Finding, ReconcileReport
+from sbpair.pipeline.reports import FINDINGS, ReconcileFinding, ReconcileReport
 from sbpair.pipeline.source.reader import find_spans
-from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span, merged
+from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, NumberRange, merged
 from sbpair.pipeline.tables import KEY, Tables, same
 
 FINAL_OUTCOMES = ("forwarded", "dead-lettered", "ping", "duplicate")
@@ -87,11 +87,11 @@ def reconcile(
     archives: Sequence[str],
     ledgers: Sequence[str],
     *,
-    look: PairByName | None = None,
+    searched_pair: PairByName | None = None,
     tell: Tell | None = None,
     listed: int = LISTED,
 ) -> ReconcileReport:
-    """Hold archives against ledgers. `look`: the pair whose queues are searched for what no ledger knows.
+    """Hold archives against ledgers. `searched_pair`: the one whose queues are searched for what no ledger knows.
 
     Raises:
         UsageError: one of them is not there or not what it is said to be.
@@ -102,7 +102,7 @@ def reconcile(
     tables.ledgers("ledgers", ledgers)
     verdicts(tables)
     judged = "judged"
-    if look is not None and search(tables, look, manifests, not_looked_at):
+    if searched_pair is not None and search(tables, searched_pair, manifests, not_looked_at):
         judged = "searched"
     try:
         groups = tables.query(
@@ -122,7 +122,7 @@ def reconcile(
         )
     finally:
         tables.close()
-    return _report(groups, found, known, ledgers, not_looked_at, searched=look is not None)
+    return _report(groups, found, known, ledgers, not_looked_at, searched=searched_pair is not None)
 
 
 def search(tables: Tables, pair: PairByName, manifests: Sequence[Manifest], not_looked_at: dict[str, str]) -> bool:
@@ -159,7 +159,7 @@ def search(tables: Tables, pair: PairByName, manifests: Sequence[Manifest], not_
     return True
 
 
-def stretches(tables: Tables, name: str, spans: Iterable[Span]) -> None:
+def stretches(tables: Tables, name: str, spans: Iterable[NumberRange]) -> None:
     """A table of these numbers."""
     columns = ("place", "string"), ("dead_letter", "boolean"), ("first_number", "bigint"), ("last_number", "bigint")
     tables.rows(name, columns, [(*one.place, one.first, one.last) for one in merged(spans)])
@@ -176,7 +176,7 @@ def inside(message: str, stretch: str) -> str:
 def browse_backlog(tables: Tables, pair: PairByName, queues: Iterable[str]) -> None:
     """The table `there`: what lies in these backlog queues now, and in their dead-letter queues, into which an archived
     message may have expired since. Raises ServiceError: one of them cannot be browsed."""
-    with Connection.to(pair, "secondary") as connection:
+    with TaskConnection.to(pair, "secondary") as connection:
         spans = find_spans(connection, [(queue, dead) for queue in sorted(queues) for dead in (False, True)])
     tables.in_queues("there", pair, spans)
 
@@ -196,12 +196,12 @@ def _at_destinations(
     """Destination, in lower case, and id of the messages that lie there now; why a destination could not be browsed is
     added to `not_looked_at`."""
     rows: set[tuple[str, str]] = set()
-    with Connection.to(pair, "primary") as connection:
+    with TaskConnection.to(pair, "primary") as connection:
         for destination in destinations:
             try:
                 if not is_destination(destination.strip("/")):
                     raise UsageError("not the path of a queue")
-                pages = connection.browse(Span(destination, False, 1, LAST_SEQUENCE_NUMBER))
+                pages = connection.browse(NumberRange(destination, False, 1, LAST_SEQUENCE_NUMBER))
                 ids = {one.message_id for page in pages for one in page if one.message_id is not None}
                 rows |= {(destination.lower(), one) for one in ids}
             except (ServiceError, UsageError) as error:
@@ -239,7 +239,7 @@ def _report(
     )
 
 
-def _listed(row: dict[str, Any], ledgers: tuple[str, ...]) -> Finding:
+def _listed(row: dict[str, Any], ledgers: tuple[str, ...]) -> ReconcileFinding:
     unknown = f"refused: {row['refused']}" if row["refused"] else "it is in no ledger"
     why = {
         "taken": f"{unknown}; taken out of its queue and not at its destination: the archive has it",
@@ -248,5 +248,5 @@ def _listed(row: dict[str, Any], ledgers: tuple[str, ...]) -> Finding:
         "altered": "another id, session or content than in the archive",
         "doubled": f"{row['finals']} final outcomes",
     }[row["verdict"]]
-    said = {one.name: row[one.name] for one in fields(Finding) if one.name not in ("why", "ledgers")}
-    return Finding(**said, why=why, ledgers=ledgers)
+    said = {one.name: row[one.name] for one in fields(ReconcileFinding) if one.name not in ("why", "ledgers")}
+    return ReconcileFinding(**said, why=why, ledgers=ledgers)

@@ -22,7 +22,7 @@ from sbpair.core.names import is_destination
 from sbpair.core.rewrite import TtlMode
 from sbpair.core.transfer.custody import REFUSED_OUTCOME
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter
-from sbpair.core.transfer.ledger import Entry, Way
+from sbpair.core.transfer.ledger import LedgerEntry, Way
 from sbpair.core.transfer.verdict import MOST_NAMES, OTHERS
 from sbpair.core.words import counted, merge_spellings
 from sbpair.pipeline.archive import ENQUEUED_MS, Tell
@@ -41,7 +41,7 @@ from sbpair.runtime.transfer.restore import not_known
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 COPIES_AT_ONCE = 1_000
 LOOSE_NUMBERS = 100
@@ -131,7 +131,7 @@ def in_order(frame: "DataFrame", tasks: int) -> "DataFrame":
 
 
 def replay(
-    tables: Tables, request: ReplayRequest, *, session: "Session | None" = None, tell: Tell | None = None
+    tables: Tables, request: ReplayRequest, *, session: "StartedSpark | None" = None, tell: Tell | None = None
 ) -> ReplayReport:
     """Carry out a request. `session`: of Spark, which alone sends; a dry run needs none.
 
@@ -235,12 +235,12 @@ def _expected_outcome(is_ping: bool, destination: str | None) -> str:
     return "forwarded" if is_destination(destination.strip("/")) else REFUSED_OUTCOME
 
 
-def tasks_of(session: "Session", request: ReplayRequest) -> int:
+def tasks_of(session: "StartedSpark", request: ReplayRequest) -> int:
     """How many tasks send at a time."""
     return request.tasks or max(1, session.context.defaultParallelism)
 
 
-def _send(session: "Session", request: ReplayRequest, report: ReplayReport, tell: Tell | None) -> None:
+def _send(session: "StartedSpark", request: ReplayRequest, report: ReplayReport, tell: Tell | None) -> None:
     tasks = tasks_of(session, request)
     with tempfile.TemporaryDirectory(prefix="sbpair-replay-") as folder:
         file = Path(folder) / "report.json"
@@ -287,7 +287,7 @@ def _record_copies(copies: "DataFrame", folder: Path, way: Way, run: str) -> Non
         ledger = Ledger(folder / f"{run}-duplicates.jsonl", way=way)
         try:
             while some := list(islice(coming, COPIES_AT_ONCE)):
-                await ledger.record([Entry(*row) for row in some])
+                await ledger.record([LedgerEntry(*row) for row in some])
         finally:
             await ledger.close()
 

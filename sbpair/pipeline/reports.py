@@ -12,7 +12,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.serialization import AS_TIME, HIDDEN, INLINED, column, named, published, rounded
 from sbpair.core.transfer.verdict import NOT_CONFIGURED
 from sbpair.core.words import counted, listed
-from sbpair.pipeline.spans import Span
+from sbpair.pipeline.spans import NumberRange
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class ArchiveReport(_Archived):
     """What a run did. `spans`: what it found not yet covered."""
 
     run: str
-    spans: tuple[Span, ...] = field(default=(), metadata=named("not_archived_before"))
+    spans: tuple[NumberRange, ...] = field(default=(), metadata=named("not_archived_before"))
     bytes: int = 0
     files: int = 0
     retried: int = 0
@@ -290,7 +290,7 @@ FINDINGS = tuple(one.name for one in fields(FindingCounts))
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReconcileFinding:
     """A message that has not exactly one outcome."""
 
     verdict: str = field(metadata=column("Verdict", colours=True))
@@ -323,7 +323,7 @@ class ReconcileReport:
     not_archived: int
     not_looked_at: Mapping[str, str]
     """Places that could not be looked into, and why."""
-    listed: tuple[Finding, ...]
+    listed: tuple[ReconcileFinding, ...]
     searched: bool = field(metadata=HIDDEN)
     """Whether queues were searched for unaccounted messages."""
 

@@ -12,7 +12,7 @@ from sbpair.amqp import types
 from sbpair.amqp.sections import Section
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.errors import MalformedMessageError, UsageError
-from sbpair.core.message import PING_CONTENT_TYPE, Origin, Received, State
+from sbpair.core.message import PING_CONTENT_TYPE, MessageState, Origin, Received
 from sbpair.core.names import dead_letter_path, split_source
 from sbpair.core.redact import quoted
 from sbpair.core.rewrite import opened
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 DIGEST_BYTES = 16
-_STATES = {state: state.value for state in State}
+_STATES = {state: state.value for state in MessageState}
 _EARLIEST_SECONDS, _LATEST_SECONDS = -62_135_596_800.0, 253_402_300_799.0
 _TYPE_NAMES: dict[type, str] = {
     type(None): "null",
@@ -168,7 +168,7 @@ def _stored(
     payload: bytes,
     *,
     digest: str | None = None,
-    state: State = State.ACTIVE,
+    state: MessageState = MessageState.ACTIVE,
     delivery_count: int = 0,
 ) -> Received:
     source = dead_letter_path(queue) if dead_letter else queue
@@ -204,7 +204,7 @@ def wants_row(wanted: MessageFilter, *row: Any) -> bool:
     queue, dead_letter, number, enqueued_at_us, message_id, payload, state, count = row
     with marking_errors():
         stored = queue, dead_letter, number, enqueued_at_us, message_id, bytes(payload)
-        message = _stored(*stored, state=State(state), delivery_count=count)
+        message = _stored(*stored, state=MessageState(state), delivery_count=count)
         return wanted.wants(message, describe(message.payload))
 
 

@@ -21,11 +21,11 @@ from typing import BinaryIO
 
 from sbpair.core.errors import UsageError
 from sbpair.core.transfer.custody import REFUSED_OUTCOME
-from sbpair.core.transfer.ledger import Line, Way
+from sbpair.core.transfer.ledger import LedgerLine, Way
 from sbpair.core.transfer.state import Key
 from sbpair.files import claim, is_claimed, make_private_folder, open_private
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError
-from sbpair.pipeline.executors import Connection
+from sbpair.pipeline.executors import TaskConnection
 from sbpair.pipeline.source.new_messages import ROWS
 from sbpair.runtime.transfer.ledger import Ledger, LedgerError, lines_in
 
@@ -36,7 +36,9 @@ TASKS_SECONDS = 40.0
 
 
 @contextmanager
-def ledger_of(connection: Connection, folder: Path | None, way: Way, run: str, task: str) -> Iterator[Ledger | None]:
+def ledger_of(
+    connection: TaskConnection, folder: Path | None, way: Way, run: str, task: str
+) -> Iterator[Ledger | None]:
     """A ledger that no other task or attempt writes; an empty one leaves no file. Raises ReplayError: it cannot be
     written."""
     if folder is None:
@@ -62,7 +64,7 @@ DONE_OUTCOMES = ("forwarded", "already-forwarded", "dead-lettered", "ping", "dup
 """Ledger outcomes after which a message is not sent again."""
 
 
-def done_by(folder: Path, run: str, task: str) -> dict[Key, Line]:
+def done_by(folder: Path, run: str, task: str) -> dict[Key, LedgerLine]:
     """What earlier attempts of a task, or of ANY_TASK, have sent or found to need no sending."""
     files = folder.glob(f"{run}-{task}-*.jsonl")
     return {line.key: line for path in files for line in lines_in(path) if line.outcome != REFUSED_OUTCOME}

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sbpair.core.errors import EntityNotFoundError
-from sbpair.core.message import Disposition, Received, State
+from sbpair.core.message import Disposition, MessageState, Received
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.transfer.custody import TAKEN
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.state import Finish, Leave, Limits, Verdict
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.executors import CLOCK, Connection, PairByName
+from sbpair.pipeline.executors import CLOCK, PairByName, TaskConnection
 from sbpair.pipeline.rows import content_digest
 from sbpair.pipeline.runs import ledger_of
 from sbpair.pipeline.tasks import logged_task
@@ -44,7 +44,7 @@ CHANGED = "not the message that was archived"
 
 
 @dataclass(slots=True)
-class Settled:
+class SettledRows:
     """What became of the rows of a task."""
 
     completed: int = 0
@@ -65,7 +65,7 @@ class Completing:
     budget_per_second: float | None = None
     """What one task may take in a second; None: as much as the namespace gives."""
 
-    def of(self, rows: Iterable[tuple[str, bool, int, bytes | None]]) -> Iterator[Settled]:
+    def of(self, rows: Iterable[tuple[str, bool, int, bytes | None]]) -> Iterator[SettledRows]:
         """Complete what the archive has of one place (queue, dead letter, number, digest), in a task of Spark; raises
         our errors as TaskError."""
         found = list(rows)
@@ -75,13 +75,13 @@ class Completing:
         archived = {(number, None if digest is None else bytes(digest)) for _, _, number, digest in found}
         with (
             marking_errors(),
-            Connection.to(self.pair, "secondary") as connection,
+            TaskConnection.to(self.pair, "secondary") as connection,
             ledger_of(connection, self.ledger, self.pair.way(to_archive=True), self.run, "taken") as ledger,
         ):
             pace, facts = Pace(self.budget_per_second), {"queue": queue, "dead_letter": str(dead_letter).lower()}
             with logged_task("complete", connection.namespace, pace, run=self.run, **facts) as done:
                 receiver = connection.receiver(queue, dead_letter=dead_letter)
-                settling = Settling(self, receiver, NamespaceSink(connection.messaging), archived, ledger)
+                settling = QueueSettling(self, receiver, NamespaceSink(connection.messaging), archived, ledger)
                 settled = connection.run(settling.carry_out(pace))
                 done.messages = settled.completed
                 done.facts = {"gone": settled.gone, "left": sum(settled.left.values())}
@@ -89,7 +89,7 @@ class Completing:
         yield settled
 
 
-class Settling:
+class QueueSettling:
     """One queue."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Settling:
         self._archived, self._wanted = archived, {number for number, _ in archived}
         self._changed: set[int] = set()
 
-    async def carry_out(self, pace: Pace) -> Settled:
+    async def carry_out(self, pace: Pace) -> SettledRows:
         """Raises ServiceError when the queue cannot be read, OSError when the ledger cannot be written."""
         limits = Limits(
             total_messages=len(self._wanted), left_messages=MOST_HELD, budget_per_second=self._work.budget_per_second
@@ -140,7 +140,7 @@ class Settling:
             return Leave(CHANGED)
         return Finish(Disposition.COMPLETE, TAKEN)
 
-    async def _until_done(self, pump: Pump, source: Source) -> Settled:
+    async def _until_done(self, pump: Pump, source: Source) -> SettledRows:
         """Until all that is wanted is completed, gone, or has a reason to be left."""
         moved_at, taken, never = CLOCK.monotonic(), 0, asyncio.Event()
         while await pump.settle_down(never):
@@ -148,21 +148,21 @@ class Settling:
                 raise source.failed
             machine = pump.machine
             present = await self._still_there()
-            locked = [number for number, state in present.items() if state is State.ACTIVE]
+            locked = [number for number, state in present.items() if state is MessageState.ACTIVE]
             if machine.custody.taken > taken:
                 moved_at, taken = CLOCK.monotonic(), machine.custody.taken
             waited = CLOCK.monotonic() - moved_at
             if not present or machine.left_full or not locked or waited > self._work.patience_seconds:
                 unmoved = NOT_ARCHIVED_AHEAD if machine.left_full else LOCKED
-                left = Counter(unmoved if state is State.ACTIVE else state.value for state in present.values())
+                left = Counter(unmoved if state is MessageState.ACTIVE else state.value for state in present.values())
                 left += Counter({CHANGED: len(self._changed)})
-                return Settled(gone=max(0, len(self._wanted) - taken - left.total()), left=left)
+                return SettledRows(gone=max(0, len(self._wanted) - taken - left.total()), left=left)
             pump.poll_again([source], wait_seconds=RECEIVE_WAIT_SECONDS)
-        return Settled()
+        return SettledRows()
 
-    async def _still_there(self) -> dict[int, State]:
+    async def _still_there(self) -> dict[int, MessageState]:
         """Wanted messages that still lie in the queue, without those that are known not to be the archived ones."""
-        present: dict[int, State] = {}
+        present: dict[int, MessageState] = {}
         try:
             async for page in pages(self._receiver, min(self._wanted), max(self._wanted), clock=CLOCK):
                 present |= {one.sequence_number: one.state for one in page if one.sequence_number in self._wanted}

@@ -17,7 +17,7 @@ LAST_SEQUENCE_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Span:
+class NumberRange:
     """Numbers `first` to `last`, both included, of one queue or its dead-letter sub-queue."""
 
     queue: str
@@ -38,7 +38,7 @@ class Span:
         """Names of entities are compared without case."""
         return self.queue.lower(), self.dead_letter
 
-    def same_place(self, other: "Span") -> bool:
+    def same_place(self, other: "NumberRange") -> bool:
         return (*self.place, self.partition) == (*other.place, other.partition)
 
 
@@ -46,8 +46,8 @@ class Sharing(Generic[T]):
     """Finds which of many things, with a span each, share numbers with another span; by halving, since an archive of
     100 million messages has some 10,000 files."""
 
-    def __init__(self, things: Iterable[T], span_of: Callable[[T], Span]) -> None:
-        places: dict[tuple[str, bool], list[tuple[Span, T]]] = {}
+    def __init__(self, things: Iterable[T], span_of: Callable[[T], NumberRange]) -> None:
+        places: dict[tuple[str, bool], list[tuple[NumberRange, T]]] = {}
         for thing in things:
             span = span_of(thing)
             places.setdefault(span.place, []).append((span, thing))
@@ -57,14 +57,14 @@ class Sharing(Generic[T]):
             for place, found in self._places.items()
         }
 
-    def __call__(self, wanted: Span) -> list[T]:
+    def __call__(self, wanted: NumberRange) -> list[T]:
         found, reach = self._places.get(wanted.place, []), self._reach.get(wanted.place, [])
         end = bisect_right(found, wanted.last, key=lambda one: one[0].first)
         begin = bisect_left(reach, wanted.first, hi=end)
         return [thing for span, thing in found[begin:end] if span.last >= wanted.first]
 
 
-def pieces(spans: Iterable[Span], most: int) -> list[Span]:
+def pieces(spans: Iterable[NumberRange], most: int) -> list[NumberRange]:
     """The spans cut into pieces of up to `most` numbers each."""
     return [
         replace(span, first=first, last=min(first + most - 1, span.last))
@@ -73,9 +73,9 @@ def pieces(spans: Iterable[Span], most: int) -> list[Span]:
     ]
 
 
-def uncovered(wanted: Span, covered: Iterable[Span]) -> list[Span]:
+def uncovered(wanted: NumberRange, covered: Iterable[NumberRange]) -> list[NumberRange]:
     """What of `wanted` no span of `covered` has."""
-    missing: list[Span] = []
+    missing: list[NumberRange] = []
     first = wanted.first
     for span in sorted((span for span in covered if span.same_place(wanted)), key=lambda span: span.first):
         if span.last < first:
@@ -90,7 +90,7 @@ def uncovered(wanted: Span, covered: Iterable[Span]) -> list[Span]:
     return missing
 
 
-def overlaps(wanted: Span, covered: Iterable[Span]) -> list[Span]:
+def overlaps(wanted: NumberRange, covered: Iterable[NumberRange]) -> list[NumberRange]:
     """What of `wanted` spans of `covered` have."""
     return [
         replace(wanted, first=max(wanted.first, one.first), last=min(wanted.last, one.last))
@@ -99,9 +99,9 @@ def overlaps(wanted: Span, covered: Iterable[Span]) -> list[Span]:
     ]
 
 
-def merged(spans: Iterable[Span]) -> list[Span]:
+def merged(spans: Iterable[NumberRange]) -> list[NumberRange]:
     """The same numbers in as few spans as possible."""
-    result: list[Span] = []
+    result: list[NumberRange] = []
     for span in sorted(spans, key=lambda one: (*one.place, one.first)):
         last = result[-1] if result else None
         if last is not None and last.same_place(span) and span.first <= last.last + 1:
@@ -111,7 +111,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return result
 
 
-def overlapping(spans: Sequence[Span]) -> bool:
+def overlapping(spans: Sequence[NumberRange]) -> bool:
     """Whether any number is in two of the spans."""
     ordered = sorted(spans, key=lambda one: (*one.place, one.first))
     return any(one.same_place(after) and after.first <= one.last for one, after in itertools.pairwise(ordered))
@@ -124,7 +124,7 @@ async def occupied(
     *,
     first: int = 1,
     last: int | None = None,
-) -> AsyncIterator[Span]:
+) -> AsyncIterator[NumberRange]:
     """The stretches that hold messages now, one per partition, between `first` and `last`.
 
     `first_from(n)` is the lowest number of a message from n on, None if there is none. The end of each stretch is
@@ -134,7 +134,7 @@ async def occupied(
     number = first
     while (found := await first_from(number)) is not None and found <= limit:
         end = min(await _last_in_partition(found, first_from), limit)
-        yield Span(queue, dead_letter, found, end)
+        yield NumberRange(queue, dead_letter, found, end)
         number = ((found >> PARTITION_SHIFT) + 1) << PARTITION_SHIFT
         if number > limit:
             return

@@ -49,18 +49,18 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from sbpair.core.errors import EntityNotFoundError, UsageError
-from sbpair.core.message import PARTITION_SHIFT, Received, State
+from sbpair.core.message import PARTITION_SHIFT, MessageState, Received
 from sbpair.core.names import dead_letter_path, split_source
 from sbpair.core.redact import quoted
 from sbpair.core.words import counted
 from sbpair.pipeline.errors import DataLossError, marking_errors
-from sbpair.pipeline.executors import Connection
+from sbpair.pipeline.executors import TaskConnection
 from sbpair.pipeline.rows import source_columns
 from sbpair.pipeline.runs import drop_locks, fold_stream, ledgers_before, query_of, stream_run
 from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.source.reader import batches_of, find_spans
 from sbpair.pipeline.source.writer import ReplayMessage, ReplayWriter, WriteOptions, refused_rows, total_of
-from sbpair.pipeline.spans import Span, pieces
+from sbpair.pipeline.spans import NumberRange, pieces
 from sbpair.pipeline.tasks import PLACES
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def place_of(queue: str, dead_letter: bool) -> str:
     return (dead_letter_path(queue) if dead_letter else queue).lower()
 
 
-def _at(span: Span) -> tuple[str, int]:
+def _at(span: NumberRange) -> tuple[str, int]:
     """Where an offset has the span's partition."""
     return place_of(span.queue, span.dead_letter), span.partition
 
@@ -89,7 +89,7 @@ def next_number(offset: Known, place: str, partition: int) -> int:
     return offset.get(place, {}).get(str(partition), max(1, partition << PARTITION_SHIFT))
 
 
-def moved(offset: Known, numbers: Iterable[tuple[Span, int]]) -> Offset:
+def moved(offset: Known, numbers: Iterable[tuple[NumberRange, int]]) -> Offset:
     """The offset with the next number of some spans' partitions set."""
     found = {place: dict(partitions) for place, partitions in offset.items()}
     for span, number in numbers:
@@ -102,12 +102,12 @@ def _ordered(offset: Offset) -> Offset:
     return {place: dict(sorted(offset[place].items())) for place in sorted(offset)}
 
 
-def after(offset: Known, spans: Iterable[Span]) -> Offset:
+def after(offset: Known, spans: Iterable[NumberRange]) -> Offset:
     """Where a stream stands that has read these spans as well."""
     return moved(offset, ((span, span.last + 1) for span in spans))
 
 
-def spans_between(start: Known, end: Known, sources: Sequence[tuple[str, bool]]) -> list[Span]:
+def spans_between(start: Known, end: Known, sources: Sequence[tuple[str, bool]]) -> list[NumberRange]:
     """What one micro-batch reads: all that its offsets name, also of a place that is not among the sources when it is
     carried out. `sources` give the places their own spelling."""
     spelled = {place_of(queue, dead_letter): (queue, dead_letter) for queue, dead_letter in sources}
@@ -116,7 +116,7 @@ def spans_between(start: Known, end: Known, sources: Sequence[tuple[str, bool]])
         for partition in filter(str.isdecimal, partitions):
             lives = {offset.get(place, {}).get(f"{partition}#", 0) for offset in (start, end)}
             first = next_number(start if len(lives) == 1 else {}, place, int(partition))
-            spans.append(Span(*(spelled.get(place) or split_source(place)), first, partitions[partition] - 1))
+            spans.append(NumberRange(*(spelled.get(place) or split_source(place)), first, partitions[partition] - 1))
     return [span for span in spans if span.width > 0]
 
 
@@ -133,7 +133,7 @@ class Poll:
         """The first number of a message's partition that the stream has not read."""
         place, partition = place_of(queue, dead_letter), found.sequence_number >> PARTITION_SHIFT
         number = next_number(self._offset, place, partition)
-        if found.enqueued_at is not None and found.state is not State.SCHEDULED:
+        if found.enqueued_at is not None and found.state is not MessageState.SCHEDULED:
             at_ms = round(found.enqueued_at * 1000)
             self._newest[place, partition] = max(at_ms, self._newest.get((place, partition), at_ms))
             known = self._offset.get(place, {}).get(f"{partition}@")
@@ -141,7 +141,7 @@ class Poll:
                 self.made_again[place, partition] = found.sequence_number, at_ms
         return next_number({}, place, partition) if (place, partition) in self.made_again else number
 
-    def after(self, spans: Sequence[Span]) -> Offset:
+    def after(self, spans: Sequence[NumberRange]) -> Offset:
         """Where a stream stands that has read these spans as well, with what is known of them."""
         offset = after(self._offset, spans)
         for span in spans:
@@ -155,7 +155,7 @@ class Poll:
                 facts[f"{partition}!"] = facts.get(f"{partition}!", 0) + missed
         return _ordered(offset)
 
-    def missed(self, span: Span) -> int:
+    def missed(self, span: NumberRange) -> int:
         """Numbers before a span that the stream has not read and that hold no message. Dead letters keep numbers of
         their queue, so that theirs have gaps."""
         place, partition = _at(span)
@@ -169,7 +169,7 @@ CLOCKS_DIFFER_MS = 2_000
 """Two brokers of a namespace may differ by this much in the time that they stamp."""
 
 
-def up_to(spans: Iterable[Span], end: Known) -> list[Span]:
+def up_to(spans: Iterable[NumberRange], end: Known) -> list[NumberRange]:
     """The part of the spans that lies before `end`; nothing of a partition that it does not name."""
     cut = []
     for span in spans:
@@ -180,10 +180,10 @@ def up_to(spans: Iterable[Span], end: Known) -> list[Span]:
     return cut
 
 
-def shared(spans: Sequence[Span], most: int) -> list[Span]:
+def shared(spans: Sequence[NumberRange], most: int) -> list[NumberRange]:
     """Up to `most` numbers of the spans together, from the beginning of each: as even as their widths allow, so that a
     long queue does not keep the others waiting."""
-    taken: list[Span] = []
+    taken: list[NumberRange] = []
     left = most
     for rank, span in enumerate(sorted(spans, key=_width)):
         width = min(span.width, left // (len(spans) - rank))
@@ -193,17 +193,19 @@ def shared(spans: Sequence[Span], most: int) -> list[Span]:
     return taken
 
 
-def _width(span: Span) -> tuple[int, Span]:
+def _width(span: NumberRange) -> tuple[int, NumberRange]:
     """For the order in which each may have its share of what is left: what a narrow one does not need, wider ones
     get."""
     return span.width, span
 
 
-def within_bytes(spans: Sequence[Span], most: int, sizes: Callable[[Span], Iterable[tuple[int, int]]]) -> list[Span]:
+def within_bytes(
+    spans: Sequence[NumberRange], most: int, sizes: Callable[[NumberRange], Iterable[tuple[int, int]]]
+) -> list[NumberRange]:
     """The beginning of each span whose messages have up to `most` bytes together, but at least one message of all.
     `sizes`: sequence number and bytes of each message of a span, in the order of numbers; asked no further than needed.
     """
-    taken: list[Span] = []
+    taken: list[NumberRange] = []
     left = most
     for rank, span in enumerate(sorted(spans, key=_width)):
         share, used, last = left // (len(spans) - rank), 0, None
@@ -228,7 +230,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: "StructType") -> None:
         self.options, self.columns = options, source_columns(schema)
-        self._connection: Connection | None = None
+        self._connection: TaskConnection | None = None
         self._target: Offset | None = None
         """With `Trigger.AvailableNow`: where the stream ends."""
         self._latest: Offset | None = None
@@ -268,7 +270,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._waiting_since = None
             return poll.after(spans)
 
-    def _too_few(self, spans: list[Span]) -> bool:
+    def _too_few(self, spans: list[NumberRange]) -> bool:
         """Whether to wait for more, for up to `maxTriggerDelay`. A query to the end of what is there does not wait."""
         least, now = self.options.least_rows, time.monotonic()
         if least is None or not spans or sum(span.width for span in spans) >= least:
@@ -276,7 +278,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         since = self._waiting_since = now if self._waiting_since is None else self._waiting_since
         return now - since < self.options.most_delay_seconds
 
-    def _tell(self, poll: Poll, spans: list[Span]) -> None:
+    def _tell(self, poll: Poll, spans: list[NumberRange]) -> None:
         """Say, or refuse, what the stream will not have. Raises DataLossError: a queue was deleted and made again,
         unless `failOnDataLoss` is false; or messages were taken or expired before they were read, and it is true."""
         fails = self.options.fails_on_data_loss
@@ -307,14 +309,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._told.add(text)
             logging.getLogger("sbpair").warning(text)
 
-    def _admitted(self, spans: list[Span], limit: ReadLimit) -> list[Span]:
+    def _admitted(self, spans: list[NumberRange], limit: ReadLimit) -> list[NumberRange]:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.most_rows
         most_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options.most_bytes
         if rows is not None:
             spans = shared(spans, rows)
         return spans if most_bytes is None else within_bytes(spans, most_bytes, self._sizes)
 
-    def _sizes(self, span: Span) -> Iterator[tuple[int, int]]:
+    def _sizes(self, span: NumberRange) -> Iterator[tuple[int, int]]:
         for page in self._connected().browse(span):
             for one in page:
                 yield one.sequence_number, len(one.payload)
@@ -347,7 +349,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._connection.__exit__()
             self._connection = None
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> TaskConnection:
         """One connection for the life of the stream: this object stays in one process, tasks have their own."""
         if self._connection is None:
             self._connection = self.options.place.connect()
@@ -360,7 +362,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._found, self._look_again_at = self.options.sources(self._connected()), now + POLL_AGAIN_SECONDS
         return self._found
 
-    def _unread(self, poll: Poll) -> list[Span]:
+    def _unread(self, poll: Poll) -> list[NumberRange]:
         """What lies in the queues that the stream has not read; raises as `find_spans`."""
         missing = self.options.place.made_when_needed
         return find_spans(self._connected(), self._sources(), unread=poll.unread, missing_is_empty=missing)

@@ -25,7 +25,7 @@ from sbpair.core.transfer.filters import MessageFilter
 from sbpair.core.transfer.ledger import NO_MESSAGE_OUTCOMES
 from sbpair.core.transfer.state import key_of
 from sbpair.pipeline.archive import ENQUEUED_MS, LEDGER_KEY, Tell, only_wanted, open_store, read_files, read_spans
-from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.executors import PairByName, TaskConnection
 from sbpair.pipeline.manifest import (
     ArchiveFile,
     LocalStore,
@@ -38,10 +38,10 @@ from sbpair.pipeline.manifest import (
 )
 from sbpair.pipeline.rows import FILTER_COLUMNS, KEY_COLUMNS, arrow_schema, spark_schema, to_table, wants_row
 from sbpair.pipeline.runs import ledger_files
-from sbpair.pipeline.spans import Span, overlapping
+from sbpair.pipeline.spans import NumberRange, overlapping
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 KEY = "place, dead_letter, sequence_number, enqueued_at_ms"
 """What tells one stored message from every other."""
@@ -91,7 +91,7 @@ class Tables(ABC):
         """A table of these rows."""
 
     @abstractmethod
-    def in_queues(self, name: str, pair: PairByName, spans: Sequence[Span]) -> None:
+    def in_queues(self, name: str, pair: PairByName, spans: Sequence[NumberRange]) -> None:
         """What lies in these stretches of queues now."""
 
     @abstractmethod
@@ -125,7 +125,7 @@ class Tables(ABC):
             self._files(f"archive_{number}", store, manifest.files)
         copies = " union all ".join(f"select * from archive_{number}" for number in range(len(stores)))
         spans = [
-            Span(f"{one.pair}/{one.queue}", one.dead_letter, one.first, one.last)
+            NumberRange(f"{one.pair}/{one.queue}", one.dead_letter, one.first, one.last)
             for manifest in manifests
             for one in manifest.files
         ]
@@ -176,7 +176,7 @@ def _outcomes(lines: str, source: int) -> str:
 class SparkTables(Tables):
     """Temporary views of a session."""
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: "StartedSpark") -> None:
         self._session, self._kept = session, list[Any]()
 
     def open(self, uri: str) -> Store:
@@ -196,7 +196,7 @@ class SparkTables(Tables):
     def rows(self, name: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> None:
         self._session.spark.createDataFrame(list(rows), spark_schema(columns)).createOrReplaceTempView(name)
 
-    def in_queues(self, name: str, pair: PairByName, spans: Sequence[Span]) -> None:
+    def in_queues(self, name: str, pair: PairByName, spans: Sequence[NumberRange]) -> None:
         frame = read_spans(self._session.spark, pair, spans, includePayload="false")
         frame.selectExpr("lower(queue) place", *LEDGER_KEY, "message_id").createOrReplaceTempView(name)
 
@@ -246,8 +246,8 @@ class LocalTables(Tables):
     def rows(self, name: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> None:
         self._base.register(name, to_table(rows, arrow_schema(columns)))
 
-    def in_queues(self, name: str, pair: PairByName, spans: Sequence[Span]) -> None:
-        with Connection.to(pair, "secondary") as connection:
+    def in_queues(self, name: str, pair: PairByName, spans: Sequence[NumberRange]) -> None:
+        with TaskConnection.to(pair, "secondary") as connection:
             found = [(span, key_of(one)) for span in spans for page in connection.browse(span) for one in page]
         rows = [(*span.place, number, at_ms, message_id) for span, (_, number, message_id, at_ms) in found]
         self.rows(name, PLACE_COLUMNS, rows)

@@ -22,7 +22,7 @@ from pyspark import SparkFiles, TaskContext
 from sbpair.core.message import Received
 from sbpair.core.transfer.pace import Pace
 from sbpair.files import claim, make_private_file, open_private, write_private
-from sbpair.pipeline.spans import Span
+from sbpair.pipeline.spans import NumberRange
 
 LOGGER = "sbpair.task"
 PLACES = {"group": "spark.jobGroup.id", "query": "sql.streaming.queryId", "batch": "streaming.sql.batchId"}
@@ -48,7 +48,7 @@ class TaskDone:
         self.size_bytes += sum(len(one.payload) for one in page)
 
 
-def span_facts(span: Span) -> dict[str, int | str]:
+def span_facts(span: NumberRange) -> dict[str, int | str]:
     """Where a task reads."""
     return {"queue": span.queue, "dead_letter": str(span.dead_letter).lower(), "first": span.first, "last": span.last}
 

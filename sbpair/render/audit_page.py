@@ -12,7 +12,7 @@ from sbpair.core.inspection.audit import result as audited
 from sbpair.core.inspection.snapshot import NamespaceSnapshot
 from sbpair.core.serialization import column, spoken_time
 from sbpair.core.words import counted, listed
-from sbpair.render.page import Bar, Bars, Card, Cards, Finding, Findings, Page, Section, Text, Tone
+from sbpair.render.page import Bar, Bars, Card, Cards, EqualFindings, Findings, Page, Section, Text, Tone
 from sbpair.render.result import table_of
 
 MOST_BARS = 30
@@ -99,7 +99,7 @@ def _facts(pairs: Sequence[audited.AuditedPair]) -> Iterator[tuple[str, str]]:
     yield "Throttling credits", f"{sum(pair.snapshot.calls.throttling_credits for pair in pairs):,}"
 
 
-def _findings(reports: Sequence[AuditReport]) -> Iterator[Finding]:
+def _findings(reports: Sequence[AuditReport]) -> Iterator[EqualFindings]:
     """The findings of all pairs, the worst first; those of one check and severity are told once."""
     together: dict[tuple[Severity, str], list[tuple[str, audit.Finding]]] = {}
     for report in reports:
@@ -110,7 +110,7 @@ def _findings(reports: Sequence[AuditReport]) -> Iterator[Finding]:
         places = [(f"{pair}: {one.subject}" if len(pairs) > 1 else one.subject, one.message) for pair, one in equal]
         steps = tuple(dict.fromkeys(line for _, one in equal for line in one.remedy.splitlines()))
         where = f"{'Pair' if len(pairs) == 1 else 'Pairs'} {listed(pairs)}"
-        yield Finding(severity.value, code, audit.explain(code).title, where, places, steps)
+        yield EqualFindings(severity.value, code, audit.explain(code).title, where, places, steps)
 
 
 def _tone(result: audited.AuditResult) -> Tone:

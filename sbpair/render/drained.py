@@ -17,7 +17,17 @@ from sbpair.core.transfer.ledger_report import IncidentReport, LedgerSeen, Possi
 from sbpair.core.transfer.report import DEAD_LETTERED, OutcomeRow
 from sbpair.core.words import counted
 from sbpair.render.page import Bar, Bars, Card, Cards, Page, Section, Text, Tone, number
-from sbpair.render.result import Check, Column, CommandResult, Severity, Table, columns, concluded, metrics_of, table_of
+from sbpair.render.result import (
+    Column,
+    CommandResult,
+    Grade,
+    MonitoredCheck,
+    Table,
+    columns,
+    concluded,
+    metrics_of,
+    table_of,
+)
 
 MOST_ROWS = 200
 
@@ -104,13 +114,13 @@ def drain_result(pair: Pair, result: DrainResult, *, verbose: bool = False) -> C
     """A run of the pump as tables, data and exit code."""
     operations = result.used or result.forecast
     takes = "It took" if result.used else "Moving them would take"
-    severity = Severity.OK if result.exit is Exit.OK else Severity.WARNING
+    severity = Grade.OK if result.exit is Exit.OK else Grade.WARNING
     label = ("pair", pair.name)
     return concluded(
         result,
         table_of(OutcomeRow, result.rows()),
         notes=(*result.notes, *([f"{takes} {in_words(operations)}."] if verbose and operations else [])),
-        checks=(Check("backlog", pair.name, severity, result.closing),),
+        checks=(MonitoredCheck("backlog", pair.name, severity, result.closing),),
         metrics=(*metrics_of(result.report, label), *metrics_of(result.left, label)),
     )
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-class Kind(StrEnum):
+class ExportKind(StrEnum):
     """What files are for."""
 
     check: str
@@ -63,7 +63,7 @@ class Kind(StrEnum):
     @property
     def of_a_pair(self) -> bool:
         """Whether the files are for one pair; the others serve all of them, or are of a namespace."""
-        return self in _FILES and self not in (Kind.ALERTS, Kind.DOCKERFILE, Kind.EMULATOR)
+        return self in _FILES and self not in (ExportKind.ALERTS, ExportKind.DOCKERFILE, ExportKind.EMULATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,39 +119,39 @@ _JOB_NAME_CHARACTERS = 32
 
 _LOCKED = "requirements.txt"
 """What sbpair needs, in the versions and with the hashes that this release was tested with: no template."""
-_FILES: Mapping[Kind, Mapping[str, str]] = {
-    Kind.ALERTS: {"sbpair-alerts.yml": "alerts.yml"},
-    Kind.SYSTEMD: {
+_FILES: Mapping[ExportKind, Mapping[str, str]] = {
+    ExportKind.ALERTS: {"sbpair-alerts.yml": "alerts.yml"},
+    ExportKind.SYSTEMD: {
         "sbpair-syphon-{}.service": "syphon.service",
         "sbpair-check-{}.service": "check.service",
         "sbpair-check-{}.timer": "check.timer",
         "sbpair.conf": "sysusers.conf",
     },
-    Kind.KUBERNETES: {"sbpair-{}.yaml": "kubernetes.yaml"},
-    Kind.CONTAINER_APPS: {"sbpair-drain-{}.bicep": "job.bicep"},
-    Kind.DOCKERFILE: {"Dockerfile": "Dockerfile", _LOCKED: _LOCKED},
-    Kind.EMULATOR: {
+    ExportKind.KUBERNETES: {"sbpair-{}.yaml": "kubernetes.yaml"},
+    ExportKind.CONTAINER_APPS: {"sbpair-drain-{}.bicep": "job.bicep"},
+    ExportKind.DOCKERFILE: {"Dockerfile": "Dockerfile", _LOCKED: _LOCKED},
+    ExportKind.EMULATOR: {
         "Containerfile": "Containerfile",
         "compose.yaml": "compose.yaml",
         "servicebus-tests.yml": "workflow.yml",
         _LOCKED: _LOCKED,
     },
-    Kind.BICEP: {"sbpair-queues-{}.bicep": "queues.bicep"},
-    Kind.TERRAFORM: {"sbpair-queues-{}.tf": "queues.tf", "sbpair-imports-{}.tf": "imports.tf"},
-    Kind.GITHUB_ACTION: {"action.yml": "action.yml"},
-    Kind.DRILL_GITHUB: {"sbpair-drill-{}.yml": "drill.yml"},
-    Kind.DRILL_KUBERNETES: {"sbpair-drill-{}.yaml": "drill.yaml"},
-    Kind.GATEWAY_SYSTEMD: {"sbpair-gateway-{}.service": "gateway.service"},
-    Kind.GATEWAY_KUBERNETES: {"sbpair-gateway-{}.yaml": "gateway.yaml"},
-    Kind.GATEWAY_COMPOSE: {"sbpair-gateway-{}-compose.yaml": "gateway-compose.yaml"},
-    Kind.GATEWAY_CONTAINER_APPS: {"sbpair-gateway-{}.bicep": "gateway.bicep"},
+    ExportKind.BICEP: {"sbpair-queues-{}.bicep": "queues.bicep"},
+    ExportKind.TERRAFORM: {"sbpair-queues-{}.tf": "queues.tf", "sbpair-imports-{}.tf": "imports.tf"},
+    ExportKind.GITHUB_ACTION: {"action.yml": "action.yml"},
+    ExportKind.DRILL_GITHUB: {"sbpair-drill-{}.yml": "drill.yml"},
+    ExportKind.DRILL_KUBERNETES: {"sbpair-drill-{}.yaml": "drill.yaml"},
+    ExportKind.GATEWAY_SYSTEMD: {"sbpair-gateway-{}.service": "gateway.service"},
+    ExportKind.GATEWAY_KUBERNETES: {"sbpair-gateway-{}.yaml": "gateway.yaml"},
+    ExportKind.GATEWAY_COMPOSE: {"sbpair-gateway-{}-compose.yaml": "gateway-compose.yaml"},
+    ExportKind.GATEWAY_CONTAINER_APPS: {"sbpair-gateway-{}.bicep": "gateway.bicep"},
 }
 """Names of the files, `{}` for the name of the pair, and their templates."""
 
 
-def written(kind: Kind, pair: ExportedPair | None, *, image: str) -> dict[str, str]:
+def written(kind: ExportKind, pair: ExportedPair | None, *, image: str) -> dict[str, str]:
     """File name -> text. `pair` is given for the kinds that are of a pair."""
-    if kind is Kind.DASHBOARD:
+    if kind is ExportKind.DASHBOARD:
         return {"sbpair-dashboard.json": json.dumps(dashboard(), indent=2) + "\n"}
     values = {"version": __version__, "image": image, **_limits(), **({} if pair is None else _of_pair(pair))}
     made = {}

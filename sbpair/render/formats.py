@@ -15,8 +15,8 @@ from sbpair.core.outcome import Exit
 from sbpair.core.redact import DRIVES_A_TERMINAL, defused, json_text, printable
 from sbpair.core.serialization import OMITTED_IF_NONE, says, to_plain
 from sbpair.render.output import Format
-from sbpair.render.page import Bars, Cards, Findings, Lines, Page, Section, Text
-from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+from sbpair.render.page import Bars, Cards, Findings, LineChart, Page, Section, Text
+from sbpair.render.result import Column, CommandResult, Grade, Metric, MonitoredCheck, Table
 from sbpair.version import __version__
 
 
@@ -133,7 +133,7 @@ def _section_blocks(section: Section) -> Iterator[str]:
         case Bars():
             rows = [{"name": one.label, "value": one.text or f"{one.value:,g}"} for one in section.bars]
             yield markdown_table(Table("", (_NAME, _VALUE), rows))
-        case Lines():
+        case LineChart():
             columns = (_NAME, Column("x", section.x_title, right=True), Column("y", section.y_title, right=True))
             points = [
                 {"name": line.name, "x": section.x_text(x), "y": section.y_text(y)}
@@ -154,7 +154,7 @@ def _section_blocks(section: Section) -> Iterator[str]:
                 yield "\n".join(f"- {line(subject)}: {line(what)}" for subject, what in finding.places)
                 if finding.steps:
                     yield "\n".join(f"{place}. {line(step)}" for place, step in enumerate(finding.steps, 1))
-    if isinstance(section, Bars | Lines) and section.note:
+    if isinstance(section, Bars | LineChart) and section.note:
         yield markdown_cell(section.note)
 
 
@@ -207,18 +207,18 @@ GITHUB_ANNOTATIONS_PER_KIND = 10
 """GitHub drops further annotations of one kind in a step silently."""
 
 _NAGIOS = {
-    Severity.OK: 0,
-    Severity.INFO: 0,
-    Severity.WARNING: 1,
-    Severity.ERROR: 2,
-    Severity.CRITICAL: 2,
-    Severity.UNKNOWN: 3,
-    Severity.SKIPPED: 0,
+    Grade.OK: 0,
+    Grade.INFO: 0,
+    Grade.WARNING: 1,
+    Grade.ERROR: 2,
+    Grade.CRITICAL: 2,
+    Grade.UNKNOWN: 3,
+    Grade.SKIPPED: 0,
 }
 _NAGIOS_NAMES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 _WORST_FIRST = (2, 3, 1, 0)
 _NOT_IN_LABELS = str.maketrans({"'": None, "=": "_", "|": "/"})
-_FINE = (Severity.OK, Severity.INFO, Severity.SKIPPED)
+_FINE = (Grade.OK, Grade.INFO, Grade.SKIPPED)
 
 
 def nagios_status(result: CommandResult) -> int:
@@ -289,8 +289,8 @@ def to_github(result: CommandResult) -> str:
     """Workflow commands, at most ten of a kind; what is left out is counted in one more line."""
     lines: list[str] = []
     for kind, severities in (
-        ("error", (Severity.ERROR, Severity.CRITICAL, Severity.UNKNOWN)),
-        ("warning", (Severity.WARNING,)),
+        ("error", (Grade.ERROR, Grade.CRITICAL, Grade.UNKNOWN)),
+        ("warning", (Grade.WARNING,)),
     ):
         checks = [check for check in result.checks or () if check.severity in severities]
         lines += [_annotation(kind, check) for check in checks[:GITHUB_ANNOTATIONS_PER_KIND]]
@@ -302,7 +302,7 @@ def to_github(result: CommandResult) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _annotation(kind: str, check: Check) -> str:
+def _annotation(kind: str, check: MonitoredCheck) -> str:
     title = _github_value(f"{check.code} {check.subject}").replace(":", "%3A").replace(",", "%2C")
     return f"::{kind} title={title}::{_github_value(check.message)}"
 
@@ -315,7 +315,7 @@ def to_junit(result: CommandResult) -> str:
     """One test case a check; everything at warning or above is a failure."""
     checks = result.checks or ()
     bad = [check for check in checks if check.severity not in _FINE]
-    skipped = [check for check in checks if check.severity is Severity.SKIPPED]
+    skipped = [check for check in checks if check.severity is Grade.SKIPPED]
     lines = ['<?xml version="1.0" encoding="UTF-8"?>']
     lines.append(
         f'<testsuite name={_attribute("sbpair " + result.command)} tests="{len(checks)}" '
@@ -323,10 +323,10 @@ def to_junit(result: CommandResult) -> str:
     )
     for check in checks:
         head = f"  <testcase classname={_attribute(check.code)} name={_attribute(check.subject)}"
-        if check.severity in _FINE and check.severity is not Severity.SKIPPED:
+        if check.severity in _FINE and check.severity is not Grade.SKIPPED:
             lines.append(f"{head}/>")
             continue
-        kind = "skipped" if check.severity is Severity.SKIPPED else "failure"
+        kind = "skipped" if check.severity is Grade.SKIPPED else "failure"
         lines.append(f"{head}>")
         severity = f" type={_attribute(check.severity.value)}" if kind == "failure" else ""
         lines.append(f"    <{kind}{severity} message={_attribute(check.message)}/>")

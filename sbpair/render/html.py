@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from sbpair.core.redact import printable
 from sbpair.render.formats import cell, written
-from sbpair.render.page import Bar, Bars, Line, Lines, Page, Tone, number
+from sbpair.render.page import Bar, Bars, ChartLine, LineChart, Page, Tone, number
 from sbpair.render.result import Column, Table
 from sbpair.version import __version__
 
@@ -212,7 +212,7 @@ class Chart:
     height: int = HEIGHT
 
 
-def chart(section: Lines) -> Chart | None:
+def chart(section: LineChart) -> Chart | None:
     """What the template draws of a section; None where there is no point."""
     points = [point for line in section.lines for point in line.points]
     if not points:
@@ -239,7 +239,7 @@ def ticks(highest: float) -> list[float]:
     return [step * index for index in range(math.ceil(highest / step - 1e-9) + 1)]
 
 
-def _drawn(section: Lines, line: Line, style: int, across: Sequence[float], scale: list[float]) -> DrawnLine:
+def _drawn(section: LineChart, line: ChartLine, style: int, across: Sequence[float], scale: list[float]) -> DrawnLine:
     places = [(_along(x, across), _down(y, scale)) for x, y in line.points]
     dots = [
         Dot(across_, down, f"{line.name}, {section.x_text(x)}: {section.y_text(y)}")
@@ -271,7 +271,7 @@ def _without_repeats(labels: list[str]) -> list[str]:
     return [labels[0], *("" if same == label else label for same, label in pairwise(labels))]
 
 
-def _as_table(section: Lines, across: Sequence[float]) -> Table:
+def _as_table(section: LineChart, across: Sequence[float]) -> Table:
     known = [dict(line.points) for line in section.lines]
     columns = (
         Column("x", section.x_title),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sbpair.core.access import NamespaceAccess
     from sbpair.core.inspection.entity import ScrapedNamespace
     from sbpair.gateway.server import GatewayFront, House
-    from sbpair.operations.watching import Source, Watched
+    from sbpair.operations.watching import Watched, WatchedSource
 
 FILE_SECONDS = 15.0
 SAY_EVERY_SECONDS = 10.0
@@ -379,14 +379,16 @@ class Exported:
             yield Metric("sbpair_exporter_credits_total", used.throttling_credits, labels)
 
 
-def _samples_of_pair(command: str, source: "Source[Any, Any]", figures: Callable[[Any], object]) -> Iterator[Metric]:
+def _samples_of_pair(
+    command: str, source: "WatchedSource[Any, Any]", figures: Callable[[Any], object]
+) -> Iterator[Metric]:
     if source.latest is not None and not source.trouble:
         label = ("pair", source.name)
         yield from metrics_of(figures(source.latest), label)
         yield success_stamp(command, label, at=source.read_at)
 
 
-def _samples_of_entities(source: "Source[NamespaceAccess, ScrapedNamespace]") -> Iterator[Metric]:
+def _samples_of_entities(source: "WatchedSource[NamespaceAccess, ScrapedNamespace]") -> Iterator[Metric]:
     from sbpair.core.inspection.entity import ScrapeFigures
 
     scraped, label = source.latest, ("namespace", source.name)

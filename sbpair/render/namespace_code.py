@@ -15,7 +15,7 @@ from sbpair.core.inspection.contents import Contents, FoundNamespace, plan_entit
 from sbpair.core.inspection.entity import setting_name, setting_text
 from sbpair.core.names import from_arm_name, subscription_of, to_arm_name
 from sbpair.core.redact import json_text, printable
-from sbpair.render.export import TERRAFORM_NAMES, Kind, in_bicep, in_hcl
+from sbpair.render.export import TERRAFORM_NAMES, ExportKind, in_bicep, in_hcl
 from sbpair.service import ENTITY_SIZES_MEGABYTES, NEVER, EntityStatus, Tier
 from sbpair.version import __version__
 
@@ -300,15 +300,15 @@ def _snapshot(code: _Code) -> dict[str, str]:
     return {f"sbpair-{code.found.namespace}.json": json_text(Contents.of(code.found).to_dict(), indent=1) + "\n"}
 
 
-FORMATS: Mapping[Kind, _Format] = {
-    Kind.TERRAFORM: _Format(_terraform, metadata=False, topics_without_senders=False),
-    Kind.BICEP: _Format(_bicep),
-    Kind.CONFIG_JSON: _Format(_config_json, typed_values=True, tier=False),
-    Kind.SNAPSHOT: _Format(_snapshot),
+FORMATS: Mapping[ExportKind, _Format] = {
+    ExportKind.TERRAFORM: _Format(_terraform, metadata=False, topics_without_senders=False),
+    ExportKind.BICEP: _Format(_bicep),
+    ExportKind.CONFIG_JSON: _Format(_config_json, typed_values=True, tier=False),
+    ExportKind.SNAPSHOT: _Format(_snapshot),
 }
 
 
-def written_of(kind: Kind, found: FoundNamespace) -> tuple[dict[str, str], tuple[str, ...]]:
+def written_of(kind: ExportKind, found: FoundNamespace) -> tuple[dict[str, str], tuple[str, ...]]:
     """File name -> text, and what the files do not have. `kind` is one of `FORMATS`."""
     code = _Code(found, FORMATS[kind])
-    return FORMATS[kind].write(code), () if kind is Kind.SNAPSHOT else tuple(code.left_out)
+    return FORMATS[kind].write(code), () if kind is ExportKind.SNAPSHOT else tuple(code.left_out)

@@ -66,7 +66,7 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One line of a chart: (x, y) points in rising x."""
 
     name: str
@@ -74,11 +74,11 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LineChart:
     """Lines over one x axis; y begins at 0. `x_text` and `y_text` write a value of their axis."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     x_title: str
     y_title: str
     note: str = ""
@@ -96,7 +96,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class EqualFindings:
     """Equal findings, told once. `label` is the severity; `places` are (subject, what is wrong there) pairs; in
     `steps`, what to do next, commands can be copied as a whole."""
 
@@ -113,10 +113,10 @@ class Findings:
     """Findings in the order given, the worst first."""
 
     title: str
-    findings: Sequence[Finding]
+    findings: Sequence[EqualFindings]
 
 
-Section = Table | Cards | Bars | Lines | Text | Findings
+Section = Table | Cards | Bars | LineChart | Text | Findings
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,7 @@ def _make_bar(title: str, pace: Callable[[], tuple[str, str]] | None, *, color: 
             total = "?" if task.total is None else f"{task.total:,.0f}"
             return Text(f"{task.completed:,.0f}/{total}{pace()[0] if pace else ''}", style="progress.download")
 
-    class Clock(ProgressColumn):
+    class TimeColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
             return Text(pace()[1] if pace else "", style="progress.remaining")
 
@@ -219,6 +219,6 @@ def _make_bar(title: str, pace: Callable[[], tuple[str, str]] | None, *, color: 
     # Narrow, so that what is told beside it fits into 80 columns.
     bar = () if console.width < _COLUMNS_OF_A_BAR else (BarColumn(bar_width=20 if pace else 40),)
     amount = Amount(table_column=Column(no_wrap=True))
-    clock = Clock(table_column=Column(no_wrap=True)) if pace else TimeElapsedColumn()
+    clock = TimeColumn(table_column=Column(no_wrap=True)) if pace else TimeElapsedColumn()
     shown = Progress(TextColumn("{task.description}"), *bar, amount, clock, console=console, transient=True)
     return shown, shown.add_task(title, total=None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sbpair.core.durations import format_duration
 from sbpair.core.serialization import spoken_time, to_plain
 from sbpair.core.words import size_in_words
-from sbpair.render.page import Bar, Bars, Card, Cards, Line, Lines, Page, Section, Text, Tone
+from sbpair.render.page import Bar, Bars, Card, Cards, ChartLine, LineChart, Page, Section, Text, Tone
 from sbpair.render.result import CommandResult, Table, columns, concluded
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _cards(shown: Mapping[str, Sequence[Row]]) -> Cards:
     )
 
 
-def _arrivals(shown: Mapping[str, Sequence[Row]]) -> Iterator[Lines]:
+def _arrivals(shown: Mapping[str, Sequence[Row]]) -> Iterator[LineChart]:
     """Arrivals by hour, below a day by minute: the largest destinations, the rest together. Where nothing came is a
     zero. Of a single minute the bars below say as much."""
     unit, seconds = ("minute", _MINUTE_SECONDS) if shown["minutes"] else ("hour", _HOUR_SECONDS)
@@ -226,13 +226,13 @@ def _arrivals(shown: Mapping[str, Sequence[Row]]) -> Iterator[Lines]:
     times = range(int(min(everything)), int(max(everything)) + 1, seconds) if everything else range(0)
     if len(times) < 2:
         return
-    lines = [Line(name, [(float(at), amounts[name].get(at, 0)) for at in times]) for name in ranked[:_LINES]]
+    lines = [ChartLine(name, [(float(at), amounts[name].get(at, 0)) for at in times]) for name in ranked[:_LINES]]
     rest = ranked[_LINES:]
     if rest:
         together = [(float(at), sum(amounts[name].get(at, 0) for name in rest)) for at in times]
-        lines.append(Line(f"{len(rest)} others", together))
+        lines.append(ChartLine(f"{len(rest)} others", together))
     per, shape = ("Messages an hour", "%m-%d %H:%M") if unit == "hour" else ("Messages a minute", "%H:%M")
-    yield Lines(
+    yield LineChart(
         f"Diverted messages by {unit}",
         lines,
         f"{unit.capitalize()} (UTC)",
@@ -323,16 +323,16 @@ def _card(pair: str, readings: Sequence["Reading"]) -> Card:
 
 def _chart(
     title: str, pairs: Sequence[str], readings: Sequence["Reading"], number: Callable[["Reading"], int | None]
-) -> Lines:
+) -> LineChart:
     """A line a pair, through the audits that know the number."""
     lines = [
-        Line(
+        ChartLine(
             pair,
             [(one.at, float(value)) for one in readings if one.pair == pair and (value := number(one)) is not None],
         )
         for pair in pairs
     ]
-    return Lines(title, lines, "Time (UTC)", "Messages", x_text=_time_text)
+    return LineChart(title, lines, "Time (UTC)", "Messages", x_text=_time_text)
 
 
 def _time_text(seconds: float) -> str:

@@ -94,7 +94,7 @@ def table_of(
     return Table(title, columns_of(kind, show), [to_plain(row) for row in rows], style_key=colours)
 
 
-class Severity(StrEnum):
+class Grade(StrEnum):
     OK = "ok"
     INFO = "info"
     WARNING = "warning"
@@ -107,12 +107,12 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class MonitoredCheck:
     """One thing that was looked at, for monitoring formats."""
 
     code: str
     subject: str
-    severity: Severity
+    severity: Grade
     message: str
 
 
@@ -148,7 +148,7 @@ class CommandResult:
     details: tuple[str, ...] = ()
     """Lines after the notes for those who ask for more with --verbose."""
     exit: Exit = Exit.OK
-    checks: tuple[Check, ...] | None = None
+    checks: tuple[MonitoredCheck, ...] | None = None
     metrics: tuple[Metric, ...] = ()
     text: str | None = None
     """Printed as it is in table and TSV form, for commands whose result is a document (a script, a schema)."""

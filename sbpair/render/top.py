@@ -32,15 +32,15 @@ from sbpair.core.inspection.status import REACHABLE
 from sbpair.core.redact import printable
 from sbpair.core.serialization import spoken_clock
 from sbpair.core.transfer.peeked import PeekedMessage
-from sbpair.operations.watching import Source, Watched
+from sbpair.operations.watching import Watched, WatchedSource
 from sbpair.service import EntityStatus
 
 T = TypeVar("T")
-EntitySource = Source[NamespaceAccess, ScrapedNamespace]
+EntitySource = WatchedSource[NamespaceAccess, ScrapedNamespace]
 Value = str | float | None
 
 
-class Unit(StrEnum):
+class ColumnUnit(StrEnum):
     """How the values of a column are shown."""
 
     NAME = "name"
@@ -54,11 +54,11 @@ class Unit(StrEnum):
 
     @property
     def side(self) -> Literal["left", "right"]:
-        return "left" if self in (Unit.NAME, Unit.TEXT) else "right"
+        return "left" if self in (ColumnUnit.NAME, ColumnUnit.TEXT) else "right"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TopView:
     """What is looked at: a list of what there is, an entity's messages or dead letters, or one message."""
 
     kind: str
@@ -80,7 +80,7 @@ class Row:
     key: str
     values: tuple[Value, ...]
     command: tuple[str, ...]
-    opens: Place
+    opens: TopView
     stale: bool = False
     """Its source cannot be read: this is what it was."""
     alarming: bool = False
@@ -93,8 +93,8 @@ class Row:
 
 PAIRS, QUEUES, ENTITIES, LETTERS = "pairs", "backlog queues", "entities", "dead letters"
 MESSAGES, MESSAGE = "messages", "message"
-_NAME, _TEXT, _COUNT, _RATE, _AGE = Unit.NAME, Unit.TEXT, Unit.COUNT, Unit.RATE, Unit.AGE
-COLUMNS: Mapping[str, Mapping[str, Unit]] = {
+_NAME, _TEXT, _COUNT, _RATE, _AGE = ColumnUnit.NAME, ColumnUnit.TEXT, ColumnUnit.COUNT, ColumnUnit.RATE, ColumnUnit.AGE
+COLUMNS: Mapping[str, Mapping[str, ColumnUnit]] = {
     PAIRS: {
         "Pair": _NAME, "Primary": _TEXT, "Secondary": _TEXT, "Waiting": _COUNT, "Per s": _RATE, "Dead": _COUNT,
         "Oldest": _AGE,
@@ -106,7 +106,7 @@ COLUMNS: Mapping[str, Mapping[str, Unit]] = {
     },
     LETTERS: {"Entity": _NAME, "Cause": _TEXT, "Letters": _COUNT, "Per s": _RATE},
     MESSAGES: {
-        "Number": Unit.NUMBER, "Age": _AGE, "Session": _TEXT, "Message id": _NAME, "State or reason": _TEXT,
+        "Number": ColumnUnit.NUMBER, "Age": _AGE, "Session": _TEXT, "Message id": _NAME, "State or reason": _TEXT,
         "Bytes": _COUNT,
     },
 }  # fmt: skip
@@ -115,27 +115,27 @@ SORTED_BY = {PAIRS: 3, QUEUES: 2, ENTITIES: 2, LETTERS: 2}
 """Column by which a list is sorted first, the largest value before the others; any other list by its first column."""
 
 
-def shown(value: Value, unit: Unit) -> str:
+def shown(value: Value, unit: ColumnUnit) -> str:
     """A value as a cell. Names and texts are others': nothing in them drives the terminal."""
     if value is None:
         return ""
     if isinstance(value, str):
         return printable(value)
-    if unit is Unit.AGE:
+    if unit is ColumnUnit.AGE:
         return format_duration(round(value))
-    if unit is Unit.NUMBER:
+    if unit is ColumnUnit.NUMBER:
         return str(value)
-    return f"{value:+,.1f}" if unit is Unit.RATE else f"{value:,.0f}"
+    return f"{value:+,.1f}" if unit is ColumnUnit.RATE else f"{value:,.0f}"
 
 
-def rows_of(watched: Watched, place: Place) -> Iterator[Row]:
+def rows_of(watched: Watched, place: TopView) -> Iterator[Row]:
     """What was read last, for a list that is kept fresh."""
     return {PAIRS: _pairs, QUEUES: _queues, ENTITIES: _entities, LETTERS: _letters}[place.kind](watched, place)
 
 
-def _pairs(watched: Watched, place: Place) -> Iterator[Row]:
+def _pairs(watched: Watched, place: TopView) -> Iterator[Row]:
     for source in watched.pairs:
-        found, name, opens = source.latest, source.name, Place(QUEUES, path=source.name)
+        found, name, opens = source.latest, source.name, TopView(QUEUES, path=source.name)
         if found is None:
             yield Row(name, (name, *[None] * 6), ("status", name), opens, bool(source.trouble))
             continue
@@ -151,7 +151,7 @@ def _pairs(watched: Watched, place: Place) -> Iterator[Row]:
         yield Row(name, (name, *values, backlog.oldest_age_seconds), command, opens, bool(source.trouble), alarming)
 
 
-def _queues(watched: Watched, place: Place) -> Iterator[Row]:
+def _queues(watched: Watched, place: TopView) -> Iterator[Row]:
     for source in watched.pairs:
         if (found := source.latest) is None or source.name != place.path:
             continue
@@ -162,7 +162,7 @@ def _queues(watched: Watched, place: Place) -> Iterator[Row]:
             dead = not queue.active and bool(queue.dead_letter)
             index = queue.queue.rpartition("/")[2]
             command = ("peek", source.name, "--queue", index, *(("--dlq",) if dead else ()))
-            opens = Place(MESSAGES, source.where.secondary, queue.queue, dead)
+            opens = TopView(MESSAGES, source.where.secondary, queue.queue, dead)
             alarming = bool(queue.active or queue.dead_letter)
             yield Row(queue.queue, values, command, opens, bool(source.trouble), alarming)
 
@@ -192,7 +192,7 @@ def _rate(
     return (number(*now) - number(namespace, entity)) / seconds or None
 
 
-def _entities(watched: Watched, place: Place) -> Iterator[Row]:
+def _entities(watched: Watched, place: TopView) -> Iterator[Row]:
     for source, found, entity, rate in _scraped(watched):
         growth = rate(lambda _, one: one.active)
         enabled = entity.status == EntityStatus.ACTIVE.value
@@ -201,18 +201,18 @@ def _entities(watched: Watched, place: Place) -> Iterator[Row]:
         name = f"{source.name}:{entity.path}"
         values = (name, kind, entity.active, growth, entity.dead_letter, entity.scheduled, age)
         dead = not entity.active and bool(entity.dead_letter)
-        opens = Place("" if entity.kind is EntityKind.TOPIC else MESSAGES, source.where, entity.path, dead)
+        opens = TopView("" if entity.kind is EntityKind.TOPIC else MESSAGES, source.where, entity.path, dead)
         command = ("entity", "show") if not entity.active else ("entity", "peek")
         command = ("dlq", "list") if entity.dead_letter else command
         alarming = bool(entity.dead_letter) or not enabled
         yield Row(name, values, (*command, opens.entity), opens, bool(source.trouble), alarming)
 
 
-def _letters(watched: Watched, place: Place) -> Iterator[Row]:
+def _letters(watched: Watched, place: TopView) -> Iterator[Row]:
     for source, found, entity, rate in _scraped(watched):
         for cause, letters in found.causes(entity).items():
             growth = rate(partial(_letters_of, cause))
-            opens = Place(MESSAGES, source.where, entity.path, dead_letter=True)
+            opens = TopView(MESSAGES, source.where, entity.path, dead_letter=True)
             values = (f"{source.name}:{entity.path}", cause, letters, growth)
             key, command = f"{values[0]}\0{cause}", ("dlq", "list", opens.entity)
             yield Row(key, values, command, opens, bool(source.trouble), bool(growth))
@@ -222,7 +222,7 @@ def _letters_of(cause: str, scraped: ScrapedNamespace, entity: Listed) -> int:
     return scraped.causes(entity).get(cause, 0)
 
 
-def message_rows(place: Place, messages: tuple[PeekedMessage, ...], now: float) -> Iterator[Row]:
+def message_rows(place: TopView, messages: tuple[PeekedMessage, ...], now: float) -> Iterator[Row]:
     """The messages of an entity, as they were when it was opened."""
     for message in messages:
         at = None if message.enqueued_at is None else datetime.fromisoformat(message.enqueued_at).timestamp()
@@ -290,7 +290,7 @@ a namespace."""
 class _Shown:
     """A place that was opened, and how it is looked at."""
 
-    place: Place
+    place: TopView
     sorted_by: int = 0
     reverse: bool = True
     cursor: str = ""
@@ -353,7 +353,7 @@ class TopApp(App[None]):
         self._watched, self._stop, self._interval_seconds = watched, stop, interval_seconds
         self._now = now
         self._first = PAIRS if watched.pairs else ENTITIES
-        self._trail = [_opened(Place(self._first))]
+        self._trail = [_opened(TopView(self._first))]
         self._rows: list[Row] = []
         self._only = ""
         """The text that rows must have."""
@@ -497,7 +497,7 @@ class TopApp(App[None]):
         if (row := self._row) is not None and row.opens.kind:
             self._open(row.opens, row.command_line)
 
-    def _open(self, place: Place, command: str = "") -> None:
+    def _open(self, place: TopView, command: str = "") -> None:
         self._said, self._only = "", ""
         opened = _opened(place)
         if place.kind == MESSAGE:
@@ -553,7 +553,7 @@ class TopApp(App[None]):
 
     def action_go(self, kind: str) -> None:
         self._said, self._only = "", ""
-        self._trail = [_opened(Place(kind))]
+        self._trail = [_opened(TopView(kind))]
         self.redraw()
 
     def action_letters(self) -> None:
@@ -562,7 +562,7 @@ class TopApp(App[None]):
             self.action_go(LETTERS)
             return
         self._trail.pop()
-        self._open(Place(MESSAGES, place.access, place.path, not place.dead_letter))
+        self._open(TopView(MESSAGES, place.access, place.path, not place.dead_letter))
 
     def action_filter(self) -> None:
         self._typing = self._at.place.kind in COLUMNS
@@ -619,15 +619,15 @@ class TopApp(App[None]):
 
     def action_help(self) -> None:
         if self._at.place.kind != "help":
-            self._trail.append(_Shown(Place("help"), lines=HELP.splitlines()))
+            self._trail.append(_Shown(TopView("help"), lines=HELP.splitlines()))
             self.redraw()
 
 
-def _opened(place: Place) -> _Shown:
+def _opened(place: TopView) -> _Shown:
     return _Shown(place, SORTED_BY.get(place.kind, 0), place.kind in SORTED_BY)
 
 
-def _title(place: Place) -> str:
+def _title(place: TopView) -> str:
     if place.kind in (MESSAGES, MESSAGE):
         what = f"dead letter{'s' if place.kind == MESSAGES else ''}" if place.dead_letter else place.kind
         return f"{what} {place.number or ''} of {printable(place.entity)}".replace("  ", " ")
@@ -639,13 +639,13 @@ def _order(value: object) -> tuple[bool, float, str]:
     return (value is not None, value, "") if isinstance(value, int | float) else (value is not None, 0.0, str(value))
 
 
-def _widths(units: Sequence[Unit], titles: Sequence[str], rows: list[list[str]], columns: int) -> list[int]:
+def _widths(units: Sequence[ColumnUnit], titles: Sequence[str], rows: list[list[str]], columns: int) -> list[int]:
     """Of the columns in cells: as wide as what is in them, and one of them what is left."""
     widths = [
         max([cell_len(title), *(min(cell_len(row[at]), _MOST_OF_A_TEXT) for row in rows)])
         for at, title in enumerate(titles)
     ]
-    widest = units.index(Unit.NAME)
+    widest = units.index(ColumnUnit.NAME)
     others = sum(widths) - widths[widest] + 2 * len(widths) + 1
     longest = max([_LEAST_NAME, *(cell_len(row[widest]) + 2 for row in rows)])
     widths[widest] = max(_LEAST_NAME, min(longest, columns - others))

@@ -15,7 +15,7 @@ from itertools import product
 from sbpair.concurrency import abandon_after, patiently
 from sbpair.core.errors import Category, ServiceError
 from sbpair.core.inspection.snapshot import Peeked
-from sbpair.core.message import Received, State
+from sbpair.core.message import MessageState, Received
 from sbpair.core.pairing import Side
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.summary import MessageSummary, describe
@@ -24,8 +24,8 @@ from sbpair.core.transfer.order import why_left
 from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.peeked import NotBrowsed
 from sbpair.core.transfer.state import Key, key_of
-from sbpair.ports import Clock, MessageReceiver, Messaging
-from sbpair.runtime.clock import SystemClock
+from sbpair.ports import MessageReceiver, Messaging, RuntimeClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.failover.ping import PING_TIMEOUT_SECONDS, PingTarget
 from sbpair.runtime.links import close_quietly
 
@@ -77,7 +77,7 @@ NOT_VISIBLE = "counted by the service, but not visible to a browse"
 
 
 @dataclass(slots=True)
-class Found:
+class BrowsedMessages:
     """What a browse found in one queue."""
 
     by_state: Counter[str] = field(default_factory=Counter)
@@ -106,7 +106,7 @@ class Found:
         Counting less than was seen proves nothing: a namespace that throttles counts 0.
         """
         if counted is not None and self.whole:
-            deferred = self.by_state[State.DEFERRED.value] + self.not_wanted[State.DEFERRED.value]
+            deferred = self.by_state[MessageState.DEFERRED.value] + self.not_wanted[MessageState.DEFERRED.value]
             seen = deferred + len(self.unexplained) + self.explained
             self.not_visible = max(0, counted - seen)
             self.by_state = +self.by_state
@@ -122,7 +122,7 @@ async def page_from(
     receiver: MessageReceiver,
     number: int,
     *,
-    clock: Clock,
+    clock: RuntimeClock,
     most: int = PAGE_MESSAGES,
     patience_seconds: float = PATIENCE_SECONDS,
     unreached_seconds: float = UNREACHED_SECONDS,
@@ -153,7 +153,11 @@ async def page_from(
 
 
 async def _at_pace(
-    pace: Pace, peek: Callable[[int], Awaitable[list[Received]]], most: int, clock: Clock, patience_seconds: float
+    pace: Pace,
+    peek: Callable[[int], Awaitable[list[Received]]],
+    most: int,
+    clock: RuntimeClock,
+    patience_seconds: float,
 ) -> list[Received]:
     """One page, of as many messages as may be asked for when there are some."""
     began = clock.monotonic()
@@ -179,7 +183,7 @@ async def pages(
     first: int = FIRST_SEQUENCE_NUMBER,
     last: int | None = None,
     *,
-    clock: Clock,
+    clock: RuntimeClock,
     patience_seconds: float = PATIENCE_SECONDS,
     unreached_seconds: float = UNREACHED_SECONDS,
     page_seconds: float | None = None,
@@ -217,13 +221,13 @@ def pages_once(
     receiver: MessageReceiver, first: int = FIRST_SEQUENCE_NUMBER, *, page_seconds: float
 ) -> AsyncGenerator[list[Received], None]:
     """`pages` to the end, each asked for once and within a bound: for those who look and do not insist."""
-    return pages(receiver, first, clock=SystemClock(), patience_seconds=0.0, page_seconds=page_seconds)
+    return pages(receiver, first, clock=LoopClock(), patience_seconds=0.0, page_seconds=page_seconds)
 
 
 async def head_of(receiver: MessageReceiver, *, page_seconds: float) -> list[Received]:
     """The first message, if there is one; asked for once and within a bound."""
     return await page_from(
-        receiver, FIRST_SEQUENCE_NUMBER, clock=SystemClock(), most=1, patience_seconds=0.0, page_seconds=page_seconds
+        receiver, FIRST_SEQUENCE_NUMBER, clock=LoopClock(), most=1, patience_seconds=0.0, page_seconds=page_seconds
     )
 
 
@@ -231,14 +235,14 @@ async def survey(
     receiver: MessageReceiver,
     left: Mapping[Key, str],
     *,
-    clock: Clock,
+    clock: RuntimeClock,
     patience_seconds: float,
     unreached_seconds: float = UNREACHED_SECONDS,
     visit: Callable[[Received], None] | None = None,
-    also: Collection[State] = (),
+    also: Collection[MessageState] = (),
     wanted: MessageFilter = EVERYTHING,
     enough: int | None = None,
-) -> Found:
+) -> BrowsedMessages:
     """Browse a queue to its end, or until `enough` messages are seen that nothing accounts for. `left`: what was left
     on purpose; `visit` is shown every active message, and those in the states `also` as if they were active. Of the
     others those are told that are `wanted`, or may be: the filter cannot be evaluated for them.
@@ -249,7 +253,7 @@ async def survey(
     Raises:
         ServiceError: the queue cannot be browsed.
     """
-    found = Found()
+    found = BrowsedMessages()
     unexplained: set[Key] = set()
     asked = pages(receiver, clock=clock, patience_seconds=patience_seconds, unreached_seconds=unreached_seconds)
     async for page in asked:
@@ -259,10 +263,10 @@ async def survey(
         for received in page:
             if key_of(received) in left:
                 found.explained += 1
-            elif received.state is not State.ACTIVE and received.state not in also:
+            elif received.state is not MessageState.ACTIVE and received.state not in also:
                 counts = found.by_state if _may_be_wanted(received, wanted) else found.not_wanted
                 counts[received.state.value] += 1
-                if received.state is State.DEFERRED:
+                if received.state is MessageState.DEFERRED:
                     found.deferred.append(received.sequence_number)
             else:
                 unexplained.add(key_of(received))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 
-class SystemClock:
+class LoopClock:
     """The machine's clock and the running loop's sleep."""
 
     def monotonic(self) -> float:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from sbpair.concurrency import abandon_after
 from sbpair.core.errors import LockLostError, ServiceError
-from sbpair.ports import Clock, MessageReceiver, MessageSender, Messaging
+from sbpair.ports import MessageReceiver, MessageSender, Messaging, RuntimeClock
 
 CLOSE_SECONDS = 5.0
 
@@ -58,7 +58,7 @@ async def closing(link: _Link) -> AsyncIterator[_Link]:
         await close_quietly(link)
 
 
-async def keep_session(receiver: MessageReceiver, clock: Clock, *, pause_seconds: float) -> None:
+async def keep_session(receiver: MessageReceiver, clock: RuntimeClock, *, pause_seconds: float) -> None:
     """Renew the lock of a receiver's session every `pause_seconds`, until cancelled or until the lock is lost.
 
     Settling does not prolong it, and there are not always messages in hand whose locks are renewed.

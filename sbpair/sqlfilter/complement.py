@@ -15,13 +15,13 @@ from itertools import pairwise
 from sbpair.sqlfilter.expressions import (
     AllOf,
     AnyOf,
-    ByName,
     Calculated,
     Comparison,
     Constant,
     Exists,
     Expression,
     In,
+    Indirect,
     IsNull,
     Like,
     MessageView,
@@ -142,7 +142,7 @@ def _opposite(condition: Comparison | In | Like) -> Expression:
 
 def _check_writable(condition: Expression) -> None:
     for part in everything_in(condition):
-        if isinstance(part, NewId | ByName):
+        if isinstance(part, NewId | Indirect):
             raise NotWritable(f"{part} gives what the language cannot ask about: whether it is NULL, or another value")
         if part is not condition and isinstance(part, _CONDITIONS):
             raise NotWritable(
@@ -235,7 +235,7 @@ def never(condition: Expression) -> bool:
             return any(map(never, parts)) or _contradicting(parts)
         case Comparison(_, left, right) if Constant(None) in (left, right):
             return True
-    if any(isinstance(one, Property | ByName | NewId | Calculated) for one in everything_in(condition)):
+    if any(isinstance(one, Property | Indirect | NewId | Calculated) for one in everything_in(condition)):
         return False
     try:
         return condition(_Nothing()) is not True

@@ -218,7 +218,7 @@ class Calculated:
 
 
 @dataclass(frozen=True, slots=True)
-class ByName:
+class Indirect:
     """`property(name)`: the property whose name is the value of another expression."""
 
     name: "Expression"
@@ -241,12 +241,12 @@ class NewId:
 
 
 Expression = (
-    Constant | Property | AllOf | AnyOf | Not | Comparison | IsNull | Exists | In | Like | Calculated | ByName | NewId
+    Constant | Property | AllOf | AnyOf | Not | Comparison | IsNull | Exists | In | Like | Calculated | Indirect | NewId
 )
 
 
 def _operand(value: Expression) -> str:
-    return str(value) if isinstance(value, Constant | Property | Calculated | ByName | NewId) else f"({value})"
+    return str(value) if isinstance(value, Constant | Property | Calculated | Indirect | NewId) else f"({value})"
 
 
 def everything_in(expression: Expression) -> Iterator[Expression]:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from sbpair.sqlfilter.expressions import (
     AllOf,
     AnyOf,
-    ByName,
     Calculated,
     Comparison,
     Constant,
     Exists,
     Expression,
     In,
+    Indirect,
     IsNull,
     Like,
     MessageView,
@@ -214,7 +214,7 @@ class _Parser:
             with self._one_level_deeper():
                 inner = self._sum()
             self._expect("symbol", ")")
-            return ByName(inner)
+            return Indirect(inner)
         raise FilterSyntaxError(f"There is no function '{name}'.")
 
     def _property(self) -> Property:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sbpair.azure.administration import DataPlaneAdmin, make_administration_client
-from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, Described, described, listed, seconds_of
+from sbpair.azure.atom import QUEUE, SUBSCRIPTION, TOPIC, EntityDescription, described, listed, seconds_of
 from sbpair.azure.client import LazyClient
 from sbpair.core.errors import UnknownServiceError
 from sbpair.emulator.entities import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
@@ -49,7 +49,7 @@ GETS = {
 }
 
 
-def assert_same(kind: str, ours: Described, settings: Any, runtime: Any) -> None:
+def assert_same(kind: str, ours: EntityDescription, settings: Any, runtime: Any) -> None:
     """Whatever ours says is what the SDK's two descriptions say."""
     assert (ours.kind, ours.name) == (kind, settings.name)
     for name in SETTINGS[kind]:
@@ -67,7 +67,7 @@ def assert_same(kind: str, ours: Described, settings: Any, runtime: Any) -> None
     assert rules == [(one.key_name, [getattr(right, "value", right) for right in one.rights]) for one in theirs]
 
 
-async def compared(client: LazyClient, kind: str, *of: str) -> Described:
+async def compared(client: LazyClient, kind: str, *of: str) -> EntityDescription:
     """An entity as ours, after a comparison with the SDK's."""
     settings, runtime = (getattr(client.sdk, name) for name in GETS[kind])
     ours = await described(client, settings, *of)

@@ -22,7 +22,7 @@ from sbpair.core.errors import (
     LocksLostError,
     MessageTooLargeError,
 )
-from sbpair.core.message import Disposition, Received, State
+from sbpair.core.message import Disposition, MessageState, Received
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.emulator.entities import EntityStatus, QueueDescription, RuleDescription, SqlFilter
 from sbpair.emulator.server import Emulator, NamespaceConfig
@@ -200,7 +200,7 @@ async def test_scheduled_messages_go_and_are_cancelled_together(
     assert await messaging.receiver("orders").peek(10) == []
     there = await messaging.receiver(target).peek(10)
     assert [as_sent(one.payload).payload for one in there] == payloads
-    assert {one.state for one in there} == {State.SCHEDULED}
+    assert {one.state for one in there} == {MessageState.SCHEDULED}
 
 
 async def test_scheduled_messages_are_sent_through_the_entity_where_they_lie(

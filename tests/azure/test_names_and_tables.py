@@ -26,7 +26,7 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.core import errors
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, Transport
 from sbpair.core.entities import EntityKind, EntitySettings, EntityStatus, QueueSettings, RuleFacts, Tier
-from sbpair.core.message import NEXT_AVAILABLE_SESSION, State
+from sbpair.core.message import NEXT_AVAILABLE_SESSION, MessageState
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
 from sbpair.emulator.server import Emulator
 from tests.azure.support import FixedCredential
@@ -337,9 +337,10 @@ async def test_links_are_opened_within_their_bound_and_forgotten_once_closed() -
 
 
 @pytest.mark.parametrize(
-    ("number", "state"), [(None, State.ACTIVE), (1, State.DEFERRED), (2, State.SCHEDULED), (9, State.ACTIVE)]
+    ("number", "state"),
+    [(None, MessageState.ACTIVE), (1, MessageState.DEFERRED), (2, MessageState.SCHEDULED), (9, MessageState.ACTIVE)],
 )
-def test_the_state_of_a_message_is_what_its_annotation_says(number: int | None, state: State) -> None:
+def test_the_state_of_a_message_is_what_its_annotation_says(number: int | None, state: MessageState) -> None:
     annotations: dict[Any, Any] = {} if number is None else {Symbol("x-opt-message-state"): Int(number)}
     payload = sections.build(message_annotations={**annotations, Symbol("x-opt-sequence-number"): Long(5)}, data=b"x")
     found = frames.read_received(payload, "q")

@@ -14,9 +14,9 @@ from sbpair.amqp.frames import FrameBuffer
 from sbpair.amqp.sections import PropertyField
 from sbpair.azure import mover, receiver, sender, wire
 from sbpair.azure.errors import WireError
-from sbpair.azure.links import Link
+from sbpair.azure.links import SharedWire
 from sbpair.azure.receiver import AzureReceiver, Receipt
-from sbpair.azure.wire import Answer, Delivery
+from sbpair.azure.wire import Answer, WireDelivery
 from sbpair.core import errors
 from sbpair.core.message import PARTITION_SHIFT, Disposition, Received
 from tests.azure.support import message
@@ -78,18 +78,18 @@ def receiver_on(own: OwnWire, session: str | None = None, *, following: bool = F
         next_session=following,
         make_wire=lambda _: own,
     )
-    made._browsing = Link(lambda: own)  # type: ignore[arg-type,return-value]
+    made._browsing = SharedWire(lambda: own)  # type: ignore[arg-type,return-value]
     return made
 
 
 def arrive(own: OwnWire, *numbers: int) -> None:
     for number in numbers:
-        own.arrived.append(Delivery(message(f"m{number}"), number, TOKEN.bytes_le))
+        own.arrived.append(WireDelivery(message(f"m{number}"), number, TOKEN.bytes_le))
     own.arrival.set()
 
 
 def held(own: OwnWire | None, number: int, *, tag: bytes = TOKEN.bytes_le) -> Received:
-    return Received(message("m"), number, "q", receipt=Receipt(own, Delivery(b"", number, tag)))
+    return Received(message("m"), number, "q", receipt=Receipt(own, WireDelivery(b"", number, tag)))
 
 
 async def test_a_receive_asks_for_what_is_lacking_and_takes_what_is_there() -> None:
@@ -149,7 +149,7 @@ async def test_what_comes_late_is_given_back_unless_somebody_asks_again(monkeypa
 async def test_a_receiver_that_is_closed_gives_back_what_nobody_took() -> None:
     own, browsing, closed = OwnWire(), OwnWire(Answer(204, None, None, "")), list[object]()
     made = receiver_on(own)
-    made._browsing = Link(lambda: browsing)  # type: ignore[arg-type,return-value]
+    made._browsing = SharedWire(lambda: browsing)  # type: ignore[arg-type,return-value]
     await made.peek(1)
     made._on_close = lambda one: closed.extend((one, own.closed, browsing.closed))
     own.under_way = [4]
@@ -189,7 +189,7 @@ async def test_a_message_is_settled_on_its_link_or_by_its_lock_token(
         await settling
     gone = OwnWire()
     gone._fail(ConnectionResetError("cut"))
-    for receipt in (Receipt(deferred_token=TOKEN), Receipt(gone, Delivery(b"", 5, TOKEN.bytes_le))):
+    for receipt in (Receipt(deferred_token=TOKEN), Receipt(gone, WireDelivery(b"", 5, TOKEN.bytes_le))):
         await made.settle(Received(b"", 5, "q", receipt=receipt), disposition, reason="r", description="d")
         operation, body = own.asked.pop()
         texts = {"deadletter-reason": "r", "deadletter-description": "d"} if on_link == "rejected" else {}
@@ -385,7 +385,7 @@ class OwnSender(wire.SenderWire):
 
 def sender_on(own: OwnSender, closed: list[object] | None = None) -> sender.AzureSender:
     made = sender.AzureSender("contoso", "q", lambda: None, (closed if closed is not None else []).append)
-    made._link = Link(lambda: own)
+    made._link = SharedWire(lambda: own)
     return made
 
 
@@ -502,7 +502,7 @@ async def test_a_link_is_opened_once_for_all_and_anew_once_it_has_failed() -> No
         made.append(Opening())
         return made[-1]
 
-    link = Link(make)
+    link = SharedWire(make)
     async with asyncio.timeout(60):
         asking = [asyncio.create_task(link.get(timeout_seconds=600)) for _ in range(3)]
         with pytest.raises(TimeoutError, match=r"within 0\.0 seconds"):
@@ -644,7 +644,7 @@ class Holding(wire.TransactedWire):
         self.asked.append(body)
         return Answer(200, None, None, "") if self.refused is None else Answer(410, None, self.refused.args[0], "gone")
 
-    def settle(self, delivery: Delivery, outcome: Any, expected: str) -> "asyncio.Future[None]":
+    def settle(self, delivery: WireDelivery, outcome: Any, expected: str) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         assert expected == "accepted"
         wire._resolve(future, self.refused if delivery.delivery_id == 2 else None)
@@ -662,8 +662,8 @@ def mover_on(holding: wire.Wire | None) -> mover.AzureMover:
 async def test_what_settles_a_message_in_a_transaction_is_its_delivery_or_its_lock_token() -> None:
     holding, before, session = Holding(), OwnWire(), OwnWire(session="a")
     receipts: list[object] = [
-        Receipt(holding, Delivery(b"", 1, b"t")),
-        Receipt(before, Delivery(b"", 2, TOKEN.bytes_le)),
+        Receipt(holding, WireDelivery(b"", 1, b"t")),
+        Receipt(before, WireDelivery(b"", 2, TOKEN.bytes_le)),
         Receipt(deferred_token=TOKEN),
     ]
 
@@ -672,7 +672,7 @@ async def test_what_settles_a_message_in_a_transaction_is_its_delivery_or_its_lo
 
     found, deliveries, tokens = mover_on(holding)._in_hand(messages())
     assert (found, [*deliveries], tokens) == (holding, [0], {1: TOKEN, 2: TOKEN})
-    lost = Receipt(session, Delivery(b"", 3, TOKEN.bytes_le)), Receipt(before, Delivery(b"", 4, b"short")), None
+    lost = Receipt(session, WireDelivery(b"", 3, TOKEN.bytes_le)), Receipt(before, WireDelivery(b"", 4, b"short")), None
     with pytest.raises(errors.LocksLostError) as caught:
         mover_on(holding)._in_hand(messages(*lost))
     assert caught.value.lost == (3, 4, 5)
@@ -683,7 +683,7 @@ async def test_what_settles_a_message_in_a_transaction_is_its_delivery_or_its_lo
 
 
 async def test_a_refusal_within_a_transaction_names_what_it_refused() -> None:
-    deliveries = {4: Delivery(b"", 1, b"t"), 5: Delivery(b"", 2, b"t")}
+    deliveries = {4: WireDelivery(b"", 1, b"t"), 5: WireDelivery(b"", 2, b"t")}
     holding = Holding()
     await mover_on(holding)._complete(holding, b"id", deliveries, {})
     assert holding.asked == []

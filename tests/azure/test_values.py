@@ -18,7 +18,7 @@ from sbpair.azure.frames import batch, schedule_entry
 from sbpair.azure.receiver import Browser, to_received
 from sbpair.core.access import AuthMethod, ControlPlane, NamespaceAccess, Secret
 from sbpair.core.errors import ConfigurationError
-from sbpair.core.message import Received, State
+from sbpair.core.message import MessageState, Received
 from sbpair.service import NEVER, EntityStatus, duration_text
 from tests.azure.support import message
 
@@ -114,7 +114,7 @@ def test_received_facts_come_from_the_broker_s_annotations() -> None:
         enqueued_at=1_700_000_000.5,
         locked_until=1_700_000_060.5,
         delivery_count=3,
-        state=State.DEFERRED,
+        state=MessageState.DEFERRED,
     )
     assert to_received(payload, "q").locked_until is None
 

@@ -21,7 +21,7 @@ from sbpair.amqp.performatives import accepted
 from sbpair.amqp.types import Described
 from sbpair.azure import wire
 from sbpair.azure.errors import WireError
-from sbpair.azure.links import Link
+from sbpair.azure.links import SharedWire
 from sbpair.azure.receiver import AzureReceiver, Receipt
 from sbpair.core.errors import IncompatibleSdkError, OperationTimeoutError, ServiceError
 from sbpair.core.message import Disposition, Received
@@ -150,7 +150,7 @@ class NeverOpen:
 
 
 async def test_a_wire_that_was_not_open_in_time_is_none() -> None:
-    link: Link[Any] = Link(NeverOpen, open_seconds=0.05)  # type: ignore[arg-type]
+    link: SharedWire[Any] = SharedWire(NeverOpen, open_seconds=0.05)  # type: ignore[arg-type]
     with pytest.raises(TimeoutError, match=r"no connection within 0\.1 seconds"):
         await link.get(timeout_seconds=LIMIT_SECONDS)
     assert link.current is None
@@ -202,7 +202,7 @@ async def test_an_outcome_that_is_not_settled_is_not_the_answer() -> None:
     """The service may still decide otherwise: what counts is the settled one that follows."""
     receiver = wire.ReceiverWire(None)
     receiver._link = Credited()
-    confirmed = receiver.settle(wire.Delivery(b"", 5, b"tag"), accepted(), "accepted")
+    confirmed = receiver.settle(wire.WireDelivery(b"", 5, b"tag"), accepted(), "accepted")
     await receiver._on_disposition([False, 5, 5, False, {"accepted": []}, None])
     assert not confirmed.done()
     await receiver._on_disposition([False, 5, 5, True, {"rejected": [[b"amqp:not-allowed", b"no", None]]}, None])
@@ -265,7 +265,7 @@ async def test_two_deliveries_of_the_same_number_each_get_an_answer() -> None:
     connection = Counting(None)
     connection._link = Credited()
     taken = [
-        Received(b"", place, "q", receipt=Receipt(connection, wire.Delivery(b"", number, b"t")))
+        Received(b"", place, "q", receipt=Receipt(connection, wire.WireDelivery(b"", number, b"t")))
         for place, number in enumerate((4, 5, 5, 6))
     ]
     receiver = AzureReceiver("host", "q", lambda: None, lambda _: None, session_id=None)

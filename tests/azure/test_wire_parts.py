@@ -188,7 +188,7 @@ async def test_credit_is_taken_back_only_where_there_is_some_and_waited_for_unti
 
 async def test_settlements_are_written_and_those_that_are_given_back_want_no_answer() -> None:
     made, _ = receiver()
-    deliveries = [wire.Delivery(b"", number, b"t") for number in (8, 11)]
+    deliveries = [wire.WireDelivery(b"", number, b"t") for number in (8, 11)]
     made.release(deliveries)
     assert made._wake.is_set()
     frames = performed(made._compose())
@@ -205,12 +205,12 @@ async def test_settlements_are_written_and_those_that_are_given_back_want_no_ans
 
 async def test_one_settled_once_more_and_what_is_forgotten_have_an_end() -> None:
     made, _ = receiver()
-    delivery = wire.Delivery(b"", 8, b"t")
+    delivery = wire.WireDelivery(b"", 8, b"t")
     first, second = (made.settle(delivery, accepted(), "accepted") for _ in range(2))
     assert isinstance(first.exception(), TimeoutError)
     together = made.settle_all([1, 2], accepted(), "accepted")
     await made._on_disposition([False, 1, 1, True, {"accepted": []}, None])
-    made.settle(wire.Delivery(b"", 1, b"t"), accepted(), "accepted")
+    made.settle(wire.WireDelivery(b"", 1, b"t"), accepted(), "accepted")
     made.forget(together)
     assert sorted(made._unsettled) == [1, 8], "only what has no answer yet is forgotten"
     made._give_up(ConnectionResetError("gone"))
@@ -220,7 +220,7 @@ async def test_one_settled_once_more_and_what_is_forgotten_have_an_end() -> None
 
 async def test_a_disposition_of_the_peer_s_own_role_settles_nothing() -> None:
     made, _ = receiver()
-    confirmed = made.settle(wire.Delivery(b"", 8, b"t"), accepted(), "accepted")
+    confirmed = made.settle(wire.WireDelivery(b"", 8, b"t"), accepted(), "accepted")
     await made._on_disposition([True, 8, 8, True, {"accepted": []}, None])
     assert not confirmed.done()
     await made._on_disposition([False, 8, 8, False, [b"id", {"accepted": []}], None])
@@ -810,7 +810,7 @@ async def test_a_link_to_another_entity_is_one_in_any_spelling_until_it_ends() -
 
 async def test_the_coordinator_s_transactions_are_declared_and_discharged() -> None:
     sending, _, _ = sending_link()
-    coordinator = wire.Coordinator(sending)
+    coordinator = wire.CoordinatorLink(sending)
     await sending._on_flow([0, 100, 0, 100, 4, WRAPS - 1, 9])
     for transaction_id, refused in ((b"i" * 64, False), (b"i" * 65, True)):
         declaring = asyncio.create_task(coordinator.declare())

@@ -116,7 +116,7 @@ def planning() -> list[Row]:
 def _planned(queues: int) -> dict[str, tuple[float, str, float | None]]:
     """Figures by name: the value, its unit and the most that it may be."""
     from sbpair.pipeline.archive import UNIT_MESSAGES, valid_covers
-    from sbpair.pipeline.executors import Connection
+    from sbpair.pipeline.executors import TaskConnection
     from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore
     from sbpair.pipeline.runs import ledgers_before
     from sbpair.pipeline.source.reader import find_spans
@@ -125,7 +125,7 @@ def _planned(queues: int) -> dict[str, tuple[float, str, float | None]]:
     largest = MESSAGES / sum(1 / (place + 1) for place in range(queues))
     sizes = {f"weu/x-servicebus-transfer/{place}": round(largest / (place + 1)) for place in range(queues)}
     namespace, took = SimulatedNamespace(sizes), Timed()
-    with Connection(namespace) as connection, tempfile.TemporaryDirectory(prefix="sbpair-planning-") as folder:
+    with TaskConnection(namespace) as connection, tempfile.TemporaryDirectory(prefix="sbpair-planning-") as folder:
         with took("CPU: queues looked into"):
             spans = find_spans(connection, [(path, False) for path in sizes])
         units = pieces(spans, UNIT_MESSAGES)

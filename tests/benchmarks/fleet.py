@@ -22,7 +22,7 @@ from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.inspection.gather import gather
 from tests.benchmarks.processes import ask, peak_rss_mb
 
@@ -127,7 +127,7 @@ async def _audit(order: Mapping[str, Any]) -> dict[str, Any]:
                 pair,
                 primary=sides.primary_admin,
                 secondary=sides.secondary_admin,
-                clock=SystemClock(),
+                clock=LoopClock(),
                 peek=peeking(sides.secondary) if order["browse"] else None,
                 credits_per_second=order["credits_per_second"],
             )

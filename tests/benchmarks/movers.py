@@ -26,7 +26,7 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.azure.wire import ReceiverWire, SenderWire, make_sdk_receiver, make_sdk_sender
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.message import Disposition, Received
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.transfer import ledger as ledgers
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
@@ -214,7 +214,7 @@ async def ours(primary: str, secondary: str, goal: Goal, ledger: Ledger | None =
             TransferRequest(BACKLOG),
             secondary=away,
             primary=home,
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=Quiet(),
             ledger=ledger,
             stop=asyncio.Event(),

@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusClient
 from sbpair.pipeline.rows import source_columns
 from sbpair.pipeline.source.options import ReadOptions
 from sbpair.pipeline.source.reader import batches_of
-from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
+from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, NumberRange
 from tests.benchmarks.embedded import BACKLOG, Embedded, embedded
 from tests.benchmarks.table import Row, print_rows
 
@@ -36,7 +36,7 @@ def measure(on: Embedded, messages: int) -> list[Row]:
     options = ReadOptions.parse(given, of_backlog=False)
 
     def read(columns: tuple[tuple[str, str, str], ...]) -> int:
-        spans = (Span(path, False, 1, LAST_SEQUENCE_NUMBER) for path in BACKLOG)
+        spans = (NumberRange(path, False, 1, LAST_SEQUENCE_NUMBER) for path in BACKLOG)
         return sum(batch.num_rows for span in spans for batch in batches_of(options, span, columns))
 
     def browse() -> int:

@@ -158,12 +158,12 @@ def _measured(engine: str, rows: int, folder: Path) -> dict[str, Any]:
 def _child(engine: str, folder: Path) -> dict[str, Any]:
 
     began = time.monotonic()
-    from sbpair.pipeline.replication.audit import Asked, archive_parts, audit, journal_parts
+    from sbpair.pipeline.replication.audit import AuditTerms, archive_parts, audit, journal_parts
     from sbpair.pipeline.spark.session import open_spark
 
     parts = archive_parts([str(folder / "primary")], [str(folder / "secondary")], at_least=CORES)
     parts += asyncio.run(journal_parts(SqliteJournal(folder / "journal.db")))
-    asked = Asked(as_of=AS_OF)
+    asked = AuditTerms(as_of=AS_OF)
     if engine == "local":
         report = audit(parts, asked, journal="journal")
     else:

@@ -14,9 +14,9 @@ from sbpair.azure.administration import DataPlaneAdmin
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
-from sbpair.runtime.failover.sender import Where
+from sbpair.runtime.failover.sender import SentTo
 from tests.benchmarks.embedded import BACKLOG, DESTINATION, Embedded, embedded
 from tests.benchmarks.table import Row, print_rows
 
@@ -37,7 +37,7 @@ async def paired(on: Embedded) -> AsyncIterator[PairedNamespaces]:
         PairingContext(
             primary=home,
             secondary=away,
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=Quiet(),
         ),
         secondary_admin=admin,
@@ -99,7 +99,7 @@ async def failing_over(on: Embedded) -> list[Row]:
         ]
         results = await asyncio.gather(*sends)
         seen = on.watched()
-    assert {one.where for one in results} == {Where.BACKLOG}
+    assert {one.where for one in results} == {SentTo.BACKLOG}
     assert on.counts() == {"home": 0, "backlog": SENDERS}
     case = f"{SENDERS:,} senders fail over at once"
     opened = seen["primary"]["connect"], seen["secondary"]["connect"]

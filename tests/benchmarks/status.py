@@ -26,7 +26,7 @@ from sbpair.core.access import NamespaceAccess
 from sbpair.core.pairing import Pair
 from sbpair.operations.status import StatusReader
 from sbpair.runtime.browse import PAGE_MESSAGES
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.inspection.backlog import CONCURRENCY
 from tests.benchmarks.embedded import BACKLOG, DESTINATION, Embedded, embedded
 from tests.benchmarks.table import Row
@@ -83,7 +83,7 @@ async def _case(on: Embedded, case: str, rounds: int) -> list[Row]:
 async def _status(on: Embedded) -> int:
     pair = Pair("embedded", on.primary, on.secondary, entities=(DESTINATION,))
     async with open_sides(pair) as sides:
-        reader = StatusReader(sides, SystemClock())
+        reader = StatusReader(sides, LoopClock())
         return len((await reader.read()).backlog.existing)
 
 

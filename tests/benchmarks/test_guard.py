@@ -8,7 +8,7 @@ import pytest
 from sbpair.azure.administration import DataPlaneAdmin
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.events import Polled
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from tests.benchmarks.embedded import BACKLOG, Embedded, embedded
 from tests.benchmarks.scrape import scraped
@@ -39,7 +39,7 @@ async def drained(on: Embedded) -> tuple[dict[str, dict[str, int]], list[int]]:
             secondary=away,
             primary=home,
             admin=admin,
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=observer,
             stop=asyncio.Event(),
         )

@@ -24,7 +24,7 @@ from typing import Any
 from sbpair.azure.administration import DataPlaneAdmin
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND as CREDITS
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from tests.benchmarks.embedded import BACKLOG, Embedded, embedded
 from tests.benchmarks.pipeline import Bench, Cost, bench
@@ -110,7 +110,7 @@ async def _drain(on: Embedded, request: TransferRequest) -> None:
                 secondary=secondary,
                 primary=primary,
                 admin=admin,
-                clock=SystemClock(),
+                clock=LoopClock(),
                 observer=RecordingObserver(),
                 stop=asyncio.Event(),
             )

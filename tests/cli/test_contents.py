@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from sbpair.cli.app import COMMANDS, app
-from sbpair.cli.help import _PAGES, KINDS, Topic
+from sbpair.cli.help import _PAGES, KINDS, HelpTopic
 from sbpair.core.errors import SbpairError
 from sbpair.core.transfer.filters import SYSTEM_PROPERTIES
 from sbpair.settings import HOW_TO_CONFIGURE
@@ -110,8 +110,8 @@ def test_the_tasks_of_the_cheat_sheet_can_be_typed(sbpair: Sbpair) -> None:
 
 def test_every_page_stands_under_one_heading() -> None:
     listed = [topic for topics in KINDS.values() for topic in topics]
-    assert sorted(listed) == sorted(Topic)
-    assert {page.stem for page in _PAGES.glob("*.md")} <= set(map(str, Topic))
+    assert sorted(listed) == sorted(HelpTopic)
+    assert {page.stem for page in _PAGES.glob("*.md")} <= set(map(str, HelpTopic))
 
 
 def test_the_page_of_filters_lists_the_properties_that_a_condition_may_ask_for() -> None:
@@ -190,7 +190,7 @@ def test_help_of_a_command_is_its_help_and_a_slip_gets_a_suggestion(sbpair: Sbpa
     assert sbpair("help", "emulator", "fault").stdout == sbpair("emulator", "fault", "--help").stdout
     contents = sbpair("help").stdout
     assert len(contents.splitlines()) <= 24
-    assert set(COMMANDS) | set(Topic) <= set(contents.split())
+    assert set(COMMANDS) | set(HelpTopic) <= set(contents.split())
     slip = sbpair("help", "drian")
     assert (slip.code, slip.stdout) == (2, "")
     assert "'drian' is neither a topic nor a command." in slip.stderr

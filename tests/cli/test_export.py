@@ -17,7 +17,7 @@ import yaml
 from sbpair.core import events
 from sbpair.core.events import Event
 from sbpair.core.metrics import series
-from sbpair.render.export import PANELS, Kind, dashboard, dns_name, in_action, in_bicep, in_hcl, in_shell, in_yaml
+from sbpair.render.export import PANELS, ExportKind, dashboard, dns_name, in_action, in_bicep, in_hcl, in_shell, in_yaml
 from sbpair.render.service import ServiceMetrics
 from sbpair.settings import load
 from tests.cli.inspection.test_exporter import exporting
@@ -66,13 +66,13 @@ class Files:
         self.sbpair = sbpair
         self.folder = sbpair.home / "out"
 
-    def __call__(self, kind: Kind) -> dict[str, str]:
+    def __call__(self, kind: ExportKind) -> dict[str, str]:
         pair = (PAIR,) if kind.of_a_pair else ()
         ran = self.sbpair("export", kind.value, *pair, "--dir", str(self.folder / kind.value), "-o", "json")
         assert ran.code == 0, ran.stderr
         return {one["path"]: Path(one["path"]).read_text(encoding="utf-8") for one in ran.data["files"]}
 
-    def one(self, kind: Kind, ending: str = "") -> str:
+    def one(self, kind: ExportKind, ending: str = "") -> str:
         (text,) = (text for path, text in self(kind).items() if path.endswith(ending))
         return text
 
@@ -126,8 +126,10 @@ def test_what_it_cannot_write_for(sbpair: Sbpair, line: str, said: str) -> None:
     assert [path for path in sbpair.home.iterdir() if path.is_file()] == []
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.CONFIG_JSON, Kind.SNAPSHOT)])
-def test_no_file_has_a_gap_or_a_key(files: Files, kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [kind for kind in ExportKind if kind not in (ExportKind.CONFIG_JSON, ExportKind.SNAPSHOT)]
+)
+def test_no_file_has_a_gap_or_a_key(files: Files, kind: ExportKind) -> None:
     for name, text in files(kind).items():
         assert not re.search(r"<<|>>|<%|%>|None|SharedAccessKey=(?!THE_KEY|\$[({])", text), name
         assert text.endswith("\n")
@@ -204,7 +206,7 @@ def test_every_sample_is_in_the_table_with_its_labels(samples: Mapping[str, set[
 
 
 def alerts(files: Files) -> Iterator[dict[str, Any]]:
-    for group in yaml.safe_load(files.one(Kind.ALERTS))["groups"]:
+    for group in yaml.safe_load(files.one(ExportKind.ALERTS))["groups"]:
         yield from group["rules"]
 
 
@@ -250,7 +252,7 @@ def test_every_panel_asks_for_samples_and_labels_that_there_are(samples: Mapping
 
 
 def test_the_dashboard_is_whole(files: Files) -> None:
-    made = json.loads(files.one(Kind.DASHBOARD))
+    made = json.loads(files.one(ExportKind.DASHBOARD))
     assert made == dashboard()
     places = [tuple(panel["gridPos"][key] for key in "xywh") for panel in made["panels"]]
     taken = [(x + i, y + j) for x, y, w, h in places for i in range(w) for j in range(h)]
@@ -267,7 +269,7 @@ needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promto
 
 @needs_promtool
 def test_promtool_takes_the_rules_and_the_queries_of_the_dashboard(files: Files) -> None:
-    (alerts_file,) = files(Kind.ALERTS)
+    (alerts_file,) = files(ExportKind.ALERTS)
     expressions = [query.expression for panel in PANELS for query in panel.queries]
     plain = [one.replace("$__rate_interval", "5m").replace("$pair", ".*") for one in expressions]
     rules = [{"record": f"panel:{at}", "expr": one} for at, one in enumerate(plain)]
@@ -280,7 +282,7 @@ def test_promtool_takes_the_rules_and_the_queries_of_the_dashboard(files: Files)
 @needs_promtool
 def test_alerts_come_when_they_should(files: Files) -> None:
     """Series of a bad hour, and what an operator is told of them."""
-    (alerts_file,) = files(Kind.ALERTS)
+    (alerts_file,) = files(ExportKind.ALERTS)
     pair, host = 'pair="orders"', 'instance="a"'
     series = {
         f'sbpair_namespace_up{{{pair},{host},side="primary"}}': "1 1 0x60",
@@ -342,52 +344,52 @@ def test_alerts_come_when_they_should(files: Files) -> None:
 
 
 def command_lines(files: Files) -> Iterator[list[str]]:
-    for text in files(Kind.SYSTEMD).values():
+    for text in files(ExportKind.SYSTEMD).values():
         for line in re.findall(r"^ExecStart=/usr/local/bin/sbpair (.*)$", text, re.MULTILINE):
             yield shlex.split(line)
     for document in manifests(files):
         for container in containers(document):
             yield container["args"]
-    for step in yaml.safe_load(files.one(Kind.GITHUB_ACTION))["runs"]["steps"][1:]:
+    for step in yaml.safe_load(files.one(ExportKind.GITHUB_ACTION))["runs"]["steps"][1:]:
         yield shlex.split(step["run"].replace("$FAIL_ON", "error"))[1:]
-    for step in yaml.safe_load(files.one(Kind.DRILL_GITHUB))["jobs"]["drill"]["steps"]:
+    for step in yaml.safe_load(files.one(ExportKind.DRILL_GITHUB))["jobs"]["drill"]["steps"]:
         if step.get("run", "").startswith("sbpair"):
             yield shlex.split(step["run"])[1:]
-    (container,) = containers(yaml.safe_load(files.one(Kind.DRILL_KUBERNETES)))
+    (container,) = containers(yaml.safe_load(files.one(ExportKind.DRILL_KUBERNETES)))
     yield container["args"]
-    for kind in (Kind.CONTAINER_APPS, Kind.GATEWAY_CONTAINER_APPS):
+    for kind in (ExportKind.CONTAINER_APPS, ExportKind.GATEWAY_CONTAINER_APPS):
         args = re.search(r"args: \[\n(.*?)\]", files.one(kind), re.DOTALL)
         yield [word.strip().strip("'") for word in args[1].split()]  # type: ignore[index]
-    (line,) = re.findall(r"^ExecStart=\S+ (.*)$", files.one(Kind.GATEWAY_SYSTEMD), re.MULTILINE)
+    (line,) = re.findall(r"^ExecStart=\S+ (.*)$", files.one(ExportKind.GATEWAY_SYSTEMD), re.MULTILINE)
     yield shlex.split(line)
-    (sidecar,) = yaml.safe_load(files.one(Kind.GATEWAY_KUBERNETES))["spec"]["template"]["spec"]["initContainers"]
+    (sidecar,) = yaml.safe_load(files.one(ExportKind.GATEWAY_KUBERNETES))["spec"]["template"]["spec"]["initContainers"]
     yield sidecar["args"]
-    yield yaml.safe_load(files.one(Kind.GATEWAY_COMPOSE))["services"]["gateway"]["command"]
+    yield yaml.safe_load(files.one(ExportKind.GATEWAY_COMPOSE))["services"]["gateway"]["command"]
 
 
 def test_a_sidecar_says_when_it_is_ready(files: Files) -> None:
     """By the port that probes reach, which is that of its metrics; the application stands behind the same key."""
-    (sidecar,) = yaml.safe_load(files.one(Kind.GATEWAY_KUBERNETES))["spec"]["template"]["spec"]["initContainers"]
+    (sidecar,) = yaml.safe_load(files.one(ExportKind.GATEWAY_KUBERNETES))["spec"]["template"]["spec"]["initContainers"]
     assert sidecar["restartPolicy"] == "Always"
     (port,) = sidecar["ports"]
     assert str(port["containerPort"]) == sidecar["args"][sidecar["args"].index("--metrics-port") + 1]
     assert sidecar["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": port["name"]}
     assert sidecar["livenessProbe"]["tcpSocket"] == {"port": port["name"]}, "a restart brings no namespace back"
     assert sidecar["resources"]["limits"]["memory"]
-    services = yaml.safe_load(files.one(Kind.GATEWAY_COMPOSE))["services"]
+    services = yaml.safe_load(files.one(ExportKind.GATEWAY_COMPOSE))["services"]
     assert services["gateway"]["healthcheck"]["test"][1:4] == ["sbpair", "gateway", "status"]
     key = services["gateway"]["environment"]["SBPAIR_GATEWAY_KEY_APP"]
     assert key.startswith("${GATEWAY_KEY:?")
     assert "SharedAccessKey=${GATEWAY_KEY:?}" in services["application"]["environment"]["SERVICEBUS_CONNECTION_STRING"]
     assert services["application"]["network_mode"] == "service:gateway"
-    assert "Restart=on-failure" in files.one(Kind.GATEWAY_SYSTEMD)
-    assert "ExecReload=/bin/kill -USR1" in files.one(Kind.GATEWAY_SYSTEMD)
+    assert "Restart=on-failure" in files.one(ExportKind.GATEWAY_SYSTEMD)
+    assert "ExecReload=/bin/kill -USR1" in files.one(ExportKind.GATEWAY_SYSTEMD)
 
 
 def test_the_action_runs_what_its_inputs_say(files: Files) -> None:
-    action = yaml.safe_load(files.one(Kind.GITHUB_ACTION))
+    action = yaml.safe_load(files.one(ExportKind.GITHUB_ACTION))
     assert action["runs"]["using"] == "composite"
-    asked = set(re.findall(r"inputs\.([a-z-]+)", files.one(Kind.GITHUB_ACTION)))
+    asked = set(re.findall(r"inputs\.([a-z-]+)", files.one(ExportKind.GITHUB_ACTION)))
     assert asked == set(action["inputs"]) == {"provision", "fail-on", "primary-connection-string"}
     install, provision, audit = action["runs"]["steps"]
     assert install["run"].startswith("python3 -m pip install")
@@ -412,7 +414,7 @@ def test_every_command_line_can_be_typed_and_names_the_pair(files: Files) -> Non
 
 
 def manifests(files: Files) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(files.one(Kind.KUBERNETES)))
+    return list(yaml.safe_load_all(files.one(ExportKind.KUBERNETES)))
 
 
 def pod(document: dict[str, Any]) -> dict[str, Any]:
@@ -427,13 +429,13 @@ def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_drill_runs_alone_with_the_account_of_the_other_manifests(files: Files) -> None:
-    job, (account, config, *_) = yaml.safe_load(files.one(Kind.DRILL_KUBERNETES)), manifests(files)
+    job, (account, config, *_) = yaml.safe_load(files.one(ExportKind.DRILL_KUBERNETES)), manifests(files)
     name = account["metadata"]["name"]
     assert pod(job)["serviceAccountName"] == name == config["metadata"]["name"]
     (container,) = containers(job)
     assert container["envFrom"] == [{"configMapRef": {"name": name}}, {"secretRef": {"name": name}}]
     assert job["spec"]["concurrencyPolicy"] == "Forbid"
-    workflow = yaml.safe_load(files.one(Kind.DRILL_GITHUB))
+    workflow = yaml.safe_load(files.one(ExportKind.DRILL_GITHUB))
     assert workflow["concurrency"]
     assert set(workflow[True]) == {"schedule", "workflow_dispatch"}, "YAML 1.1 takes `on` for a truth value"
     environment = workflow["jobs"]["drill"]["env"]
@@ -470,7 +472,7 @@ def test_the_variables_of_a_container_say_what_the_configuration_says(files: Fil
     here = {"HOME": str(tmp_path), "NOT_SET": secret}
     configured = load(config=files.sbpair.home / "sbpair.yaml", environ=here).pair(PAIR)
     data = manifests(files)[1]["data"]
-    bicep = files.one(Kind.CONTAINER_APPS)
+    bicep = files.one(ExportKind.CONTAINER_APPS)
     written = re.findall(r"name: '(\w+)'\n +value: '(.*)'\n", bicep)
     of_bicep = {name: re.sub(r"\\(.)", r"\1", value) for name, value in written}
     assert of_bicep | {"SBPAIR_AUTH": "workload-identity", "XDG_STATE_HOME": "/tmp"} == data
@@ -515,7 +517,7 @@ def lacking(wanted: Any, found: Any, where: str = "") -> list[str]:
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_systemd_takes_the_units(files: Files) -> None:
-    paths = [Path(path) for path in files(Kind.SYSTEMD) if not path.endswith(".conf")]
+    paths = [Path(path) for path in files(ExportKind.SYSTEMD) if not path.endswith(".conf")]
     assert len(paths) == 3
     for path in paths:  # the program has another place here
         text = path.read_text(encoding="utf-8").replace("/usr/local/bin/sbpair", "/bin/true")
@@ -529,15 +531,15 @@ def test_systemd_takes_the_units(files: Files) -> None:
 
 @pytest.mark.skipif(not shutil.which("terraform"), reason="terraform is not installed")
 def test_terraform_reads_its_files_and_would_write_them_so(files: Files) -> None:
-    files(Kind.TERRAFORM)
+    files(ExportKind.TERRAFORM)
     command = ["terraform", "fmt", "-check", "-diff", "-no-color", str(files.folder / "terraform")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_terraform_speaks_of_the_resources_that_it_declares(files: Files) -> None:
-    texts = files(Kind.TERRAFORM)
-    queues, imports = (files.one(Kind.TERRAFORM, f"sbpair-{what}-{PAIR}.tf") for what in ("queues", "imports"))
+    texts = files(ExportKind.TERRAFORM)
+    queues, imports = (files.one(ExportKind.TERRAFORM, f"sbpair-{what}-{PAIR}.tf") for what in ("queues", "imports"))
     assert len(texts) == 2
     declared = set(re.findall(r'^resource "(\w+)" "(\w+)"', queues, re.MULTILINE))
     assert {tuple(one.split(".")) for one in re.findall(r"to += (\w+\.\w+)\[", imports)} == declared
@@ -551,7 +553,7 @@ def test_terraform_speaks_of_the_resources_that_it_declares(files: Files) -> Non
 
 def test_the_image_of_the_embedded_namespace_serves_and_its_health_check_sees_it(files: Files) -> None:
     """Its entry point and its health check, run as they stand there; only address and folder are of this machine."""
-    text = files.one(Kind.EMULATOR, "Containerfile")
+    text = files.one(ExportKind.EMULATOR, "Containerfile")
     entry = json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[0])
     check = json.loads(re.findall(r"^ CMD (.*)$", text, re.MULTILINE)[0])
     host = own_address(5672, 5300)
@@ -575,7 +577,9 @@ def test_the_image_of_the_embedded_namespace_serves_and_its_health_check_sees_it
 
 
 def test_compose_and_workflow_use_the_same_image_and_ports(files: Files) -> None:
-    found = {Path(path).name: text for path, text in files(Kind.EMULATOR).items() if path.endswith((".yaml", ".yml"))}
+    found = {
+        Path(path).name: text for path, text in files(ExportKind.EMULATOR).items() if path.endswith((".yaml", ".yml"))
+    }
     compose = yaml.safe_load(found["compose.yaml"])["services"]["servicebus"]
     job = yaml.safe_load(found["servicebus-tests.yml"])["jobs"]["tests"]
     service = job["services"]["servicebus"]

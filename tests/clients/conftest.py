@@ -18,7 +18,7 @@ from sbpair.emulator import Emulator, EmulatorThread
 from sbpair.emulator.namespace import new_auth_rule
 from sbpair.emulator.testing import stored_message
 from sbpair.events import Event
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.failover.pairing import PairingState
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from tests.waiting import LIMIT_SECONDS
@@ -97,7 +97,7 @@ class World:
                 TransferRequest(pair.backlog_paths()),
                 secondary=secondary,
                 primary=primary,
-                clock=SystemClock(),
+                clock=LoopClock(),
                 observer=Quiet(),
                 stop=asyncio.Event(),
             )

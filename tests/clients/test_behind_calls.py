@@ -21,7 +21,7 @@ import sbpair
 import sbpair.aio
 from sbpair import NamespaceAccess, Pair, SendAvailabilityOptions
 from sbpair.clients import failover as failovers
-from sbpair.clients.failover import LOOP_NAME, PROCESS, Background, Line, Process
+from sbpair.clients.failover import LOOP_NAME, PROCESS, BackgroundLoop, ClientEntity, Process
 from sbpair.clients.shared import BorrowedCredential
 from sbpair.core.errors import AccessDeniedError
 from sbpair.core.failover.machine import State
@@ -328,7 +328,7 @@ def test_a_send_that_the_primary_takes_is_told_only_where_somebody_waits_for_it(
     entities: Any = SimpleNamespace(known=cases.get, seen=False)
     failover: Any = SimpleNamespace(entities=entities)
     for name in cases:
-        Line(failover, name).note_sent()
+        ClientEntity(failover, name).note_sent()
     PROCESS.background.begin(asyncio.sleep(0)).result(LIMIT_SECONDS)
     assert told == ["suspect", "refused"]
 
@@ -366,7 +366,7 @@ def test_an_interruption_before_there_is_anything_to_wait_for_ends_the_work_as_w
         finally:
             seen.append("ended")
 
-    class Interrupted(Background):
+    class Interrupted(BackgroundLoop):
         def submit(self, coroutine: Any) -> Any:
             if not began:
                 self._started().call_soon_threadsafe(let_go.wait, LIMIT_SECONDS)
@@ -492,8 +492,8 @@ def test_a_client_of_a_child_process_begins_again() -> None:
 
 
 @pytest.fixture
-def loop() -> Iterator[Background]:
-    made = Background("behind", lambda: True)
+def loop() -> Iterator[BackgroundLoop]:
+    made = BackgroundLoop("behind", lambda: True)
     yield made
     wait_until(lambda: thread_of("behind") is None)
 
@@ -502,14 +502,14 @@ def thread_of(name: str) -> threading.Thread | None:
     return next((one for one in threading.enumerate() if one.name == name), None)
 
 
-def on_the_loop(loop: Background, work: Callable[[], object]) -> object:
+def on_the_loop(loop: BackgroundLoop, work: Callable[[], object]) -> object:
     async def call() -> object:
         return work()
 
     return loop.begin(call()).result(LIMIT_SECONDS)
 
 
-def test_the_loop_keeps_no_process_alive_and_is_closed_when_it_ends(loop: Background) -> None:
+def test_the_loop_keeps_no_process_alive_and_is_closed_when_it_ends(loop: BackgroundLoop) -> None:
     loop.rest()
     loop.join()
     over = threading.Event()
@@ -524,7 +524,7 @@ def test_the_loop_keeps_no_process_alive_and_is_closed_when_it_ends(loop: Backgr
     assert running.is_closed()
 
 
-def test_the_end_of_the_loop_is_waited_for_but_not_by_itself(loop: Background) -> None:
+def test_the_end_of_the_loop_is_waited_for_but_not_by_itself(loop: BackgroundLoop) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def stay() -> None:
@@ -555,7 +555,7 @@ def test_the_end_of_the_loop_is_waited_for_but_not_by_itself(loop: Background) -
     assert thread_of_its_own == []
 
 
-def test_what_may_not_be_asked_there_is_closed(loop: Background) -> None:
+def test_what_may_not_be_asked_there_is_closed(loop: BackgroundLoop) -> None:
     work = asyncio.sleep(0)
 
     def submit() -> None:
@@ -566,7 +566,7 @@ def test_what_may_not_be_asked_there_is_closed(loop: Background) -> None:
     assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
-def test_a_child_process_begins_a_loop_of_its_own_and_keeps_the_parent_s(loop: Background) -> None:
+def test_a_child_process_begins_a_loop_of_its_own_and_keeps_the_parent_s(loop: BackgroundLoop) -> None:
     over = threading.Event()
     loop.begin(asyncio.to_thread(over.wait))
     parents = loop._loop

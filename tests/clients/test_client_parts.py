@@ -16,16 +16,25 @@ from sbpair.clients import shared
 from sbpair.clients.aio import _Turn
 from sbpair.clients.failover import (
     PROCESS,
-    Audience,
-    Background,
-    Chronicle,
+    BackgroundLoop,
+    ClientEntity,
+    EventCallback,
+    EventLogger,
     Failover,
-    Line,
     SenderFailover,
     _Both,
     _log_failure,
 )
-from sbpair.clients.shared import AGAIN, DIVERTED, Ask, BorrowedCredential, LateTurnError, Offer, borrowed, steps
+from sbpair.clients.shared import (
+    AGAIN,
+    DIVERTED,
+    Ask,
+    BorrowedCredential,
+    LateTurnError,
+    PrimaryAttempt,
+    borrowed,
+    steps,
+)
 from sbpair.core.access import AuthMethod
 from sbpair.core.errors import OperationTimeoutError, ServiceError
 from sbpair.core.events import BacklogCounted
@@ -70,8 +79,8 @@ def run(part: Part, *answers: Any, timeout: float | None = 60.0, payloads: Any =
     try:
         step = next(work)
         while True:
-            asked.append("offer" if isinstance(step, Offer) else step.work)
-            if isinstance(step, Offer):
+            asked.append("offer" if isinstance(step, PrimaryAttempt) else step.work)
+            if isinstance(step, PrimaryAttempt):
                 assert 0 < step.seconds <= (timeout or 60.0)
             answer = left.pop(0)
             step = work.throw(answer) if isinstance(answer, Exception) else work.send(answer)
@@ -333,7 +342,7 @@ def test_what_happens_is_logged_by_its_weight_and_told_to_the_application(caplog
         BacklogCounted(4.0, "q", 1),
     ]
     told: list[Any] = []
-    both = _Both(Chronicle("pair"), Audience(told.append))
+    both = _Both(EventLogger("pair"), EventCallback(told.append))
     for event in events:
         both.notify(event)
     assert told == events
@@ -343,8 +352,8 @@ def test_what_happens_is_logged_by_its_weight_and_told_to_the_application(caplog
     def breaks(event: Any) -> None:
         raise RuntimeError("broken")
 
-    Audience(breaks).notify(events[0])
-    Audience(None).notify(events[0])
+    EventCallback(breaks).notify(events[0])
+    EventCallback(None).notify(events[0])
     assert [one.getMessage() for one in caplog.records] == ["The application's on_event failed on FailedOver."]
 
 
@@ -364,7 +373,7 @@ def test_a_verification_in_the_background_that_fails_is_logged_unless_it_was_can
 
 def test_a_background_is_asked_from_other_threads_alone_and_begins_again_after_a_rest() -> None:
     idle: list[bool] = [False]
-    background = Background("parts", lambda: idle[0])
+    background = BackgroundLoop("parts", lambda: idle[0])
 
     async def from_within() -> tuple[bool, str]:
         work = asyncio.sleep(0)
@@ -400,7 +409,9 @@ class Known:
         return self.stale
 
 
-def a_line(known: Known | None, *, unverified: bool = False, holding: bool = False, is_open: bool = False) -> Line:
+def a_line(
+    known: Known | None, *, unverified: bool = False, holding: bool = False, is_open: bool = False
+) -> ClientEntity:
     asked: list[str] = []
 
     def find(key: str) -> Known | None:
@@ -410,7 +421,7 @@ def a_line(known: Known | None, *, unverified: bool = False, holding: bool = Fal
     failover: Any = SimpleNamespace(
         unverified=unverified, holding=holding, is_open=is_open, entities=SimpleNamespace(known=find, seen=False)
     )
-    line = Line(failover, "Orders")
+    line = ClientEntity(failover, "Orders")
     assert line.ticket in (0, 7)
     assert set(asked) <= {"orders"}
     return line

@@ -15,7 +15,7 @@ from sbpair.core.errors import Category, MessageTooLargeError
 from sbpair.core.rewrite import compose
 from sbpair.emulator import EmulatorThread, NamespaceConfig
 from sbpair.emulator.entities import QueueDescription
-from sbpair.runtime.failover.sender import Where
+from sbpair.runtime.failover.sender import SentTo
 from sbpair.service import Tier
 from tests.clients.conftest import FAST, QUEUES, World, backlog_queue
 
@@ -152,5 +152,5 @@ async def test_so_does_a_pairing_of_ones_own(larger_backlog: World, known_by: st
             await pairing.sender("orders").send(compose(body=b"x" * (LIMIT_BYTES + 1), message_id="2"))
         assert raised.value.category is Category.TOO_LARGE
         diverted = await pairing.sender("orders").send(encode_outgoing(largest(None))[0], timeout_seconds=20)
-        assert diverted.where is Where.BACKLOG
+        assert diverted.where is SentTo.BACKLOG
     assert await asyncio.to_thread(larger_backlog.drain) == 1

@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusMessage, exceptions
 
 from sbpair import ServiceBusClient
 from sbpair.aio import ServiceBusClient as AsyncServiceBusClient
-from sbpair.clients.failover import PROCESS, Background
+from sbpair.clients.failover import PROCESS, BackgroundLoop
 from sbpair.core.failover.machine import State
 from sbpair.events import Diverted, FailedBack, FailedOver, SendFailed
 from tests.clients.conftest import World, own_threads, state_of, wait_until
@@ -159,7 +159,7 @@ def test_names_are_the_same_in_whatever_case(world: World) -> None:
 
 
 def test_the_loop_does_not_end_while_something_is_asked_of_it() -> None:
-    background, over = Background("asked", lambda: True), threading.Event()
+    background, over = BackgroundLoop("asked", lambda: True), threading.Event()
 
     async def work() -> str:
         await asyncio.to_thread(over.wait)
@@ -173,7 +173,7 @@ def test_the_loop_does_not_end_while_something_is_asked_of_it() -> None:
 
 
 def test_what_is_left_on_the_loop_is_cancelled_when_it_ends() -> None:
-    background, ended, left = Background("left", lambda: True), threading.Event(), []
+    background, ended, left = BackgroundLoop("left", lambda: True), threading.Event(), []
 
     async def stay() -> None:
         try:

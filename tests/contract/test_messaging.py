@@ -35,7 +35,7 @@ from sbpair.core.errors import (
     MessageTooLargeError,
     ServiceError,
 )
-from sbpair.core.message import Disposition, Received, State
+from sbpair.core.message import Disposition, MessageState, Received
 from sbpair.ports import MessageReceiver
 from tests.azure.support import message, senders_part
 from tests.contract.conftest import Bench
@@ -119,7 +119,7 @@ async def test_what_is_received_says_who_and_when(bench: Bench) -> None:
     assert (received.message_id, received.session_id, received.source) == ("a", "s", path)
     assert received.sequence_number > 0
     assert received.delivery_count == 0
-    assert received.state is State.ACTIVE
+    assert received.state is MessageState.ACTIVE
     assert received.enqueued_at is not None
     assert received.locked_until is not None
     assert 50 < received.locked_until - received.enqueued_at < 70
@@ -182,7 +182,7 @@ async def test_deferred_messages_come_by_number_and_settle(bench: Bench) -> None
     for one in await receive(receiver, 2):
         await receiver.settle(one, Disposition.DEFER)
     seen = await receiver.peek(10)
-    assert [one.state for one in seen] == [State.DEFERRED, State.DEFERRED]
+    assert [one.state for one in seen] == [MessageState.DEFERRED, MessageState.DEFERRED]
     got = await receiver.receive_deferred([one.sequence_number for one in seen])
     assert [one.message_id for one in got] == ["a", "b"]
     await receiver.settle(got[0], Disposition.COMPLETE)
@@ -240,7 +240,7 @@ async def test_scheduled_messages_wait_and_can_be_cancelled(bench: Bench) -> Non
     numbers = await sender.schedule([payload, payload], timeout_seconds=WAIT_SECONDS)
     seen = await receiver.peek(10)
     assert [one.sequence_number for one in seen] == numbers
-    assert {one.state for one in seen} == {State.SCHEDULED}
+    assert {one.state for one in seen} == {MessageState.SCHEDULED}
     assert await receiver.receive(1, wait_seconds=0.1) == []
     await sender.cancel_scheduled(numbers, timeout_seconds=WAIT_SECONDS)
     assert await receiver.peek(10) == []

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from sbpair.core.backlog import (
     Backlog,
+    BacklogVerdict,
     FoundBy,
     QueueContents,
     QueueState,
-    Verdict,
     advice,
     headline,
 )
@@ -72,55 +72,60 @@ def test_whatever_is_not_empty_is_told(queues: list[QueueContents], found_by: Fo
 @pytest.mark.parametrize(
     ("seen", "says", "words", "command"),
     [
-        (backlog(queue(0)), Verdict.EMPTY, "The backlog is empty: 1 queue read", None),
+        (backlog(queue(0)), BacklogVerdict.EMPTY, "The backlog is empty: 1 queue read", None),
         (
             backlog(queue(0, active=500, oldest_enqueued_at=991.0), queue(12, active=1, configured=False)),
-            Verdict.WAITING,
+            BacklogVerdict.WAITING,
             "501 messages are waiting in 2 queues (12 not configured), the oldest for 9s.",
             "sbpair drain orders",
         ),
-        (backlog(queue(0, active=1)), Verdict.WAITING, "1 message is waiting in 1 queue.", "sbpair drain orders"),
+        (
+            backlog(queue(0, active=1)),
+            BacklogVerdict.WAITING,
+            "1 message is waiting in 1 queue.",
+            "sbpair drain orders",
+        ),
         (
             backlog(queue(0, dead_letter=10)),
-            Verdict.SET_ASIDE,
+            BacklogVerdict.SET_ASIDE,
             "10 dead letters remain in 1 queue. Run: sbpair peek orders --dlq --group-by reason,destination; "
             "then: sbpair drain orders --dlq",
             "sbpair drain orders --dlq",
         ),
         (
             backlog(queue(0, deferred=2)),
-            Verdict.SET_ASIDE,
+            BacklogVerdict.SET_ASIDE,
             "2 deferred messages remain",
             "sbpair drain orders --deferred",
         ),
         (
             backlog(queue(0, scheduled=1)),
-            Verdict.SET_ASIDE,
+            BacklogVerdict.SET_ASIDE,
             "1 scheduled message waits",
             "sbpair peek orders --group-by state,scheduled",
         ),
         (
             backlog(queue(0, missing=True), queue(1, missing=True)),
-            Verdict.NO_QUEUES,
+            BacklogVerdict.NO_QUEUES,
             "No backlog queue exists. Create them. Run: sbpair provision orders",
             "sbpair provision orders",
         ),
         (
             backlog(queue(0), queue(4), found_by=FoundBy.PROBED),
-            Verdict.EMPTY,
+            BacklogVerdict.EMPTY,
             "of any kind. Queues above number 6 were not looked for: listing them needs Manage.",
             None,
         ),
-        (backlog(found_by=FoundBy.CONFIGURED), Verdict.UNKNOWN, "is not known", "sbpair doctor orders"),
+        (backlog(found_by=FoundBy.CONFIGURED), BacklogVerdict.UNKNOWN, "is not known", "sbpair doctor orders"),
         (
             backlog(queue(0), queue(1, active=None, error_code="timeout", detail="No answer.")),
-            Verdict.UNKNOWN,
+            BacklogVerdict.UNKNOWN,
             "Not read: contoso/x-servicebus-transfer/1: No answer.",
             "sbpair doctor orders",
         ),
     ],
 )
-def test_sentences_and_commands(seen: Backlog, says: Verdict, words: str, command: str | None) -> None:
+def test_sentences_and_commands(seen: Backlog, says: BacklogVerdict, words: str, command: str | None) -> None:
     assert seen.verdict is says
     assert words in headline(seen)
     assert command is None or command in [one for each in advice(seen) for one in each.commands]

@@ -14,7 +14,7 @@ from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Described, Long, Symbol, Timestamp, Uint
 from sbpair.core.cost.model import Workload, estimate
 from sbpair.core.cost.result import price_list
-from sbpair.core.cost.usage import COLUMNS, Field, add_up, billed_row, is_header, map_columns, read_metrics
+from sbpair.core.cost.usage import COLUMNS, UsageField, add_up, billed_row, is_header, map_columns, read_metrics
 from sbpair.core.durations import format_duration, parse_duration
 from sbpair.core.errors import MessageError, SbpairError, UsageError
 from sbpair.core.inspection import audit
@@ -217,7 +217,7 @@ def test_a_row_of_usage_details_with_anything_exchanged_counts_or_is_refused(
 @given(st.lists(st.sampled_from([name for names in COLUMNS.values() for name in names]) | st.text(max_size=9)))
 def test_a_header_is_understood_or_refused(header: list[str]) -> None:
     columns = tame(lambda: map_columns(header), UsageError)
-    assert isinstance(columns, UsageError) != is_header(header) or Field.DATE in columns
+    assert isinstance(columns, UsageError) != is_header(header) or UsageField.DATE in columns
 
 
 METRICS = {

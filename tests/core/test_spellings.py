@@ -50,7 +50,13 @@ from sbpair.core.inspection.evacuated import (
     Lag,
     WrittenPlan,
 )
-from sbpair.core.inspection.promotion import Expected, Present, PromotionEvidence, Settled, promotion_report
+from sbpair.core.inspection.promotion import (
+    ExpectedMessage,
+    Present,
+    PromotionEvidence,
+    SettledMessage,
+    promotion_report,
+)
 from sbpair.core.inspection.snapshot import PairFields, Peeked, Snapshot
 from sbpair.core.message import Received
 from sbpair.core.names import check_namespace_label, is_dead_letter_path, split_source
@@ -110,9 +116,9 @@ def shared_queues(named: Callable[[str], str]) -> int:
     return len(distinct_queues([AuditedPair(run(each, a_pair()), each) for each in (one, other)]))
 
 
-def checked(look: str, snapshot: Snapshot, pair: Pair, *others: Pair) -> int:
+def checked(name: str, snapshot: Snapshot, pair: Pair, *others: Pair) -> int:
     """How much this check finds."""
-    [check] = [one for one in CHECKS if one.look.__name__ == look]
+    [check] = [one for one in CHECKS if one.find.__name__ == name]
     return len(run(snapshot, pair, checks=[check.code], others=others).findings)
 
 
@@ -147,7 +153,7 @@ def written_for(to: str) -> str:
 def nothing_gone(place: str) -> bool:
     present = (Present("orders", ("orders", 9, "m", 2), b"x"),)
     now = FoundNamespace.of("contoso", None, NOW, [facts("orders")])
-    expected = (Expected(place, "m", NOW, "archive", False),)
+    expected = (ExpectedMessage(place, "m", NOW, "archive", False),)
     return not promotion_report(PromotionEvidence({}, expected, None, now, present, {}, True)).claims
 
 
@@ -172,8 +178,8 @@ def claims(to: str) -> list[str]:
     key: Key = ("a", 1, "m", 1)
     there: Key = ("orders", 9, "m", 2)
     present = (Present("a", key, b"x"), Present("orders", there, b"x"))
-    settled: dict[Key, Settled] = {key: Settled("ledger.jsonl", to, True)}
-    expected = (Expected(to, "m", NOW, "archive", False),)
+    settled: dict[Key, SettledMessage] = {key: SettledMessage("ledger.jsonl", to, True)}
+    expected = (ExpectedMessage(to, "m", NOW, "archive", False),)
     now = FoundNamespace.of("contoso", None, NOW, [facts("orders"), facts("a")])
     evidence = PromotionEvidence(settled, expected, None, now, present, {}, True)
     return [one.claim.value for one in promotion_report(evidence).claims]
@@ -183,7 +189,7 @@ def in_two_places(place: str) -> list[str]:
     """Where a message is missed of which another place has one of the same id."""
     present = (Present("orders", ("orders", 9, "m", 2), b"x"),)
     now = FoundNamespace.of("contoso", None, NOW, [facts("orders"), facts("a")])
-    expected = tuple(Expected(one, "m", NOW, "archive", False) for one in ("a", place))
+    expected = tuple(ExpectedMessage(one, "m", NOW, "archive", False) for one in ("a", place))
     found = promotion_report(PromotionEvidence({}, expected, None, now, present, {}, True)).claims
     return [one.entity for one in found]
 
@@ -192,7 +198,7 @@ def twice(place: str) -> list[str]:
     """Of two that are the same, of which files name one."""
     present = tuple(Present("orders", ("orders", number, "m", 2), b"x") for number in (8, 9))
     now = FoundNamespace.of("contoso", None, NOW, [facts("orders")])
-    expected = (Expected(place, "m", NOW, "archive", False),)
+    expected = (ExpectedMessage(place, "m", NOW, "archive", False),)
     found = promotion_report(PromotionEvidence({}, expected, None, now, present, {}, True)).claims
     return [one.claim.value for one in found]
 

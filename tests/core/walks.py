@@ -17,10 +17,10 @@ from sbpair.core import errors
 from sbpair.core.errors import SbpairError, ServiceError
 from sbpair.core.failover.machine import POLICIES, EntityFailover, Policy
 from sbpair.core.failover.sending import Rotation, SessionHolds
-from sbpair.core.message import Received, State
+from sbpair.core.message import MessageState, Received
 from sbpair.core.pairing import Coupling
 from sbpair.core.retry import TokenBucket
-from sbpair.core.transfer.order import Gap, LockPatience, Numbers, QueueOrder
+from sbpair.core.transfer.order import LockPatience, Numbers, OrderGap, QueueOrder
 from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.state import LockClock
 from sbpair.core.transfer.summary import Watch
@@ -112,10 +112,12 @@ GIVEN_TO: dict[Any, tuple[Any, ...]] = {
     float: (0.0, 0.3, 1.0, 4.0, 30.0, 70.0),
     int: NUMBERS,
     str: QUEUES,
-    Gap: tuple(Gap(lane, foreign) for lane in LANES for foreign in (False, True)),
+    OrderGap: tuple(OrderGap(lane, foreign) for lane in LANES for foreign in (False, True)),
     Policy: tuple(POLICIES.values()),
     Received: tuple(
-        Received(b"", number, "q/0", state=state) for number in NUMBERS for state in (State.ACTIVE, *State)
+        Received(b"", number, "q/0", state=state)
+        for number in NUMBERS
+        for state in (MessageState.ACTIVE, *MessageState)
     ),
     ServiceError: (
         errors.ConnectionLostError("silence"),

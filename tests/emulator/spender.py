@@ -1,6 +1,6 @@
 """Who pays for what a test asks of the broker without a connection."""
 
-from sbpair.engine.budgets import Budget, Memory
+from sbpair.engine.budgets import ClientBudget, Memory
 
 
 class Spender:
@@ -8,7 +8,7 @@ class Spender:
 
     def __init__(self, memory: Memory | None = None) -> None:
         self.ended_with: str | None = None
-        self.budget = Budget(self, Memory() if memory is None else memory)
+        self.budget = ClientBudget(self, Memory() if memory is None else memory)
         self.budget.has_right = True
 
     @property

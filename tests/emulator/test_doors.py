@@ -14,7 +14,7 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from sbpair.emulator import Emulator, NamespaceConfig
-from sbpair.emulator.admin.arm_models import ArmFacts, Scope, namespace_resource
+from sbpair.emulator.admin.arm_models import ArmFacts, ResourceScope, namespace_resource
 from sbpair.emulator.keys import StoredKeys
 from sbpair.emulator.seed import SeedError, plant
 from sbpair.emulator.server import AMQP_PORT, AMQPS_PORT, HTTPS_PORT, MICROSOFT_ADMINISTRATION_PORT
@@ -167,6 +167,6 @@ async def test_a_namespace_goes_by_the_host_name_that_was_asked_for() -> None:
     async with Emulator(["contoso-weu", "other"], tls_names=names) as emulator:
         hosts = {name: emulator.namespace(name).public_host for name in ("contoso-weu", "other")}
         assert hosts == {"contoso-weu": names[0], "other": "other.example.com"}
-        scope = Scope("subscription", "group", "contoso-weu", "westeurope")
+        scope = ResourceScope("subscription", "group", "contoso-weu", "westeurope")
         shown = namespace_resource(scope, emulator.namespace("contoso-weu"), ArmFacts(), "127.0.0.1:5671")
         assert shown["properties"]["serviceBusEndpoint"] == f"https://{names[0]}/"

@@ -9,7 +9,7 @@ import pytest
 
 from sbpair.emulator import Emulator
 from sbpair.emulator.seed import plant
-from sbpair.emulator.window import Window, open_window
+from sbpair.emulator.window import EmulatorWindow, open_window
 from sbpair.engine.clock import AdvancingClock
 from tests.render.chromium import browser, executable
 
@@ -31,7 +31,7 @@ SEED = {
 
 
 @pytest.fixture
-async def window() -> AsyncIterator[Window]:
+async def window() -> AsyncIterator[EmulatorWindow]:
     clock = AdvancingClock()
     async with Emulator(["contoso", "fabrikam"], clock=clock) as emulator:
         plant(emulator.namespace("contoso"), SEED)
@@ -40,27 +40,27 @@ async def window() -> AsyncIterator[Window]:
     clock.close()
 
 
-async def call(window: Window, **asked: Any) -> tuple[int, dict[str, Any]]:
+async def call(window: EmulatorWindow, **asked: Any) -> tuple[int, dict[str, Any]]:
     async with aiohttp.ClientSession() as session:
         url, headers = window.url.replace("/?", "/call?"), {"X-Window-Token": window.token}
         async with session.post(url, json={"namespace": "contoso", **asked}, headers=headers) as answer:
             return answer.status, await answer.json()
 
 
-async def peek(window: Window, **asked: Any) -> list[dict[str, Any]]:
+async def peek(window: EmulatorWindow, **asked: Any) -> list[dict[str, Any]]:
     status, told = await call(window, action="peek", **{"entity": "orders", **asked})
     assert status == 200, told
     return list(told["messages"])
 
 
-def counts(window: Window) -> dict[str, tuple[int, int, int]]:
+def counts(window: EmulatorWindow) -> dict[str, tuple[int, int, int]]:
     entities = window.state()["namespaces"][0]["entities"]
     return {
         one["path"]: (one["active"], one["scheduled"], one["dead_letter"]) for one in entities if one["kind"] != "topic"
     }
 
 
-async def test_what_the_page_can_do(window: Window) -> None:
+async def test_what_the_page_can_do(window: EmulatorWindow) -> None:
     assert counts(window) == {"orders": (1, 0, 1), "events/Subscriptions/all": (0, 0, 1)}
     (first,) = await peek(window)
     assert (first["body"], first["message_id"], first["properties"]) == (FOREIGN, "m-1", {FOREIGN: FOREIGN})
@@ -103,7 +103,7 @@ async def test_what_the_page_can_do(window: Window) -> None:
         ({"action": "resubmit", "entity": "orders", "sequence_number": "x"}, "The dead letter is gone."),
     ],
 )
-async def test_what_cannot_be_done_is_said(window: Window, asked: dict[str, Any], said: str) -> None:
+async def test_what_cannot_be_done_is_said(window: EmulatorWindow, asked: dict[str, Any], said: str) -> None:
     status, told = await call(window, **asked)
     assert (status, said in told["error"]) == (400, True), told
 
@@ -120,7 +120,7 @@ async def test_what_cannot_be_done_is_said(window: Window, asked: dict[str, Any]
         ("/?token={token}", {}, 200),
     ],
 )
-async def test_others_do_not_get_in(window: Window, path: str, headers: dict[str, str], status: int) -> None:
+async def test_others_do_not_get_in(window: EmulatorWindow, path: str, headers: dict[str, str], status: int) -> None:
     base = window.url.partition("/?")[0]
     async with aiohttp.ClientSession() as session:
         async with session.get(base + path.format(token=window.token), headers=headers) as answer:
@@ -135,7 +135,7 @@ async def test_others_do_not_get_in(window: Window, path: str, headers: dict[str
 
 
 @pytest.mark.skipif(executable() is None, reason="Chromium is not installed")
-async def test_in_a_real_browser(window: Window) -> None:
+async def test_in_a_real_browser(window: EmulatorWindow) -> None:
     chromium = executable()
     assert chromium is not None
     async with browser(chromium) as tab:

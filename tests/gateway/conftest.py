@@ -12,7 +12,7 @@ import pytest
 
 from sbpair.core.pairing import Pair
 from sbpair.engine.tls import TlsFiles
-from sbpair.gateway.keys import Key
+from sbpair.gateway.keys import GatewayKey
 from sbpair.gateway.server import Gateway, GatewaySettings, open_gateway
 from tests.clients.conftest import World, world
 
@@ -23,10 +23,10 @@ SEND_SECONDS = 8.0
 QUICK = GatewaySettings(send_seconds=SEND_SECONDS, retries=0)
 """The retries take 5 seconds of these; tests that are not about them do without."""
 KEYS = (
-    Key("app", "a-key-that-only-the-gateway-knows", frozenset({"Send", "Listen"})),
-    Key("sender", "a-key-that-sends-and-nothing-else", frozenset({"Send"}), ("orders",)),
-    Key("listener", "a-key-that-listens-and-nothing-else", frozenset({"Listen"})),
-    Key("admin", "a-key-that-may-change-everything!", frozenset({"Send", "Listen", "Manage"})),
+    GatewayKey("app", "a-key-that-only-the-gateway-knows", frozenset({"Send", "Listen"})),
+    GatewayKey("sender", "a-key-that-sends-and-nothing-else", frozenset({"Send"}), ("orders",)),
+    GatewayKey("listener", "a-key-that-listens-and-nothing-else", frozenset({"Listen"})),
+    GatewayKey("admin", "a-key-that-may-change-everything!", frozenset({"Send", "Listen", "Manage"})),
 )
 
 
@@ -34,7 +34,7 @@ class Running:
     """A gateway on its own event loop."""
 
     def __init__(
-        self, pairs: Sequence[Pair], tls: TlsFiles, keys: Sequence[Key], host: str, settings: GatewaySettings
+        self, pairs: Sequence[Pair], tls: TlsFiles, keys: Sequence[GatewayKey], host: str, settings: GatewaySettings
     ) -> None:
         self.tls = tls
         self.gateway: Gateway
@@ -92,7 +92,7 @@ class Running:
 def gateway_of(
     *pairs: Pair,
     folder: Path,
-    keys: Sequence[Key] = KEYS,
+    keys: Sequence[GatewayKey] = KEYS,
     host: str = "127.0.0.1",
     settings: GatewaySettings = QUICK,
 ) -> Iterator[Running]:

@@ -9,7 +9,7 @@ from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.emulator.server import Emulator
 from sbpair.engine.auth import ALL_RIGHTS, ROOT_KEY_NAME
 from sbpair.engine.tls import TlsFiles
-from sbpair.gateway.keys import Key
+from sbpair.gateway.keys import GatewayKey
 from sbpair.gateway.server import open_gateway
 from tests.engine.test_dotnet import FOLDER, Replay, dialogue
 
@@ -34,7 +34,7 @@ async def test_a_recorded_dialogue_passes(file: Path, tmp_path: Path) -> None:
         pair = Pair("dotnet", side(emulator, "primary"), side(emulator, "secondary"), options)
         backlog = emulator.namespace("secondary").create_queue(*pair.backlog_paths())
         replay = Passed(file.name, emulator)
-        key = Key(ROOT_KEY_NAME, replay.key, ALL_RIGHTS)
+        key = GatewayKey(ROOT_KEY_NAME, replay.key, ALL_RIGHTS)
         async with open_gateway([pair], [key], TlsFiles(tmp_path)) as gateway:
             replay.endpoint = gateway.endpoint()
             await dialogue(replay, file, emulator)

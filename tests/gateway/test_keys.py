@@ -11,7 +11,7 @@ import yaml
 
 from sbpair.cli.failover.gateway import Snippet
 from sbpair.core.errors import ConfigurationError
-from sbpair.gateway.keys import SNIPPETS, VARIABLE, Key, KeyRing, parse_key, read_keys
+from sbpair.gateway.keys import SNIPPETS, VARIABLE, GatewayKey, KeyRing, parse_key, read_keys
 
 
 @pytest.mark.parametrize("text", ["checkout", "checkout=fly", "=send"])
@@ -22,7 +22,7 @@ def test_a_key_that_is_none_says_where_keys_are_explained_and_not_how_to_check_a
 
 
 def test_a_key_is_for_its_entities_and_what_is_below_them_in_whatever_case() -> None:
-    key = Key("app", "k" * 40, frozenset({"Send"}), ("Orders*", "bills"), pairs=("Embedded",))
+    key = GatewayKey("app", "k" * 40, frozenset({"Send"}), ("Orders*", "bills"), pairs=("Embedded",))
     assert key.is_for("orders-1/$management")
     assert key.is_for("/ORDERS/Subscriptions/a")
     assert key.is_for("Bills")

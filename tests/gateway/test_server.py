@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.failover.machine import State
 from sbpair.core.pairing import Condition, Pair
-from sbpair.gateway.keys import Key
+from sbpair.gateway.keys import GatewayKey
 from tests.clients.conftest import World, backlog_queue, wait_until
 from tests.gateway.conftest import KEYS, Running, gateway_of
 from tests.gateway.test_diverting import state_of
@@ -34,7 +34,7 @@ def other_pair(world: World) -> Pair:
 @pytest.fixture
 def both(world: World, tmp_path: Path) -> Iterator[Running]:
     world.emulator.namespace("fabrikam").create_queue("orders")
-    only = Key("only", "a-key-for-one-of-the-two-pairs", frozenset({"Send", "Listen"}), pairs=("invoicing",))
+    only = GatewayKey("only", "a-key-for-one-of-the-two-pairs", frozenset({"Send", "Listen"}), pairs=("invoicing",))
     with gateway_of(world.pair(), other_pair(world), folder=tmp_path, keys=(*KEYS, only)) as running:
         running.warm()
         yield running

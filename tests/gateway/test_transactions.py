@@ -35,7 +35,7 @@ from sbpair.amqp.sections import build
 from sbpair.amqp.types import Array, Described, Long, Symbol, Timestamp, Uint, Ulong
 from sbpair.engine.link import DECLARE_SECONDS
 from sbpair.gateway.door import DoorConnection
-from sbpair.gateway.keys import Key
+from sbpair.gateway.keys import GatewayKey
 from sbpair.gateway.served import MAX_TRANSACTION_MESSAGES
 from tests.clients.conftest import World, wait_until
 from tests.gateway.conftest import KEYS, Running
@@ -112,7 +112,7 @@ class Conversation:
 
 
 @contextmanager
-def talking(gateway: Running, *entities: str, key: Key = KEYS[0]) -> Iterator[Conversation]:
+def talking(gateway: Running, *entities: str, key: GatewayKey = KEYS[0]) -> Iterator[Conversation]:
     """A client with links that send to these entities: with the handles 0, 2, 4 and so on."""
     with opened(gateway, "PLAIN", f"\0{key.name}\0{key.primary_key}".encode()) as client:
         talk = Conversation(client)
@@ -203,7 +203,7 @@ def unsettled(gateway: Running) -> DoorConnection:
     return connection
 
 
-def key_of(name: str) -> Key:
+def key_of(name: str) -> GatewayKey:
     return next(key for key in KEYS if key.name == name)
 
 

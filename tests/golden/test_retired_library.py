@@ -17,7 +17,7 @@ from sbpair.core.pairing import DOCUMENTED_SETTINGS, expected_backlog_paths
 from sbpair.core.rewrite import for_backlog, for_primary
 from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.syphon import syphon
 from tests.fakes import RecordingObserver
@@ -135,7 +135,7 @@ async def test_drain_and_syphon_bring_home_what_was_sent_directly(
                     secondary=on.secondary,
                     primary=on.primary,
                     admin=on.admin,
-                    clock=SystemClock(),
+                    clock=LoopClock(),
                     observer=RecordingObserver(),
                     stop=stop,
                 )

@@ -20,7 +20,7 @@ from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.emulator import Emulator, EmulatorThread
 from sbpair.emulator.server import AMQPS_PORT
 from sbpair.engine.tls import TlsFiles
-from sbpair.gateway.keys import Key
+from sbpair.gateway.keys import GatewayKey
 from sbpair.gateway.server import Gateway, GatewaySettings, open_gateway
 
 BACKLOG_QUEUES = 3
@@ -133,10 +133,10 @@ def gateway_before(
         yield running
 
 
-def _keys(emulator: EmulatorThread, name: str) -> tuple[Key, ...]:
-    def of(emulator: Emulator) -> tuple[Key, ...]:
+def _keys(emulator: EmulatorThread, name: str) -> tuple[GatewayKey, ...]:
+    def of(emulator: Emulator) -> tuple[GatewayKey, ...]:
         rules = emulator.namespace(name).auth_rules.values()
-        return tuple(Key(one.name, one.primary_key, one.rights, ("*",), one.secondary_key) for one in rules)
+        return tuple(GatewayKey(one.name, one.primary_key, one.rights, ("*",), one.secondary_key) for one in rules)
 
     return emulator.call(of)
 

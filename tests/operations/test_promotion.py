@@ -17,7 +17,7 @@ import pytest
 from sbpair.connect import open_ends
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.contents import Contents
-from sbpair.core.inspection.promotion import Claim
+from sbpair.core.inspection.promotion import PromotionClaim
 from sbpair.core.message import Disposition
 from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import compose
@@ -115,7 +115,7 @@ def there(world: World) -> dict[str, list[str]]:
     return world.emulator.call(ids)
 
 
-def said(report: PromotionReport, *claims: Claim) -> set[tuple[str, str | None]]:
+def said(report: PromotionReport, *claims: PromotionClaim) -> set[tuple[str, str | None]]:
     return {(one.entity, one.message_id) for one in report.claims if one.claim in claims}
 
 
@@ -163,15 +163,18 @@ async def play(world: World, folder: Path, chance: random.Random, *, stopped: bo
         for path in ("out", "invoices"):
             await consume(ends, path, len(there(world)[path]))
     assert report.exit is Exit.FINDINGS
-    assert said(report, Claim.OPENED_AGAIN) == back
-    assert said(report, Claim.TWICE, Claim.NOT_COMPLETED, Claim.FEWER, Claim.CHANGED) == set()
+    assert said(report, PromotionClaim.OPENED_AGAIN) == back
+    assert (
+        said(report, PromotionClaim.TWICE, PromotionClaim.NOT_COMPLETED, PromotionClaim.FEWER, PromotionClaim.CHANGED)
+        == set()
+    )
     if stopped:
         # Of what only a ledger names, nobody knows whether it had a time to live of its own.
-        assert said(report, Claim.LOST) == {place for place in lost if place[0] == "orders"}
-        assert said(report, Claim.UNACCOUNTED) == {place for place in lost if place[0] == "parked"}
+        assert said(report, PromotionClaim.LOST) == {place for place in lost if place[0] == "orders"}
+        assert said(report, PromotionClaim.UNACCOUNTED) == {place for place in lost if place[0] == "parked"}
     else:
-        assert said(report, Claim.LOST) == set()
-        assert said(report, Claim.UNACCOUNTED) == lost | {("orders", name) for name in consumed}
+        assert said(report, PromotionClaim.LOST) == set()
+        assert said(report, PromotionClaim.UNACCOUNTED) == lost | {("orders", name) for name in consumed}
     for claim in report.claims:
         only_copy = claim.entity == "invoices"
         assert ("it may be the only copy" in claim.evidence) == only_copy
@@ -204,7 +207,12 @@ async def test_what_a_copy_leaves_is_not_opened_again_and_a_second_one_is_there_
         await send(ends, "invoices", "not named")
         report = await report_promotion(ends, PromotionRequest(ledgers=files))
     (claim,) = report.claims
-    assert (claim.claim, claim.entity, claim.message_id, claim.sequence_number) == (Claim.TWICE, "invoices", "b", 3)
+    assert (claim.claim, claim.entity, claim.message_id, claim.sequence_number) == (
+        PromotionClaim.TWICE,
+        "invoices",
+        "b",
+        3,
+    )
     assert claim.command == "sbpair message complete contoso:invoices 3 --archive again"
 
 
@@ -221,7 +229,7 @@ async def test_what_went_to_a_topic_is_missed_where_no_subscription_has_it(here:
         assert await consume(ends, "news/Subscriptions/all", 1) == ["a"]
         report = await report_promotion(ends, PromotionRequest(ledgers=(file,), undisturbed=True))
     (claim,) = report.claims
-    assert (claim.claim, claim.entity, claim.message_id) == (Claim.UNACCOUNTED, "news", "a")
+    assert (claim.claim, claim.entity, claim.message_id) == (PromotionClaim.UNACCOUNTED, "news", "a")
     assert claim.evidence.endswith("no subscription may have taken it")
 
 
@@ -239,7 +247,8 @@ async def test_counts_and_settings_of_a_snapshot(here: World, tmp_path: Path) ->
         report = await report_promotion(ends, PromotionRequest(snapshot))
         on_new = await report_promotion(new, PromotionRequest(snapshot))
     fewer, changed = (
-        next(one for one in report.claims if one.claim is claim) for claim in (Claim.FEWER, Claim.CHANGED)
+        next(one for one in report.claims if one.claim is claim)
+        for claim in (PromotionClaim.FEWER, PromotionClaim.CHANGED)
     )
     assert len(report.claims) == 2
     assert fewer.evidence == "3 in the snapshot, 1 now; consumed, expired or lost is unknown"
@@ -252,14 +261,18 @@ async def test_counts_and_settings_of_a_snapshot(here: World, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("settings", "since", "claim"),
     [
-        ({}, None, Claim.LOST),
-        ({"default_message_time_to_live_seconds": 1}, None, Claim.UNACCOUNTED),
-        ({"default_message_time_to_live_seconds": 1, "dead_lettering_on_message_expiration": True}, None, Claim.LOST),
+        ({}, None, PromotionClaim.LOST),
+        ({"default_message_time_to_live_seconds": 1}, None, PromotionClaim.UNACCOUNTED),
+        (
+            {"default_message_time_to_live_seconds": 1, "dead_lettering_on_message_expiration": True},
+            None,
+            PromotionClaim.LOST,
+        ),
         ({}, 2**40, None),
     ],
 )
 async def test_lost_is_said_only_where_it_cannot_have_expired(
-    here: World, tmp_path: Path, settings: dict[str, Any], since: float | None, claim: Claim | None
+    here: World, tmp_path: Path, settings: dict[str, Any], since: float | None, claim: PromotionClaim | None
 ) -> None:
     kind = type(here.emulator.namespace("contoso").get_queue("orders").description)
     here.emulator.call(lambda running: running.namespace("contoso").update_queue("orders", kind(**settings)))
@@ -285,7 +298,7 @@ async def test_a_run_without_an_end_may_never_have_completed(here: World, tmp_pa
     assert '"run-ended"' in end
     cut_off.write_text("".join(lines), encoding="utf-8")
     async with open_ends(here.pair.primary) as ends:
-        for file, claim in ((whole, Claim.OPENED_AGAIN), (cut_off, Claim.NOT_COMPLETED)):
+        for file, claim in ((whole, PromotionClaim.OPENED_AGAIN), (cut_off, PromotionClaim.NOT_COMPLETED)):
             report = await report_promotion(ends, PromotionRequest(ledgers=(file,)))
             assert said(report, claim) == {("out", "a")}
             assert len(report.claims) == 1

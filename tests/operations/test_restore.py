@@ -28,7 +28,7 @@ from sbpair.core.transfer.peeked import Messages
 from sbpair.core.transfer.restored import UNSENDABLE
 from sbpair.operations import DrainRequest, PeekRequest, PurgeRequest, RestoreRequest, Sides, peek, purge, restore
 from sbpair.operations import drain as drain_all
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, TransferRequest, drain
 from tests.operations.conftest import World, backlog_queue
 from tests.shorter_way import Dice, message
@@ -42,7 +42,7 @@ async def archived(world: World, sides: Sides, folder: Path, entity: str, count:
         request,
         secondary=sides.secondary,
         primary=sides.primary,
-        clock=SystemClock(),
+        clock=LoopClock(),
         observer=Quiet(),
         stop=asyncio.Event(),
     )

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 import sbpair
-from sbpair.core.backlog import Verdict
+from sbpair.core.backlog import BacklogVerdict
 from sbpair.core.entities import NamespaceFacts
 from sbpair.core.errors import ConnectionLostError, InterruptedWorkError
 from sbpair.core.inspection.status import UNREACHABLE
@@ -23,7 +23,7 @@ ONCE = StatusRequest(interval_seconds=0)
 def test_one_sample_has_no_rate(world: World) -> None:
     world.strand_now("orders", 3)
     found = sbpair.run(status, world.pair, ONCE)
-    assert (found.backlog.verdict, found.backlog.active, found.rate_per_second) == (Verdict.WAITING, 3, None)
+    assert (found.backlog.verdict, found.backlog.active, found.rate_per_second) == (BacklogVerdict.WAITING, 3, None)
     assert found.status.primary.answers and found.status.secondary.answers
     assert found.exit() is Exit.OK
     assert found.exit(Severity.WARNING) is Exit.FINDINGS

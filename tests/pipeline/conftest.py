@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sbpair.pipeline import register
-from sbpair.pipeline.spark.session import Session, open_spark
+from sbpair.pipeline.spark.session import StartedSpark, open_spark
 from tests.pipeline.stage import Stage, on_stage
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedSpark]:
     """Two cores; a task that fails is tried four times, as on a cluster."""
     log: Path = tmp_path_factory.mktemp("spark-log")
     with open_spark(rows=10_000, master="local[2,4]", log_directory=log, prepare=register) as opened:
@@ -24,17 +24,17 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 @pytest.fixture(scope="session")
-def plain(session: Session) -> Session:
+def plain(session: StartedSpark) -> StartedSpark:
     """The same for jobs of plain tasks: loading Spark SQL takes longer than Spark's start before it."""
 
     def refuse() -> "SparkSession":
         raise AssertionError("Spark SQL was asked for")
 
-    return Session(session.context, session.log, session.sizing, session.java, load=refuse)
+    return StartedSpark(session.context, session.log, session.sizing, session.java, load=refuse)
 
 
 @pytest.fixture(scope="session")
-def spark(session: Session) -> "SparkSession":
+def spark(session: StartedSpark) -> "SparkSession":
     return session.spark
 
 

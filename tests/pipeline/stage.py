@@ -12,11 +12,11 @@ from sbpair.core.rewrite import compose, for_backlog
 from sbpair.emulator import EmulatorThread
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.archive import ArchiveRequest, archive
-from sbpair.pipeline.executors import Connection, PairByName
+from sbpair.pipeline.executors import PairByName, TaskConnection
 from sbpair.pipeline.reconcile import reconcile
 from sbpair.pipeline.replay import ReplayRequest, replay
 from sbpair.pipeline.reports import ArchiveReport, ReconcileReport, ReplayReport
-from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.session import StartedSpark
 from sbpair.pipeline.tables import LocalTables, SparkTables
 
 QUEUES = 3
@@ -66,14 +66,14 @@ class Stage:
         self.send("secondary", backlog(queue), [for_backlog(one, destination) for one in payloads])
 
     def send(self, side: str, entity: str, payloads: Sequence[bytes]) -> None:
-        with Connection.to(self.pair, side) as connection:
+        with TaskConnection.to(self.pair, side) as connection:
             sender = connection.messaging.sender(entity)
             for start in range(0, len(payloads), 100):
                 connection.run(sender.send(payloads[start : start + 100], timeout_seconds=30))
 
     def browse(self, side: str, entity: str, *, dead_letter: bool = False) -> list[Received]:
         found: list[Received] = []
-        with Connection.to(self.pair, side) as connection:
+        with TaskConnection.to(self.pair, side) as connection:
             receiver = connection.receiver(entity, dead_letter=dead_letter)
             while page := connection.run(
                 receiver.peek(250, from_sequence_number=found[-1].sequence_number + 1 if found else 1)
@@ -93,16 +93,16 @@ class Stage:
         return sum(queue.counts().active for queue in queues if queue is not None)
 
     def dead_letter_all(self, queue: int, reason: str) -> None:
-        with Connection.to(self.pair, "secondary") as connection:
+        with TaskConnection.to(self.pair, "secondary") as connection:
             receiver = connection.receiver(backlog(queue), dead_letter=False)
             for one in connection.run(receiver.receive(100, wait_seconds=10)):
                 connection.run(receiver.settle(one, Disposition.DEAD_LETTER, reason=reason, description="by a test"))
 
-    def archive(self, session: Session, **changes: Any) -> ArchiveReport:
+    def archive(self, session: StartedSpark, **changes: Any) -> ArchiveReport:
         plain = ArchiveRequest(self.pair, self.archive_path, unit_messages=100)
         return archive(session, dataclasses.replace(plain, **changes))
 
-    def replay(self, session: Session, **changes: Any) -> ReplayReport:
+    def replay(self, session: StartedSpark, **changes: Any) -> ReplayReport:
         """Most tests are about what is sent; that it waits in the queues as well is their convenience."""
         plain = ReplayRequest(self.pair, (self.archive_path,), self.ledger, although_in_queues=True)
         request = dataclasses.replace(plain, **changes)
@@ -113,7 +113,7 @@ class Stage:
         return report
 
     def reconcile(
-        self, session: Session, archives: Sequence[str], ledgers: Sequence[str], **more: Any
+        self, session: StartedSpark, archives: Sequence[str], ledgers: Sequence[str], **more: Any
     ) -> ReconcileReport:
         """By both engines, which have to say the same."""
         report = reconcile(SparkTables(session), archives, ledgers, **more)
@@ -121,7 +121,7 @@ class Stage:
         return report
 
 
-def rows_in(session: Session, *archives: str) -> list[dict[str, Any]]:
+def rows_in(session: StartedSpark, *archives: str) -> list[dict[str, Any]]:
     """What archives hold, each message once, by their numbers."""
     tables = SparkTables(session)
     tables.archived(archives, once=True, of_backlog=False)

@@ -15,14 +15,14 @@ from sbpair.pipeline.follow import import_drained
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.rows import content_digest
 from sbpair.pipeline.settling import CHANGED, Completing
-from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.session import StartedSpark
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.pipeline.stage import Stage, backlog, messages, rows_in
 
 pytestmark = pytest.mark.spark
 
 
-def ids_in(session: Session, *archives: str) -> list[str]:
+def ids_in(session: StartedSpark, *archives: str) -> list[str]:
     return sorted(row["message_id"] for row in rows_in(session, *archives))
 
 
@@ -30,7 +30,7 @@ def expected(count: int, prefix: str = "m") -> list[str]:
     return sorted(f"{prefix}-{number}" for number in range(count))
 
 
-def test_running_again_adds_only_what_is_new(session: Session, plain: Session, stage: Stage) -> None:
+def test_running_again_adds_only_what_is_new(session: StartedSpark, plain: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(250))
     first = stage.archive(plain)
     assert (first.rows, first.files, first.per_queue) == (250, 3, {backlog(0): 250})
@@ -46,7 +46,7 @@ def test_running_again_adds_only_what_is_new(session: Session, plain: Session, s
     assert stage.in_backlog() == 290
 
 
-def test_files_lie_in_folders_of_pair_queue_and_date_with_every_byte(session: Session, stage: Stage) -> None:
+def test_files_lie_in_folders_of_pair_queue_and_date_with_every_byte(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(3))
     stage.archive(session)
     (file,) = LocalStore(stage.folder / "archive").manifest().files
@@ -57,7 +57,7 @@ def test_files_lie_in_folders_of_pair_queue_and_date_with_every_byte(session: Se
     assert [row["enqueued_at"].timestamp() for row in rows] == [one.enqueued_at for one in stored]
 
 
-def test_a_queue_made_again_is_archived_again(session: Session, stage: Stage) -> None:
+def test_a_queue_made_again_is_archived_again(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(20))
     stage.archive(session)
     stage.emulator.namespace("shop-neu").delete_queue(backlog(0))
@@ -67,7 +67,7 @@ def test_a_queue_made_again_is_archived_again(session: Session, stage: Stage) ->
     assert ids_in(session, stage.archive_path) == sorted([*expected(20), *expected(5, "second-life")])
 
 
-def test_what_two_archives_hold_is_read_once(session: Session, stage: Stage) -> None:
+def test_what_two_archives_hold_is_read_once(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(20))
     stage.archive(session)
     stage.divert(messages(5, prefix="more"))
@@ -76,7 +76,7 @@ def test_what_two_archives_hold_is_read_once(session: Session, stage: Stage) -> 
     assert ids_in(session, stage.archive_path, other) == sorted([*expected(20), *expected(5, "more")])
 
 
-def test_taking_empties_the_queues_into_the_archive(session: Session, stage: Stage) -> None:
+def test_taking_empties_the_queues_into_the_archive(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(250, sessions=3))
     stage.divert(messages(7, prefix="dead"), queue=1)
     stage.dead_letter_all(1, "Broken")
@@ -87,7 +87,9 @@ def test_taking_empties_the_queues_into_the_archive(session: Session, stage: Sta
     assert ids_in(session, stage.archive_path) == sorted([*expected(250), *expected(7, "dead")])
 
 
-def test_taking_goes_on_where_a_crash_left_archived_messages_in_their_queue(session: Session, stage: Stage) -> None:
+def test_taking_goes_on_where_a_crash_left_archived_messages_in_their_queue(
+    session: StartedSpark, stage: Stage
+) -> None:
     stage.divert(messages(30))
     stage.archive(session)  # as a crash between the commit and the completions leaves it
     stage.divert(messages(5, prefix="new"))
@@ -97,7 +99,7 @@ def test_taking_goes_on_where_a_crash_left_archived_messages_in_their_queue(sess
     assert len(ids_in(session, stage.archive_path)) == 35
 
 
-def test_only_what_the_archive_has_is_completed(session: Session, stage: Stage) -> None:
+def test_only_what_the_archive_has_is_completed(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(30))
     report = stage.archive(session, take=True, last=20)
     assert (report.rows, report.settled) == (20, 20)
@@ -112,7 +114,7 @@ def test_a_message_that_is_not_the_archived_one_stays(stage: Stage) -> None:
     assert stage.in_backlog() == 3
 
 
-def test_only_what_a_filter_wants_is_archived_and_taken(session: Session, stage: Stage) -> None:
+def test_only_what_a_filter_wants_is_archived_and_taken(session: StartedSpark, stage: Stage) -> None:
     """What is covered is covered for this filter only, so the archive takes no other."""
     stage.divert(messages(120, sessions=3))
     wanted = MessageFilter(session_id="s-1")
@@ -133,7 +135,7 @@ def test_only_what_a_filter_wants_is_archived_and_taken(session: Session, stage:
     assert (len(lines), {outcome for _, outcome in lines}) == (40, {"taken"})
 
 
-def test_small_files_are_joined(session: Session, stage: Stage) -> None:
+def test_small_files_are_joined(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(900))
     stage.archive(session, compact=False)
     store = LocalStore(stage.folder / "archive")
@@ -144,7 +146,7 @@ def test_small_files_are_joined(session: Session, stage: Stage) -> None:
     assert ids_in(session, stage.archive_path) == expected(900)
 
 
-def test_a_file_system_behind_hadoop_works_the_same(session: Session, stage: Stage) -> None:
+def test_a_file_system_behind_hadoop_works_the_same(session: StartedSpark, stage: Stage) -> None:
     uri = f"file://{stage.folder}/hadoop"
     stage.divert(messages(150))
     assert stage.archive(session, into=uri).rows == 150
@@ -155,9 +157,9 @@ def test_a_file_system_behind_hadoop_works_the_same(session: Session, stage: Sta
     assert ids_in(session, uri) == sorted([*expected(150), *expected(10, "new")])
 
 
-def test_what_a_drain_archived_is_taken_in_once(session: Session, stage: Stage) -> None:
+def test_what_a_drain_archived_is_taken_in_once(session: StartedSpark, stage: Stage) -> None:
     from sbpair.connect import open_sides
-    from sbpair.runtime.clock import Quiet, SystemClock
+    from sbpair.runtime.clock import LoopClock, Quiet
     from sbpair.runtime.transfer.drain import DrainJob, ToArchive, TransferRequest, drain
 
     stage.divert(messages(30, sessions=2))
@@ -171,7 +173,7 @@ def test_what_a_drain_archived_is_taken_in_once(session: Session, stage: Stage) 
                     secondary=sides.secondary,
                     primary=sides.primary,
                     admin=None,
-                    clock=SystemClock(),
+                    clock=LoopClock(),
                     observer=Quiet(),
                     ledger=None,
                     stop=asyncio.Event(),
@@ -202,7 +204,7 @@ def test_lines_that_are_none_of_a_drains_archive_are_named(stage: Stage) -> None
         import_drained(LocalStore(stage.folder / "archive"), "shop", added.unsent[0])
 
 
-def test_entities_of_both_sides_lie_in_an_archive_for_each_side(session: Session, stage: Stage) -> None:
+def test_entities_of_both_sides_lie_in_an_archive_for_each_side(session: StartedSpark, stage: Stage) -> None:
     """As an audit of active/active wants them. Their numbers have nothing to do with each other."""
     primary = stage.emulator.namespace("shop-weu")
     primary.create_topic("events")

@@ -6,13 +6,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from sbpair.core.message import Disposition
-from sbpair.core.transfer.ledger import Entry
-from sbpair.pipeline.executors import Connection
+from sbpair.core.transfer.ledger import LedgerEntry
+from sbpair.pipeline.executors import TaskConnection
 from sbpair.pipeline.files import Archiving
 from sbpair.pipeline.rows import STORED_COLUMNS, spark_schema
 from sbpair.pipeline.runs import done_by, drop_locks, ledger_of, the_only_attempt
 from sbpair.pipeline.source.writer import ReplayWriter, WriteOptions
-from sbpair.pipeline.spans import Span
+from sbpair.pipeline.spans import NumberRange
 from tests.pipeline.stage import Stage, backlog, messages
 
 EACH = 300
@@ -21,7 +21,7 @@ EACH = 300
 def archived_by(stage: Stage) -> tuple[Path, int]:
     """One attempt: the file it wrote and its rows."""
     root = Path(stage.archive_path)
-    (file,), _ = Archiving(stage.pair, root, "run").of(Span(backlog(0), False, 1, EACH))
+    (file,), _ = Archiving(stage.pair, root, "run").of(NumberRange(backlog(0), False, 1, EACH))
     return root / file.path, file.rows
 
 
@@ -30,7 +30,7 @@ def test_an_attempt_that_finds_less_replaces_nothing_that_counts(stage: Stage) -
     stage.divert(messages(EACH))
     path, rows = archived_by(stage)
     assert rows == EACH
-    with Connection.to(stage.pair, "secondary") as connection:
+    with TaskConnection.to(stage.pair, "secondary") as connection:
         receiver = connection.receiver(backlog(0), dead_letter=False)
         completed = 0
         while completed < 100:  # a receive may give fewer than it was asked for
@@ -89,13 +89,13 @@ def test_an_attempt_waits_until_the_one_before_has_ended(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def line(number: int, outcome: str = "forwarded") -> Entry:
-    return Entry("q/$deadletterqueue", number, "m", 5, "orders", None, outcome, "2026-11-21T00:00:00+00:00")
+def line(number: int, outcome: str = "forwarded") -> LedgerEntry:
+    return LedgerEntry("q/$deadletterqueue", number, "m", 5, "orders", None, outcome, "2026-11-21T00:00:00+00:00")
 
 
 def test_what_an_attempt_sent_is_known_to_the_next(tmp_path: Path, stage: Stage) -> None:
     """It may have sent everything and been lost before it could say so."""
-    with Connection.to(stage.pair, "primary") as connection:
+    with TaskConnection.to(stage.pair, "primary") as connection:
         for entries in ([line(1), line(2, "refused")], [line(3)]):
             with ledger_of(connection, tmp_path, stage.pair.way(), "run", "00003") as ledger:
                 assert ledger is not None
@@ -109,7 +109,7 @@ def test_what_an_attempt_sent_is_known_to_the_next(tmp_path: Path, stage: Stage)
 def test_a_task_without_messages_leaves_nothing(tmp_path: Path, stage: Stage) -> None:
     folder = tmp_path / "ledger"
     with (
-        Connection.to(stage.pair, "primary") as connection,
+        TaskConnection.to(stage.pair, "primary") as connection,
         ledger_of(connection, folder, stage.pair.way(), "run", "00003") as ledger,
     ):
         assert ledger is not None

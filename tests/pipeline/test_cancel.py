@@ -7,7 +7,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from sbpair.pipeline.spark.java import sizing_for
-from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.session import StartedSpark
 
 
 class Context:
@@ -37,7 +37,7 @@ def _no_sql() -> Any:
 @pytest.mark.parametrize(("spoilt", "cancelled"), [(0, 1), (1, 1), (5, 0)])
 def test_a_ctrl_c_comes_out_whatever_becomes_of_the_job(spoilt: int, cancelled: int) -> None:
     context: Any = Context(spoilt)
-    session = Session(context, Path("log"), sizing_for(None), "Java", load=_no_sql)
+    session = StartedSpark(context, Path("log"), sizing_for(None), "Java", load=_no_sql)
     with pytest.raises(KeyboardInterrupt):
         session.run(lambda: None, "Archiving")
     assert len(context.cancelled) == cancelled

@@ -15,12 +15,12 @@ from sbpair.pipeline.files import UnitFiles, compact
 from sbpair.pipeline.follow import FollowRequest, follow
 from sbpair.pipeline.manifest import Commit, LocalStore, append
 from sbpair.pipeline.rows import MESSAGE_COLUMNS
-from sbpair.pipeline.spans import Span
+from sbpair.pipeline.spans import NumberRange
 from tests.pipeline.stage import Stage, backlog, messages
 from tests.pipeline.test_follow import never
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'sbpair[delta]'")
 
@@ -34,7 +34,7 @@ def add(store: LocalStore, *numbers: int) -> None:
     rows = [
         known | {"sequence_number": one, "enqueued_at": one * 1_000_000, "message_id": f"m-{one}"} for one in numbers
     ]
-    with (files := UnitFiles(store.root, "run", "shop", Span(AWKWARD, False, min(numbers), max(numbers)))):
+    with (files := UnitFiles(store.root, "run", "shop", NumberRange(AWKWARD, False, min(numbers), max(numbers)))):
         files.add([tuple(row.get(name) for name, *_ in MESSAGE_COLUMNS) for row in rows])
     append(store, Commit(time.time(), "run", added=tuple(files.written)))
 
@@ -108,7 +108,7 @@ def test_a_log_that_is_none_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_followed_archive_is_a_table_and_a_crash_before_the_table_is_made_up_for(
-    session: "Session", stage: Stage
+    session: "StartedSpark", stage: Stage
 ) -> None:
     stage.divert(messages(20, sessions=3))
     stage.archive(session)

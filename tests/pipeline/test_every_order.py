@@ -16,8 +16,8 @@ from sbpair.connect import open_sides
 from sbpair.core.errors import UsageError
 from sbpair.core.rewrite import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter, Where
-from sbpair.pipeline.spark.session import Session
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.pipeline.spark.session import StartedSpark
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from tests.pipeline.stage import Stage, backlog, messages
@@ -41,7 +41,7 @@ def drawn(number: int) -> list[tuple[str, ...]]:
 class Night:
     """One operator, one ledger for the drains, one archive, one ledger of replays."""
 
-    def __init__(self, session: Session, stage: Stage) -> None:
+    def __init__(self, session: StartedSpark, stage: Stage) -> None:
         self._session, self._stage = session, stage
         self.ledger = stage.folder / "drain.jsonl"
 
@@ -59,7 +59,7 @@ class Night:
                         secondary=sides.secondary,
                         primary=sides.primary,
                         admin=None,
-                        clock=SystemClock(),
+                        clock=LoopClock(),
                         observer=Quiet(),
                         ledger=book,
                         stop=asyncio.Event(),
@@ -87,7 +87,9 @@ class Night:
         ledgers = [str(one) for one in (self.ledger, self._stage.ledger) if one.exists()]
         if not self.has_archive:
             return {}
-        found = self._stage.reconcile(self._session, [self._stage.archive_path], ledgers, look=self._stage.pair)
+        found = self._stage.reconcile(
+            self._session, [self._stage.archive_path], ledgers, searched_pair=self._stage.pair
+        )
         return dict(found.verdicts)
 
     def step(self, name: str) -> None:
@@ -100,7 +102,7 @@ class Night:
 
 
 @pytest.mark.parametrize("order", [*REFUSED, *drawn(int(os.environ.get("STORY_ORDERS", "0")))], ids="-".join)
-def test_nothing_arrives_twice_unless_told_before(session: Session, stage: Stage, order: tuple[str, ...]) -> None:
+def test_nothing_arrives_twice_unless_told_before(session: StartedSpark, stage: Stage, order: tuple[str, ...]) -> None:
     stage.divert(messages(MESSAGES, sessions=2))
     night = Night(session, stage)
     refused = []
@@ -118,14 +120,14 @@ def test_nothing_arrives_twice_unless_told_before(session: Session, stage: Stage
     assert night.reconcile().keys() <= {"ok"}
 
 
-def test_what_a_drain_sent_out_of_the_middle_is_not_what_the_archive_took(session: Session, stage: Stage) -> None:
+def test_what_a_drain_sent_out_of_the_middle_is_not_what_the_archive_took(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(MESSAGES))
     night = Night(session, stage)
     night.step("archive")
     night.drain(wanted=MessageFilter(where=Where("sys.MessageId IN ('m-4', 'm-5', 'm-9')")))
     night.step("take")
     assert night.replay(with_ledger=False), "whether the three have arrived is not known"
-    seen = stage.reconcile(session, [stage.archive_path], [], look=stage.pair)
+    seen = stage.reconcile(session, [stage.archive_path], [], searched_pair=stage.pair)
     assert seen.verdicts == {"arrived": 3, "taken": MESSAGES - 3}
     assert not night.replay(with_ledger=True)
     assert Counter(one.message_id for one in stage.at_home()) == {f"m-{number}": 1 for number in range(MESSAGES)}

@@ -12,7 +12,7 @@ from sbpair.core.rewrite import compose
 from sbpair.pipeline.errors import ArchiveError
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.reports import ReconcileReport
-from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.session import StartedSpark
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.pipeline.processes import kill_python_workers, meanwhile
 from tests.pipeline.stage import QUEUES, Stage, backlog, messages, rows_in
@@ -32,11 +32,11 @@ def fill(stage: Stage) -> set[str]:
     return {f"q{queue}-{number}" for queue in range(QUEUES) for number in range(EACH)}
 
 
-def ids_in(session: Session, stage: Stage) -> list[str]:
+def ids_in(session: StartedSpark, stage: Stage) -> list[str]:
     return [row["message_id"] for row in rows_in(session, stage.archive_path)]
 
 
-def reconciled(session: Session, stage: Stage) -> ReconcileReport:
+def reconciled(session: StartedSpark, stage: Stage) -> ReconcileReport:
     return stage.reconcile(session, [stage.archive_path], [str(stage.ledger)])
 
 
@@ -44,7 +44,7 @@ def sent_lines(stage: Stage) -> int:
     return sum(1 for path in stage.ledger.glob("*.jsonl") for _ in outcomes_in(path))
 
 
-def test_workers_killed_while_archiving(session: Session, stage: Stage) -> None:
+def test_workers_killed_while_archiving(session: StartedSpark, stage: Stage) -> None:
     sent = fill(stage)
     stage.emulator.faults("shop-neu").add("delay:rtt=60ms")
     data = stage.folder / "archive" / "data"
@@ -57,7 +57,7 @@ def test_workers_killed_while_archiving(session: Session, stage: Stage) -> None:
     assert not [path for path in data.rglob("*") if path.is_file() and path.name.startswith(".")] or report.retried
 
 
-def test_workers_killed_while_completing_what_was_taken(session: Session, stage: Stage) -> None:
+def test_workers_killed_while_completing_what_was_taken(session: StartedSpark, stage: Stage) -> None:
     sent = fill(stage)
     stage.archive(session)
     for queue in range(QUEUES):
@@ -74,7 +74,9 @@ def test_workers_killed_while_completing_what_was_taken(session: Session, stage:
     assert (len(found), set(found)) == (len(sent), sent)
 
 
-def test_workers_killed_while_replaying_send_nothing_twice_that_the_ledger_has(session: Session, stage: Stage) -> None:
+def test_workers_killed_while_replaying_send_nothing_twice_that_the_ledger_has(
+    session: StartedSpark, stage: Stage
+) -> None:
     sent = fill(stage)
     stage.archive(session)
     stage.emulator.faults("shop-weu").add("delay:rtt=60ms")
@@ -102,7 +104,7 @@ def backlog_number(queue: str) -> int:
     return int(queue.rpartition("/")[2])
 
 
-def test_connections_cut_all_along(session: Session, stage: Stage) -> None:
+def test_connections_cut_all_along(session: StartedSpark, stage: Stage) -> None:
     sent = fill(stage)
     cuts = ("drop:op=management,every=9", "drop:op=settle,every=70", "drop:op=receive,every=80")
     for cut in cuts:
@@ -123,7 +125,7 @@ def test_connections_cut_all_along(session: Session, stage: Stage) -> None:
     assert (after.verdicts, after.findings) == ({"ok": len(sent)}, 0)
 
 
-def test_a_replay_that_breaks_down_goes_on_where_it_stopped(session: Session, stage: Stage) -> None:
+def test_a_replay_that_breaks_down_goes_on_where_it_stopped(session: StartedSpark, stage: Stage) -> None:
     sent = fill(stage)
     stage.archive(session)
     stage.emulator.faults("shop-weu").add("unauthorized:op=send,after=2")
@@ -162,7 +164,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
             subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_under_the_archive(session: Session, stage: Stage, small_disk: Callable[[str], Path]) -> None:
+def test_a_full_disk_under_the_archive(session: StartedSpark, stage: Stage, small_disk: Callable[[str], Path]) -> None:
     """Rounds of 100 messages of 2 KB: the first ones find room and are completed, one does not and stays queued."""
     bodies = Random(1)
     sent = [compose(body=bodies.randbytes(2_000), message_id=f"m-{number}") for number in range(500)]

@@ -24,7 +24,7 @@ from tests.pipeline.test_command_line import command, environment
 from tests.waiting import LIMIT_SECONDS
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 
 def request(stage: Stage, *, take: bool = False, **ends: Any) -> FollowRequest:
@@ -40,7 +40,7 @@ def archived(stage: Stage) -> Counter[str]:
     return Counter(name for table in tables for name in table["message_id"].to_pylist())
 
 
-def never() -> "Session":
+def never() -> "StartedSpark":
     raise AssertionError("Spark was started for nothing")
 
 
@@ -53,7 +53,7 @@ def test_without_a_message_no_spark_is_started(stage: Stage, ends: dict[str, flo
 
 @pytest.mark.spark
 @pytest.mark.parametrize("take", [False, True])
-def test_what_comes_later_is_added_once(session: "Session", stage: Stage, take: bool) -> None:
+def test_what_comes_later_is_added_once(session: "StartedSpark", stage: Stage, take: bool) -> None:
     stage.divert(messages(20, prefix="first", sessions=3))
     rounds: list[int] = []
     waits: list[float] = []
@@ -78,7 +78,7 @@ def test_what_comes_later_is_added_once(session: "Session", stage: Stage, take: 
 
 
 @pytest.mark.spark
-def test_it_does_not_end_before_it_has_looked_for_new_queues(session: "Session", stage: Stage) -> None:
+def test_it_does_not_end_before_it_has_looked_for_new_queues(session: "StartedSpark", stage: Stage) -> None:
     """Most looks only ask the queues that were there; so do those of a run that has nothing to do for a while."""
     stage.divert(messages(5))
 
@@ -118,7 +118,7 @@ def test_a_cheap_look_sees_what_is_behind_the_archive(stage: Stage) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize(("number", "ended"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
 def test_a_signal_ends_it_with_what_is_committed(
-    session: "Session", stage: Stage, number: signal.Signals, ended: str
+    session: "StartedSpark", stage: Stage, number: signal.Signals, ended: str
 ) -> None:
     before = signal.getsignal(number)
     stage.divert(messages(5))

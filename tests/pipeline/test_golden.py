@@ -6,14 +6,14 @@ from sbpair.amqp import sections
 from sbpair.amqp.sections import Section
 from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription
-from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.session import StartedSpark
 from tests.golden.recorded import DIVERTED, GOLDEN, assert_as_sent_directly, under_its_own_id
 from tests.pipeline.stage import Stage, backlog
 
 pytestmark = pytest.mark.spark
 
 
-def test_archive_and_replay_bring_back_what_was_sent_directly(session: Session, stage: Stage) -> None:
+def test_archive_and_replay_bring_back_what_was_sent_directly(session: StartedSpark, stage: Stage) -> None:
     def prepare(emulator: Emulator) -> None:
         namespace = emulator.namespace("shop-weu")
         namespace.create_queue("ses", QueueDescription(requires_session=True))

@@ -17,7 +17,7 @@ from sbpair.pipeline.files import vacuum
 from sbpair.pipeline.follow import import_drained
 from sbpair.pipeline.manifest import ArchiveFile, Commit, Covered, LocalStore, append
 from sbpair.pipeline.rows import arrow_schema, message_row, to_batch
-from sbpair.pipeline.spans import Span
+from sbpair.pipeline.spans import NumberRange
 from sbpair.pipeline.tables import LocalTables
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.core.test_fuzz import BACKLOG, ODD
@@ -36,7 +36,7 @@ def test_a_commit_is_read_or_named(tmp_path: Path, data: bytes) -> None:
     manifest = tame(LocalStore(tmp_path).manifest, ArchiveError)
     if not isinstance(manifest, ArchiveError):
         assert manifest.rows is not None
-        assert manifest.covered_of("shop")(Span("q", False, 1, 10)) is not None
+        assert manifest.covered_of("shop")(NumberRange("q", False, 1, 10)) is not None
 
 
 @pytest.mark.parametrize("path", ["../precious", "data/../../precious", "/etc/passwd", "", 5, "data/\x00"])

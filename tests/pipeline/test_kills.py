@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.core.transfer.state import Limits
-from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.session import StartedSpark
 from sbpair.runtime.transfer.ledger import outcomes_in
 from tests.pipeline.stage import Stage, messages
 from tests.waiting import LIMIT_SECONDS
@@ -94,7 +94,7 @@ def test_a_killed_restore_goes_on(stage: Stage) -> None:
     assert set(keys_in(ledger).values()) == {1}
 
 
-def test_a_killed_replay_goes_on(stage: Stage, session: Session) -> None:
+def test_a_killed_replay_goes_on(stage: Stage, session: StartedSpark) -> None:
     stage.divert(messages(COUNT, sessions=5))
     stage.archive(session, take=True)
     replay = ("pipeline", "replay", "shop", "--archive", stage.archive_path, "--ledger", str(stage.ledger))
@@ -106,7 +106,7 @@ def test_a_killed_replay_goes_on(stage: Stage, session: Session) -> None:
     assert set(keys_in(stage.ledger).values()) == {1}
 
 
-def test_a_killed_taking_goes_on(stage: Stage, session: Session) -> None:
+def test_a_killed_taking_goes_on(stage: Stage, session: StartedSpark) -> None:
     """What has no line is still in its queue; what has one is in the archive, and at most settled once more."""
     stage.divert(messages(COUNT))
     stage.emulator.faults("shop-neu").add("expire-locks:entity=shop-weu/x-servicebus-transfer/0,lock=3s")

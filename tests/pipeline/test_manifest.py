@@ -22,7 +22,7 @@ from sbpair.pipeline.manifest import (
     refuse_overlap,
     together,
 )
-from sbpair.pipeline.spans import Span
+from sbpair.pipeline.spans import NumberRange
 
 FILE = ArchiveFile("data/a.parquet", "shop", "q", False, "2026-11-01", 10, 1000, 1, 10, 5, 9)
 
@@ -39,7 +39,7 @@ def test_what_is_committed_is_read_back(tmp_path: Path) -> None:
     manifest = store.manifest()
     assert [commit.number for commit in manifest.commits] == [1, 2]
     assert [one.path for one in manifest.files] == ["data/b.parquet"]
-    assert manifest.covered_of("shop")(Span("Q", False, 1, 10)) == [covered]
+    assert manifest.covered_of("shop")(NumberRange("Q", False, 1, 10)) == [covered]
     assert manifest.rows == 10
 
 
@@ -58,8 +58,8 @@ def test_what_somebody_began_to_take_has_not_left_its_queue_by_a_drain() -> None
         Commit(3.0, "taken", taken=(Covered("shop", "q", False, 1, 4),)),
     )
     both = together([Manifest(commits[:2]), Manifest(commits[2:])])
-    assert both.perhaps_queued("shop") == [Span("q", False, 5, 10)]
-    assert both.left_in_queues("shop") == [Span("q", False, 9, 10)]
+    assert both.perhaps_queued("shop") == [NumberRange("q", False, 5, 10)]
+    assert both.left_in_queues("shop") == [NumberRange("q", False, 9, 10)]
     assert both.left_in_queues("other") == []
     assert Commit.from_json(commits[1].to_json(), 2, "here").taking == commits[1].taking
 

@@ -31,9 +31,9 @@ from sbpair.emulator.broker.messages import Message
 from sbpair.emulator.entities import QueueDescription
 from sbpair.operations.in_place import find_message
 from sbpair.operations.ledgers import ReportRequest, report
-from sbpair.pipeline.executors import Connection
+from sbpair.pipeline.executors import TaskConnection
 from sbpair.pipeline.source.datasource import BacklogDataSource, ServiceBusDataSource
-from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.session import StartedSpark
 from tests.pipeline.stage import Stage, backlog, entity_options
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class World:
     """The queue on the secondary, where the messages lie, and that on the primary, where they go."""
 
     stage: Stage
-    session: Session
+    session: StartedSpark
     kept: dict[str, Message]
     """All messages, by MessageId: `drain-dead` is a dead letter, and of the writer `drain`."""
 
@@ -247,13 +247,13 @@ def writer_name(command: str) -> str:
 
 
 @pytest.fixture
-def world(session: Session, stage: Stage) -> World:
+def world(session: StartedSpark, stage: Stage) -> World:
     """Of each writer and of nobody a message of each kind, in their places and in both kinds of archives."""
     stage.emulator.namespace("shop-weu").create_queue(QUEUE, QueueDescription())
     stage.emulator.namespace("shop-neu").create_queue("aside", QueueDescription())
     ids = [f"{writer_name(one)}-{kind}" for one in (*ROWS, NOBODY) for kind in ALL]
     stage.divert([compose(body=one, message_id=one) for one in ids], destination=QUEUE)
-    with Connection.to(stage.pair, "secondary") as connection:
+    with TaskConnection.to(stage.pair, "secondary") as connection:
         receiver = connection.receiver(QUEUE, dead_letter=False)
         got: list[Received] = []
         while len(got) < len(ids):

@@ -11,7 +11,7 @@ from sbpair.core.errors import UsageError
 from sbpair.core.transfer.filters import MessageFilter, Where
 from sbpair.pipeline.executors import PairByName
 from sbpair.pipeline.reconcile import verdicts
-from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.session import StartedSpark
 from sbpair.pipeline.tables import PLACE_COLUMNS, LocalTables, SparkTables, Tables
 from tests.pipeline.stage import Stage, backlog, messages
 
@@ -94,7 +94,7 @@ def test_every_way_to_go_wrong_has_its_verdict(tables: Tables) -> None:
     assert [row["verdict"] for row in judged if row["enqueued_at_ms"] == 5] == ["not archived"]
 
 
-def test_a_drain_and_a_replay_account_for_an_archive_together(session: Session, stage: Stage) -> None:
+def test_a_drain_and_a_replay_account_for_an_archive_together(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(20, sessions=2), queue=0)
     stage.divert(messages(30, prefix="replayed"), queue=1)
     stage.divert(messages(3, prefix="dead"), queue=2)
@@ -119,7 +119,7 @@ def test_a_drain_and_a_replay_account_for_an_archive_together(session: Session, 
 
 async def drain_to(pair: PairByName, ledger_file: Path, queue: str, *, dead_letter: bool) -> None:
     from sbpair.connect import open_sides
-    from sbpair.runtime.clock import Quiet, SystemClock
+    from sbpair.runtime.clock import LoopClock, Quiet
     from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
     from sbpair.runtime.transfer.ledger import Ledger
 
@@ -131,7 +131,7 @@ async def drain_to(pair: PairByName, ledger_file: Path, queue: str, *, dead_lett
                 secondary=sides.secondary,
                 primary=sides.primary,
                 admin=None,
-                clock=SystemClock(),
+                clock=LoopClock(),
                 observer=Quiet(),
                 ledger=book,
                 stop=asyncio.Event(),
@@ -150,7 +150,7 @@ def test_what_is_not_there_or_no_ledger_is_a_usage_error(tables: Tables, tmp_pat
     assert tables.query("select * from known", "Reading") == []
 
 
-def test_what_no_ledger_knows_is_looked_for_in_the_queues(session: Session, stage: Stage) -> None:
+def test_what_no_ledger_knows_is_looked_for_in_the_queues(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(3, prefix="kept"), queue=0)
     stage.divert(messages(4, prefix="taken"), queue=1)
     stage.divert(messages(2, prefix="topic"), queue=2, destination="events")
@@ -159,10 +159,10 @@ def test_what_no_ledger_knows_is_looked_for_in_the_queues(session: Session, stag
     stage.send("primary", "orders", messages(1, prefix="taken"))
     blind = stage.reconcile(session, [stage.archive_path], [])
     assert blind.verdicts == {"unaccounted": 9}
-    seeing = stage.reconcile(session, [stage.archive_path], [], look=stage.pair)
+    seeing = stage.reconcile(session, [stage.archive_path], [], searched_pair=stage.pair)
     assert seeing.verdicts == {"waiting": 3, "arrived": 1, "taken": 3, "unaccounted": 2}
     assert seeing.not_looked_at.keys() == {"events"}
     assert {one.message_id for one in seeing.listed if one.verdict == "taken"} == {f"taken-{n}" for n in (1, 2, 3)}
     stage.dead_letter_all(0, "Broken")
-    again = stage.reconcile(session, [stage.archive_path], [], look=stage.pair)
+    again = stage.reconcile(session, [stage.archive_path], [], searched_pair=stage.pair)
     assert again.verdicts == seeing.verdicts

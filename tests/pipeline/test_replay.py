@@ -16,12 +16,12 @@ from sbpair.core.errors import UnauthorizedError, UsageError
 from sbpair.core.message import PING_CONTENT_TYPE
 from sbpair.core.rewrite import TtlMode, compose, describe, for_backlog
 from sbpair.core.transfer.filters import MessageFilter, Where
-from sbpair.core.transfer.ledger import Entry
+from sbpair.core.transfer.ledger import LedgerEntry
 from sbpair.emulator.entities import QueueDescription
 from sbpair.pipeline.follow import import_drained
 from sbpair.pipeline.manifest import LocalStore
 from sbpair.pipeline.replay import RANKED, Dedupe
-from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.session import StartedSpark
 from sbpair.pipeline.tables import LocalTables, SparkTables
 from tests.pipeline.stage import Stage, backlog, messages
 from tests.pipeline.test_reconcile import drain_to
@@ -40,7 +40,7 @@ def numbers_by_session(stage: Stage) -> dict[str | None, list[int]]:
     return found
 
 
-def test_sessions_arrive_in_order_and_a_second_run_sends_nothing(session: Session, stage: Stage) -> None:
+def test_sessions_arrive_in_order_and_a_second_run_sends_nothing(session: StartedSpark, stage: Stage) -> None:
     for queue in range(3):
         stage.divert(messages(200, sessions=9, prefix=f"q{queue}"), queue=queue)
     stage.divert(messages(50, prefix="loose"), queue=1)
@@ -60,7 +60,7 @@ def test_sessions_arrive_in_order_and_a_second_run_sends_nothing(session: Sessio
     assert len(stage.at_home()) == 650
 
 
-def test_what_arrives_is_what_was_sent(session: Session, stage: Stage) -> None:
+def test_what_arrives_is_what_was_sent(session: StartedSpark, stage: Stage) -> None:
     original = compose(
         body=b"\x00\xff", message_id="m", session_id="s", ttl_seconds=3600, application_properties={"a": 1, "b": "x"}
     )
@@ -73,7 +73,7 @@ def test_what_arrives_is_what_was_sent(session: Session, stage: Stage) -> None:
         assert getattr(arrived, name) == getattr(sent, name)
 
 
-def test_a_filter_is_asked_in_the_tasks_and_a_dry_run_changes_nothing(session: Session, stage: Stage) -> None:
+def test_a_filter_is_asked_in_the_tasks_and_a_dry_run_changes_nothing(session: StartedSpark, stage: Stage) -> None:
     stage.emulator.namespace("shop-weu").create_queue("invoices", QueueDescription())
     stage.divert(messages(10))
     big = messages(20, prefix="i", subject="big", application_properties={"amount": 100})
@@ -91,7 +91,7 @@ def test_a_filter_is_asked_in_the_tasks_and_a_dry_run_changes_nothing(session: S
     assert len(stage.at_home()) == 10
 
 
-def test_a_filter_that_cannot_be_evaluated_ends_the_replay_with_its_words(session: Session, stage: Stage) -> None:
+def test_a_filter_that_cannot_be_evaluated_ends_the_replay_with_its_words(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(5, application_properties={"country": "DE"}))
     stage.archive(session)
     with pytest.raises(UsageError, match="cannot be evaluated for message 1"):
@@ -99,7 +99,7 @@ def test_a_filter_that_cannot_be_evaluated_ends_the_replay_with_its_words(sessio
     assert stage.at_home() == []
 
 
-def test_a_ping_is_not_sent_home(session: Session, stage: Stage) -> None:
+def test_a_ping_is_not_sent_home(session: StartedSpark, stage: Stage) -> None:
     """The service drops pings that arrive; one from elsewhere is in this archive."""
     ping = for_backlog(compose(body=b"", message_id="ping", content_type=PING_CONTENT_TYPE), "orders")
     line = {"queue": backlog(0), "sequence_number": 1, "message_id": "ping", "enqueued_at": 1.0}
@@ -111,7 +111,7 @@ def test_a_ping_is_not_sent_home(session: Session, stage: Stage) -> None:
     assert stage.reconcile(session, [stage.archive_path], [str(stage.ledger)]).outcomes == {"ping": 1}
 
 
-def test_copies_of_one_message_are_left_out_and_accounted_for(session: Session, stage: Stage) -> None:
+def test_copies_of_one_message_are_left_out_and_accounted_for(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(5), queue=0)
     stage.divert(messages(5), queue=1)
     stage.divert([compose(body="another body", message_id="m-0")], queue=2)
@@ -125,7 +125,7 @@ def test_copies_of_one_message_are_left_out_and_accounted_for(session: Session, 
     assert {row["outcome"]: row["n"] for row in outcomes} == {"forwarded": 6, "duplicate": 5}
 
 
-def test_copies_may_spell_session_and_destination_in_another_case(session: Session) -> None:
+def test_copies_may_spell_session_and_destination_in_another_case(session: StartedSpark) -> None:
     named = ("destination", "session_id", "message_id", "content", "place")
     columns = (*((name, "string") for name in named), ("enqueued_at_ms", "bigint"), ("sequence_number", "bigint"))
     rows = [
@@ -142,7 +142,7 @@ def test_copies_may_spell_session_and_destination_in_another_case(session: Sessi
         assert [row["enqueued_at_ms"] for row in copies] == [2]
 
 
-def test_what_a_destination_refuses_does_not_hold_up_the_rest(session: Session, stage: Stage) -> None:
+def test_what_a_destination_refuses_does_not_hold_up_the_rest(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(3))
     stage.divert(messages(2, prefix="gone"), destination="no-such-queue")
     stage.send("secondary", backlog(0), [compose(body="not diverted", message_id="stray")])
@@ -154,7 +154,7 @@ def test_what_a_destination_refuses_does_not_hold_up_the_rest(session: Session, 
     assert stage.replay(session).outcomes == {"forwarded": 2, "refused": 1}
 
 
-def test_a_destination_that_would_act_instead_of_store_is_never_opened(session: Session, stage: Stage) -> None:
+def test_a_destination_that_would_act_instead_of_store_is_never_opened(session: StartedSpark, stage: Stage) -> None:
     stage.send("primary", "orders", messages(5))
     request = sections.build(
         application_properties={"x-ms-path": "orders/$management", "operation": "com.microsoft:batch-delete-messages"},
@@ -168,7 +168,7 @@ def test_a_destination_that_would_act_instead_of_store_is_never_opened(session: 
     assert len(stage.at_home()) == 5
 
 
-def test_the_rate_is_that_of_all_tasks_together(session: Session, stage: Stage) -> None:
+def test_the_rate_is_that_of_all_tasks_together(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(60))
     stage.archive(session)
     began = time.monotonic()
@@ -177,7 +177,7 @@ def test_the_rate_is_that_of_all_tasks_together(session: Session, stage: Stage) 
     assert len(stage.at_home()) == 60
 
 
-def test_a_partitioned_destination_gets_batches_it_takes(session: Session, stage: Stage) -> None:
+def test_a_partitioned_destination_gets_batches_it_takes(session: StartedSpark, stage: Stage) -> None:
     stage.emulator.namespace("shop-weu").create_queue("parts", QueueDescription(enable_partitioning=True))
     stage.divert(messages(60, sessions=5), destination="parts")
     stage.archive(session)
@@ -185,11 +185,11 @@ def test_a_partitioned_destination_gets_batches_it_takes(session: Session, stage
     assert len(stage.at_home("parts")) == 60
 
 
-def test_a_folder_of_ledgers_is_read_whoever_wrote_them_and_whenever(session: Session, stage: Stage) -> None:
+def test_a_folder_of_ledgers_is_read_whoever_wrote_them_and_whenever(session: StartedSpark, stage: Stage) -> None:
     """Lines of today, the last one cut off; and what replays wrote before: a field for dead letters."""
     time, folder = "2026-11-21T00:00:00+00:00", stage.ledger
     folder.mkdir()
-    today = Entry("q/$deadletterqueue", 1, "m", 5, "orders", None, "forwarded", time, digest="AAAA")
+    today = LedgerEntry("q/$deadletterqueue", 1, "m", 5, "orders", None, "forwarded", time, digest="AAAA")
     (folder / "run-00000-a.jsonl").write_bytes(today.line() + today.line()[:-9])
     before = {"queue": "q", "dead_letter": True, "sequence_number": 2, "enqueued_at_ms": 5, "message_id": "m"}
     before |= {"session_id": None, "destination": "orders", "digest": "AAAA", "outcome": "forwarded", "time": time}
@@ -203,7 +203,7 @@ def test_a_folder_of_ledgers_is_read_whoever_wrote_them_and_whenever(session: Se
         assert {one["content"] for one in rows} == {"AAAA"}
 
 
-def test_what_still_waits_in_the_queues_is_refused(session: Session, stage: Stage) -> None:
+def test_what_still_waits_in_the_queues_is_refused(session: StartedSpark, stage: Stage) -> None:
     """Archived but not taken: replayed now, the next drain would send every message a second time."""
     stage.divert(messages(20, sessions=2))
     stage.archive(session)
@@ -216,7 +216,9 @@ def test_what_still_waits_in_the_queues_is_refused(session: Session, stage: Stag
     assert dry.gone == 0
 
 
-def test_what_a_drain_has_sent_back_meanwhile_is_refused_without_its_ledger(session: Session, stage: Stage) -> None:
+def test_what_a_drain_has_sent_back_meanwhile_is_refused_without_its_ledger(
+    session: StartedSpark, stage: Stage
+) -> None:
     """Archived but not taken, then drained: the archive alone cannot know that every message has arrived."""
     stage.divert(messages(20, sessions=2))
     stage.archive(session)
@@ -238,7 +240,7 @@ def test_what_a_drain_has_sent_back_meanwhile_is_refused_without_its_ledger(sess
     assert (told.already_done, told.forwarded, told.gone) == (5, 20, 20)
 
 
-def test_an_archive_that_was_taken_is_replayed_without_a_look(session: Session, stage: Stage) -> None:
+def test_an_archive_that_was_taken_is_replayed_without_a_look(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(10))
     stage.archive(session, take=True)
     stage.divert(messages(5, prefix="later"))
@@ -249,7 +251,7 @@ def test_an_archive_that_was_taken_is_replayed_without_a_look(session: Session, 
     assert (report.forwarded, report.waiting) == (10, 0)
 
 
-def test_what_cannot_be_looked_at_is_not_sent(session: Session, stage: Stage) -> None:
+def test_what_cannot_be_looked_at_is_not_sent(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(5))
     stage.archive(session)
     stage.emulator.faults("shop-neu").add("fail:operation=management,condition=amqp:unauthorized-access")
@@ -259,7 +261,7 @@ def test_what_cannot_be_looked_at_is_not_sent(session: Session, stage: Stage) ->
     assert stage.at_home() == []
 
 
-def test_only_the_configured_entities_get_messages_if_asked_so(session: Session, stage: Stage) -> None:
+def test_only_the_configured_entities_get_messages_if_asked_so(session: StartedSpark, stage: Stage) -> None:
     """What is for others is left and named, until somebody sends it after all."""
     stage.emulator.namespace("shop-weu").create_queue("payroll", QueueDescription())
     stage.divert(messages(6, prefix="o"), destination="ORDERS")
@@ -274,7 +276,7 @@ def test_only_the_configured_entities_get_messages_if_asked_so(session: Session,
     assert stage.replay(session, only=("orders",)).elsewhere == {}
 
 
-def test_what_has_expired_into_the_dead_letters_still_waits(session: Session, stage: Stage) -> None:
+def test_what_has_expired_into_the_dead_letters_still_waits(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(5))
     stage.archive(session)
     stage.dead_letter_all(0, "TTLExpiredException")
@@ -284,7 +286,7 @@ def test_what_has_expired_into_the_dead_letters_still_waits(session: Session, st
         stage.replay(session, although_in_queues=False)
 
 
-def test_a_name_has_one_spelling_in_every_count(session: Session, stage: Stage) -> None:
+def test_a_name_has_one_spelling_in_every_count(session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(2, prefix="upper"), queue=1, destination="ORDERS")
     stage.divert(messages(7))
     stage.archive(session)

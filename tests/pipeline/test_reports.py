@@ -8,13 +8,13 @@ from sbpair.core.outcome import Exit
 from sbpair.pipeline.reports import (
     ArchiveReport,
     Fate,
-    Finding,
     FollowReport,
     Imported,
+    ReconcileFinding,
     ReconcileReport,
     ReplayReport,
 )
-from sbpair.pipeline.spans import Span
+from sbpair.pipeline.spans import NumberRange
 
 
 def test_an_archive_says_what_it_left_and_how_long_it_waited() -> None:
@@ -33,7 +33,7 @@ def test_an_archive_says_what_it_left_and_how_long_it_waited() -> None:
 
 def test_a_dry_run_finds_what_is_not_archived_yet() -> None:
     nothing = ArchiveReport("shop", "there", "run", dry_run=True)
-    some = ArchiveReport("shop", "there", "run", (Span("q", False, 1, 5),), dry_run=True)
+    some = ArchiveReport("shop", "there", "run", (NumberRange("q", False, 1, 5),), dry_run=True)
     assert (nothing.exit, some.exit) == (Exit.OK, Exit.FINDINGS)
     assert some.summary() == "1 sequence-number range not archived yet; nothing was changed."
 
@@ -91,7 +91,7 @@ def test_a_replay_lists_each_fate_once() -> None:
 
 
 def test_a_reconciliation_advises_to_search_only_where_nobody_has() -> None:
-    finding = Finding("unaccounted", "shop", "q", False, 7, None, None, None, "it is in no ledger", ())
+    finding = ReconcileFinding("unaccounted", "shop", "q", False, 7, None, None, None, "it is in no ledger", ())
     for searched in (False, True):
         report = ReconcileReport(9, {"ok": 7, "unaccounted": 2}, {}, 0, 0, {"orders": "no right"}, (finding,), searched)
         assert (report.exit, report.counts.unaccounted, report.counts.taken) == (Exit.FINDINGS, 2, 0)

@@ -8,7 +8,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from sbpair.amqp import sections
 from sbpair.amqp.sections import HeaderField, PropertyField
 from sbpair.amqp.types import Described, Long, Symbol, Timestamp, Ubyte, Uint
-from sbpair.core.message import PING_CONTENT_TYPE, Received, State
+from sbpair.core.message import PING_CONTENT_TYPE, MessageState, Received
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.pipeline.rows import (
     MESSAGE_COLUMNS,
@@ -42,7 +42,7 @@ def test_columns_tell_of_the_original_message() -> None:
         ),
         "invoices/incoming",
     )
-    row = row_of(payload, enqueued_at=1_790_000_000.123, delivery_count=2, state=State.DEFERRED)
+    row = row_of(payload, enqueued_at=1_790_000_000.123, delivery_count=2, state=MessageState.DEFERRED)
     assert row["pair"] == "shop"
     assert (row["queue"], row["dead_letter"], row["sequence_number"]) == (QUEUE, False, 7)
     assert row["enqueued_at"] == 1_790_000_000_123_000

@@ -24,7 +24,7 @@ from sbpair.pipeline.runs import (
     the_only_job,
     the_only_run,
 )
-from sbpair.runtime.transfer.ledger import Entry, Way, between
+from sbpair.runtime.transfer.ledger import LedgerEntry, Way, between
 
 
 def task_of(folder: Path, run: str) -> AppendedFile:
@@ -136,7 +136,7 @@ def test_what_a_task_still_writes_is_not_folded(tmp_path: Path) -> None:
 def test_what_a_job_leaves_out_went_the_same_way_to_the_same_destination(tmp_path: Path) -> None:
     way = Way("rows", "shop-weu@localhost")
     entries = [
-        Entry("rows", 0, message_id, -1, destination, None, outcome, "2026-11-21T00:00:00+00:00")
+        LedgerEntry("rows", 0, message_id, -1, destination, None, outcome, "2026-11-21T00:00:00+00:00")
         for message_id, destination, outcome in (
             ("sent", "Orders", "forwarded"),
             ("elsewhere", "news", "forwarded"),

@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbpair.core.message import PARTITION_SHIFT, Received, State
-from sbpair.pipeline.spans import Span
+from sbpair.core.message import PARTITION_SHIFT, MessageState, Received
+from sbpair.pipeline.spans import NumberRange
 from sbpair.pipeline.streaming import (
     Poll,
     after,
@@ -22,8 +22,8 @@ from sbpair.pipeline.streaming import (
 THIRD = 3 << PARTITION_SHIFT
 
 
-def span(queue: str, first: int, last: int, *, dead_letter: bool = False) -> Span:
-    return Span(queue, dead_letter, first, last)
+def span(queue: str, first: int, last: int, *, dead_letter: bool = False) -> NumberRange:
+    return NumberRange(queue, dead_letter, first, last)
 
 
 def test_each_partition_and_sub_queue_has_a_place_of_its_own_and_equal_offsets_are_equal_texts() -> None:
@@ -85,7 +85,7 @@ def test_bytes_are_kept_within_the_limit_and_something_always_moves(queues: list
     spans = [span(f"q{index}", 1, len(sizes)) for index, sizes in enumerate(queues)]
     known = {f"q{index}": sizes for index, sizes in enumerate(queues)}
 
-    def sizes(one: Span) -> list[tuple[int, int]]:
+    def sizes(one: NumberRange) -> list[tuple[int, int]]:
         return list(enumerate(known[one.queue], start=1))
 
     taken = within_bytes(spans, most, sizes)
@@ -123,14 +123,14 @@ def test_a_queue_that_was_made_again_is_read_from_its_beginning() -> None:
 def test_an_old_message_that_still_lies_there_is_no_sign_of_another_queue() -> None:
     poll = Poll({"q": {"0": 501, "0@": 500_000}})
     assert poll.unread("q", False, found(3, 501_000)) == 501  # brokers' clocks differ a little
-    assert poll.unread("q", False, replace(found(4, 900_000), state=State.SCHEDULED)) == 501
+    assert poll.unread("q", False, replace(found(4, 900_000), state=MessageState.SCHEDULED)) == 501
     assert not poll.made_again
     assert Poll({"q": {"0": 501}}).unread("q", False, found(1, 900_000)) == 501  # an offset of before
 
 
 def test_numbers_that_hold_nothing_any_more_are_counted() -> None:
     poll = Poll({"q": {"0": 11, "0!": 2}, "q/$deadletterqueue": {"0": 11}})
-    dead = Span("q", True, 15, 20)
+    dead = NumberRange("q", True, 15, 20)
     assert (poll.missed(span("q", 15, 20)), poll.missed(dead), poll.missed(span("new", 5, 9))) == (4, 0, 0)
     assert poll.after([span("q", 15, 20), dead]) == {
         "q": {"0": 21, "0!": 6},

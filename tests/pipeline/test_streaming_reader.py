@@ -15,10 +15,10 @@ from sbpair.core.message import PARTITION_SHIFT, Disposition
 from sbpair.core.summary import describe
 from sbpair.emulator.entities import QueueDescription, TopicDescription
 from sbpair.pipeline.errors import TaskError, error_in
-from sbpair.pipeline.executors import Connection
+from sbpair.pipeline.executors import TaskConnection
 from sbpair.pipeline.rows import body_of, source_columns, spark_schema
 from sbpair.pipeline.source.options import ReadOptions
-from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.session import StartedSpark
 from sbpair.pipeline.streaming import CLOCKS_DIFFER_MS, Offset, QueueStreamReader
 from tests.pipeline.stage import Stage, backlog, entity_options, messages
 
@@ -94,7 +94,7 @@ def test_what_was_completed_after_planning_is_no_error_and_the_rest_is_read(stag
     with reading(stage.options) as reader:
         start = reader.initialOffset()
         end = reader.latestOffset(start, ReadAllAvailable())
-        with Connection.to(stage.pair, "secondary") as connection:
+        with TaskConnection.to(stage.pair, "secondary") as connection:
             receiver = connection.receiver(backlog(0), dead_letter=False)
             for one in connection.run(receiver.receive(2, wait_seconds=5)):
                 connection.run(receiver.settle(one, Disposition.COMPLETE))
@@ -204,7 +204,7 @@ def run_to_the_end(frame: "DataFrame", stage: Stage) -> list[list[str]]:
 
 @pytest.mark.spark
 def test_a_query_restarted_from_its_checkpoint_continues_exactly(
-    spark: "SparkSession", session: Session, stage: Stage
+    spark: "SparkSession", session: StartedSpark, stage: Stage
 ) -> None:
     for queue in range(2):
         stage.divert(messages(20, prefix=f"q{queue}"), queue=queue)
@@ -264,7 +264,7 @@ def test_what_was_taken_between_two_batches_is_counted_or_fails(stage: Stage, ca
     with reading(options, of_backlog=False) as reader:
         start, _ = step(reader, reader.initialOffset())
         stage.send("primary", "orders", messages(4, prefix="later"))
-        with Connection.to(stage.pair, "primary") as connection:
+        with TaskConnection.to(stage.pair, "primary") as connection:
             receiver = connection.receiver("orders", dead_letter=False)
             for one in connection.run(receiver.receive(8, wait_seconds=10)):
                 connection.run(receiver.settle(one, Disposition.COMPLETE))

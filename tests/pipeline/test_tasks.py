@@ -15,7 +15,7 @@ from pyspark.logger import SPARK_LOG_SCHEMA
 
 from sbpair.core.transfer.pace import Pace
 from sbpair.pipeline.errors import ArchiveError
-from sbpair.pipeline.spark.session import Session
+from sbpair.pipeline.spark.session import StartedSpark
 from sbpair.pipeline.tasks import CLAIM_PATIENCE_SECONDS, LOGGER, SharedPace, pace_of
 from tests.pipeline.stage import Stage, backlog, messages
 
@@ -26,7 +26,7 @@ def lines_in(log: Path) -> list[dict[str, Any]]:
     return [{"msg": row["msg"], **row["context"]} for row in rows if row["logger"] == LOGGER]
 
 
-def test_archive_take_and_replay_say_what_each_task_did(session: Session, stage: Stage) -> None:
+def test_archive_take_and_replay_say_what_each_task_did(session: StartedSpark, stage: Stage) -> None:
     before = len(lines_in(session.log))
     stage.divert(messages(150))
     stage.divert(messages(30, prefix="n"), queue=1)
@@ -56,7 +56,7 @@ def test_archive_take_and_replay_say_what_each_task_did(session: Session, stage:
     assert "body 7" not in json.dumps(found)
 
 
-def test_an_attempt_that_fails_says_why(session: Session, stage: Stage) -> None:
+def test_an_attempt_that_fails_says_why(session: StartedSpark, stage: Stage) -> None:
     before = len(lines_in(session.log))
     stage.divert(messages(3))
     archive = Path(stage.archive_path)
@@ -152,7 +152,7 @@ def test_what_is_stopped_in_the_middle_holds_nobody_up_and_goes_on_by_itself(tmp
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
-def test_tasks_of_a_machine_share_a_pace_and_a_bound_is_a_part_of_its_own(session: Session) -> None:
+def test_tasks_of_a_machine_share_a_pace_and_a_bound_is_a_part_of_its_own(session: StartedSpark) -> None:
     def learn(place: int) -> tuple[float | None, float | None]:
         pace = pace_of("shop-x", None)
         if place == 0:

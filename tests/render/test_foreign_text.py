@@ -12,7 +12,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.redact import defused, printable
 from sbpair.render import console, formats
 from sbpair.render.output import Format
-from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+from sbpair.render.result import Column, CommandResult, Grade, Metric, MonitoredCheck, Table
 
 FORGERIES = (
     "x\n::add-mask::secret",
@@ -58,7 +58,10 @@ def result_of(value: str) -> CommandResult:
         summary=value,
         notes=(value,),
         exit=Exit.OK,
-        checks=(Check(value, value, Severity.ERROR, value), Check("A", value, Severity.WARNING, value)),
+        checks=(
+            MonitoredCheck(value, value, Grade.ERROR, value),
+            MonitoredCheck("A", value, Grade.WARNING, value),
+        ),
         metrics=(Metric("sbpair_entities", 1.0, (("queue", value),)),),
         command="audit",
     )

@@ -14,7 +14,7 @@ from sbpair.core.outcome import Exit
 from sbpair.core.redact import printable
 from sbpair.render.console import render
 from sbpair.render.output import Format
-from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+from sbpair.render.result import Column, CommandResult, Grade, Metric, MonitoredCheck, Table
 
 APPROVED = Path(__file__).parent.parent / "approved" / "render"
 
@@ -39,12 +39,14 @@ RESULT = CommandResult(
     notes=("A note with \x1b[2J in it.",),
     exit=Exit.FINDINGS,
     checks=(
-        Check("SBP001", "contoso/x-servicebus-transfer/0", Severity.ERROR, "Missing: create it,\nthen 100% fine."),
-        Check("SBP002", "a:b,c", Severity.WARNING, "Extra | odd <tag> & \"quotes\" \x1b[31m"),
-        Check("SBP003", "orders", Severity.SKIPPED, "Skipped, because the tier is not known"),
-        Check("SBP004", "orders", Severity.OK, "All there"),
-        Check("SBP005", "orders", Severity.INFO, "Good to know\x9b2J"),
-        Check("unreachable", "host", Severity.UNKNOWN, "no answer"),
+        MonitoredCheck(
+            "SBP001", "contoso/x-servicebus-transfer/0", Grade.ERROR, "Missing: create it,\nthen 100% fine."
+        ),
+        MonitoredCheck("SBP002", "a:b,c", Grade.WARNING, "Extra | odd <tag> & \"quotes\" \x1b[31m"),
+        MonitoredCheck("SBP003", "orders", Grade.SKIPPED, "Skipped, because the tier is not known"),
+        MonitoredCheck("SBP004", "orders", Grade.OK, "All there"),
+        MonitoredCheck("SBP005", "orders", Grade.INFO, "Good to know\x9b2J"),
+        MonitoredCheck("unreachable", "host", Grade.UNKNOWN, "no answer"),
     ),
     metrics=(
         Metric("sbpair_backlog_messages", 1234567, (("pair", 'o"\\d'), ("kind", "active"))),

@@ -9,11 +9,13 @@ from sbpair.core.outcome import Exit
 from sbpair.render import formats
 from sbpair.render.console import emit
 from sbpair.render.output import Format
-from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table
+from sbpair.render.result import Column, CommandResult, Grade, Metric, MonitoredCheck, Table
 
 
-def result(*severities: Severity, exit_code: Exit = Exit.OK, message: str = "because") -> CommandResult:
-    checks = tuple(Check(f"C{number}", f"s{number}", severity, message) for number, severity in enumerate(severities))
+def result(*severities: Grade, exit_code: Exit = Exit.OK, message: str = "because") -> CommandResult:
+    checks = tuple(
+        MonitoredCheck(f"C{number}", f"s{number}", severity, message) for number, severity in enumerate(severities)
+    )
     return CommandResult({}, summary="done", exit=exit_code, checks=checks, command="audit")
 
 
@@ -21,15 +23,15 @@ def result(*severities: Severity, exit_code: Exit = Exit.OK, message: str = "bec
     ("severities", "status"),
     [
         ((), 0),
-        ((Severity.OK, Severity.INFO, Severity.SKIPPED), 0),
-        ((Severity.OK, Severity.WARNING), 1),
-        ((Severity.WARNING, Severity.ERROR), 2),
-        ((Severity.CRITICAL,), 2),
-        ((Severity.WARNING, Severity.UNKNOWN), 3),
-        ((Severity.UNKNOWN, Severity.CRITICAL), 2),
+        ((Grade.OK, Grade.INFO, Grade.SKIPPED), 0),
+        ((Grade.OK, Grade.WARNING), 1),
+        ((Grade.WARNING, Grade.ERROR), 2),
+        ((Grade.CRITICAL,), 2),
+        ((Grade.WARNING, Grade.UNKNOWN), 3),
+        ((Grade.UNKNOWN, Grade.CRITICAL), 2),
     ],
 )
-def test_nagios_status_is_that_of_the_worst_check(severities: tuple[Severity, ...], status: int) -> None:
+def test_nagios_status_is_that_of_the_worst_check(severities: tuple[Grade, ...], status: int) -> None:
     assert formats.nagios_status(result(*severities)) == status
 
 
@@ -50,7 +52,7 @@ def test_nagios_begins_with_status_and_perfdata_on_one_line() -> None:
 
 
 def test_github_annotates_ten_of_a_kind_and_counts_the_rest() -> None:
-    text = formats.to_github(result(*[Severity.ERROR] * 13, *[Severity.WARNING] * 2))
+    text = formats.to_github(result(*[Grade.ERROR] * 13, *[Grade.WARNING] * 2))
     lines = text.splitlines()
     assert sum(line.startswith("::error ") for line in lines) == 10
     assert sum(line.startswith("::warning ") for line in lines) == 2
@@ -58,7 +60,7 @@ def test_github_annotates_ten_of_a_kind_and_counts_the_rest() -> None:
 
 
 def test_github_escapes_what_would_end_an_annotation() -> None:
-    check = Check("A:B", "x,y", Severity.ERROR, "50%\r\n::error::forged")
+    check = MonitoredCheck("A:B", "x,y", Grade.ERROR, "50%\r\n::error::forged")
     text = formats.to_github(CommandResult({}, checks=(check,), command="audit"))
     assert text.splitlines()[0] == "::error title=A%3AB x%2Cy::50%25%0D%0A::error::forged"
 
@@ -82,7 +84,7 @@ def test_github_step_summary_stays_below_the_limit(tmp_path: Path, monkeypatch: 
 
 def test_junit_is_xml_whatever_the_messages_hold() -> None:
     root = ElementTree.fromstring(
-        formats.to_junit(result(Severity.ERROR, Severity.OK, Severity.SKIPPED, message='\x00<&"\x1b]]>'))
+        formats.to_junit(result(Grade.ERROR, Grade.OK, Grade.SKIPPED, message='\x00<&"\x1b]]>'))
     )
     assert (root.attrib["tests"], root.attrib["failures"], root.attrib["skipped"]) == ("3", "1", "1")
     failure = root.find("testcase/failure")

@@ -9,7 +9,20 @@ from pathlib import Path
 import pytest
 
 from sbpair.render.html import commands, ticks, to_html
-from sbpair.render.page import Bar, Bars, Card, Cards, Finding, Findings, Line, Lines, Page, Text, Tone, number
+from sbpair.render.page import (
+    Bar,
+    Bars,
+    Card,
+    Cards,
+    ChartLine,
+    EqualFindings,
+    Findings,
+    LineChart,
+    Page,
+    Text,
+    Tone,
+    number,
+)
 from sbpair.render.result import Column, Table
 from tests.render.chromium import browser, executable
 
@@ -37,19 +50,23 @@ PAGE = Page(
         ),
         Bars("What moves it", [Bar("messages", 40, "20 to 40")]),
         Bars("Empty", []),
-        Lines(
+        LineChart(
             "By size",
-            [Line("total", STEPS), Line(HOSTILE, [(1.0, 1.0)]), Line("without a point", [])],
+            [ChartLine("total", STEPS), ChartLine(HOSTILE, [(1.0, 1.0)]), ChartLine("without a point", [])],
             "bytes",
             "USD",
             note=HOSTILE,
         ),
-        Lines("No lines", [], "x", "y"),
+        LineChart("No lines", [], "x", "y"),
         Findings(
             "Found",
             (
-                Finding("error", "SBP001", HOSTILE, HOSTILE, [(HOSTILE, HOSTILE)] * 5, ("sbpair drain x", HOSTILE)),
-                Finding(HOSTILE, "SBP002", "Once", "Pair orders", [("q", "is missing")], ("sbpair provision orders",)),
+                EqualFindings(
+                    "error", "SBP001", HOSTILE, HOSTILE, [(HOSTILE, HOSTILE)] * 5, ("sbpair drain x", HOSTILE)
+                ),
+                EqualFindings(
+                    HOSTILE, "SBP002", "Once", "Pair orders", [("q", "is missing")], ("sbpair provision orders",)
+                ),
             ),
         ),
         Text(HOSTILE, [HOSTILE, "Line\nline"]),
@@ -121,7 +138,9 @@ def test_commands_in_advice_can_be_copied_as_a_whole(line: str, found: list[str]
 
 def test_equal_findings_are_told_once_with_their_places() -> None:
     places = [(f"queue-{index}", "is missing") for index in range(12)]
-    finding = Finding("error", "SBP001", "Backlog queue missing", "Pair orders", places, ("sbpair provision orders",))
+    finding = EqualFindings(
+        "error", "SBP001", "Backlog queue missing", "Pair orders", places, ("sbpair provision orders",)
+    )
     document = to_html(Page("Audit", (Findings("Findings", (finding,)),)))
     words = Elements(document).words
     assert sum("Backlog queue missing" in one for one in words) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.cli.app import COMMANDS
-from sbpair.cli.help import Topic
+from sbpair.cli.help import HelpTopic
 from sbpair.render.html import SitePage, write_site
 from tests.cli.process import Sbpair
 from tests.render.chromium import browser, executable
@@ -24,7 +24,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_and_command_is_there_and_every_link_leads_somewhere(site: Path) -> None:
-    for name in (*Topic, *(name for name in COMMANDS if name not in set(map(str, Topic)))):
+    for name in (*HelpTopic, *(name for name in COMMANDS if name not in set(map(str, HelpTopic)))):
         assert (site / f"{name}.html").is_file(), name
     for file in site.glob("*.html"):
         text = file.read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ from typing import Any
 from sbpair.concurrency import waits
 from sbpair.core import errors
 from sbpair.core.errors import ServiceError
-from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received, State
+from sbpair.core.message import NEXT_AVAILABLE_SESSION, MessageState, Received
 from sbpair.core.names import ByName, dead_letter_path
 from sbpair.service import session_key
 from tests.fakes import (
@@ -407,7 +407,7 @@ class ScheduledMover(Moving):
 
     def _taken(self, received: Received) -> Stored:
         found = self._namespace.queue(self._entity).messages.get(received.sequence_number)
-        if found is None or found.state is not State.SCHEDULED:
+        if found is None or found.state is not MessageState.SCHEDULED:
             raise errors.LockLostError("It is scheduled no more.")
         return found
 

@@ -10,7 +10,7 @@ from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import EntityStatus, NamespaceFacts, QueueSettings, Tier
 from sbpair.core.errors import ConnectionLostError
 from sbpair.core.inspection.plan import plan_cleanup, plan_provision
-from sbpair.core.message import State
+from sbpair.core.message import MessageState
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, Pair, SendAvailabilityOptions, Side
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.runtime.browse import peeking
@@ -18,7 +18,7 @@ from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from sbpair.runtime.inspection.application import verify
 from sbpair.runtime.inspection.apply import Applying, apply, check_fresh
 from sbpair.runtime.inspection.backlog import find_queues, read_backlog
-from sbpair.runtime.inspection.gather import Scope, gather
+from sbpair.runtime.inspection.gather import GatherScope, gather
 from sbpair.runtime.inspection.usage import CountedMessaging, Usage, counted_admin
 from tests.fakes import EPOCH
 from tests.runtime.inspection.admin_fake import Lies, LyingAdmin
@@ -169,7 +169,9 @@ def a_side(life: Life, name: str, pair: Pair, other: str) -> Namespace:
                     found.put_dead_letter(spelled, payload, "Why")
                 else:
                     found.put(spelled, payload)
-                    [*found.queue(spelled).messages.values()][-1].state = dice.choice((*State, State.ACTIVE))
+                    [*found.queue(spelled).messages.values()][-1].state = dice.choice(
+                        (*MessageState, MessageState.ACTIVE)
+                    )
     return found
 
 
@@ -226,7 +228,7 @@ async def a_look(life: Life, folder: Path) -> None:
             clock=life.clock,
             observer=life.observer,
             peek=dice.choice((None, peeking(messaging))),
-            scope=dice.choice([*Scope]),
+            scope=dice.choice([*GatherScope]),
             tolerant=life.chance(0.8),
             credits_per_second=dice.choice((None, 5.0, 100.0)),
             concurrency=dice.choice((1, 8)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.entities import QueueFacts, QueueSettings
-from sbpair.core.message import Disposition, Origin, Received, State
+from sbpair.core.message import Disposition, MessageState, Origin, Received
 from sbpair.core.rewrite import TtlMode, compose, for_backlog, ping_message
 from sbpair.core.transfer.custody import PURGED
 from sbpair.core.transfer.filters import MessageFilter, Where
@@ -80,9 +80,9 @@ class Pair:
         """Locked by another, deferred or scheduled, now and then."""
         kind = self.life.dice.randrange(24)
         if kind == 0:
-            stored.state = State.DEFERRED
+            stored.state = MessageState.DEFERRED
         elif kind == 1:
-            stored.state, stored.scheduled_at = State.SCHEDULED, self.secondary.epoch() + 45.0
+            stored.state, stored.scheduled_at = MessageState.SCHEDULED, self.secondary.epoch() + 45.0
         elif kind == 2:
             stored.lock, stored.locked_until = -1, self.secondary.epoch() + self.life.dice.choice((8.0, 55.0))
 
@@ -250,7 +250,7 @@ async def a_move(life: Life, folder: Path) -> None:
             source.put_dead_letter("q", a_message(life, number), "Why")
         stored = [*queue.messages.values()]
         if stored and life.chance(0.1):
-            stored[-1].state = State.DEFERRED
+            stored[-1].state = MessageState.DEFERRED
     for session in ("a", "B", "only") if by_session else ():
         if life.chance(0.4):
             source.sessions["q", session_key(session)] = Session(state=b"state")

@@ -8,13 +8,13 @@ import pytest
 
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import ConnectionLostError, EntityNotFoundError, ServerBusyError, UnauthorizedError
-from sbpair.core.message import Disposition, Received, State
+from sbpair.core.message import Disposition, MessageState, Received
 from sbpair.core.pairing import Side
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.state import key_of
 from sbpair.runtime import browse
-from sbpair.runtime.browse import Found, browse_target, head_of, pages, peeking, survey
+from sbpair.runtime.browse import BrowsedMessages, browse_target, head_of, pages, peeking, survey
 from sbpair.runtime.transfer.restore import Restorable, not_known, still_queued
 from tests.fakes import EPOCH, FakeClock, FakeMessaging, FakeNamespace, virtual_time
 
@@ -133,7 +133,7 @@ async def test_what_lies_in_a_queue_is_told_by_its_state_and_by_what_was_left() 
     there = await lying(namespace)
     left = {key_of(there["left"]): "why"}
 
-    async def surveyed(**how: Any) -> tuple[Found, list[str | None]]:
+    async def surveyed(**how: Any) -> tuple[BrowsedMessages, list[str | None]]:
         visited: list[str | None] = []
         found = await survey(
             namespace.messaging().receiver(QUEUE),
@@ -154,7 +154,7 @@ async def test_what_lies_in_a_queue_is_told_by_its_state_and_by_what_was_left() 
     )
     assert found.deferred == [there["deferred"].sequence_number]
     assert found.unexplained == {key_of(there["odd"])}
-    found, visited = await surveyed(also={State.DEFERRED})
+    found, visited = await surveyed(also={MessageState.DEFERRED})
     assert (dict(found.by_state), visited, found.deferred) == ({"scheduled": 1}, ["deferred", "odd"], [])
     many = a_namespace(messages=browse.PAGE_MESSAGES + 1).messaging()
     for enough, whole in ((browse.PAGE_MESSAGES, False), (browse.PAGE_MESSAGES + 1, True), (None, True)):
@@ -165,25 +165,25 @@ async def test_what_lies_in_a_queue_is_told_by_its_state_and_by_what_was_left() 
 
 
 def test_what_the_service_counts_and_a_browse_does_not_show_is_not_visible() -> None:
-    assert Found().empty
+    assert BrowsedMessages().empty
     one = key_of(Received(b"", 1, QUEUE))
     for found in (
-        Found(explained=1),
-        Found(unexplained=frozenset({one})),
-        Found(not_visible=1),
-        Found(whole=False),
-        Found(by_state=browse.Counter({"scheduled": 1})),
+        BrowsedMessages(explained=1),
+        BrowsedMessages(unexplained=frozenset({one})),
+        BrowsedMessages(not_visible=1),
+        BrowsedMessages(whole=False),
+        BrowsedMessages(by_state=browse.Counter({"scheduled": 1})),
     ):
         assert not found.empty
     for counted, whole, not_visible in ((None, True, 0), (9, True, 5), (4, True, 0), (3, True, 0), (9, False, 0)):
-        found = Found(
+        found = BrowsedMessages(
             browse.Counter({"deferred": 1, "scheduled": 7}), unexplained=frozenset({one}), explained=2, whole=whole
         )
         found.compare_with(counted)
         assert found.not_visible == not_visible
-    found = Found(browse.Counter({"scheduled": 7}), not_visible=5)
+    found = BrowsedMessages(browse.Counter({"scheduled": 7}), not_visible=5)
     assert dict(found.reasons(())) == {"scheduled": 7, browse.NOT_VISIBLE: 5}
-    assert browse.NOT_VISIBLE not in Found().reasons(())
+    assert browse.NOT_VISIBLE not in BrowsedMessages().reasons(())
 
 
 @virtual_time

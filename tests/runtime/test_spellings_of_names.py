@@ -12,7 +12,7 @@ from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import PairingError, UsageError
 from sbpair.core.message import Received
 from sbpair.core.rewrite import for_backlog
-from sbpair.core.transfer.ledger import Entry
+from sbpair.core.transfer.ledger import LedgerEntry
 from sbpair.core.transfer.state import Forward
 from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.runtime.failover.backlog import _by_session, waiting_session
@@ -91,7 +91,7 @@ def test_what_a_ledger_has_of_an_entity_is_found_under_any_spelling(there: Any) 
 @spellings
 async def test_a_ledger_that_sent_elsewhere_is_refused_whatever_the_spelling(there: Any, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    entry = Entry(
+    entry = LedgerEntry(
         queue=there("Backlog/0"),
         sequence_number=1,
         message_id=None,

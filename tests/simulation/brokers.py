@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret
 from sbpair.emulator.broker.entity import Entity
 from sbpair.emulator.broker.messages import Message
-from sbpair.emulator.broker.sessions import Consumer, Lock, Session
+from sbpair.emulator.broker.sessions import DeliveryTarget, Lock, MessageSession
 from sbpair.emulator.endpoints import Endpoints
 from sbpair.emulator.entities import ROOT_KEY_NAME
 from sbpair.emulator.namespace import Namespace, NamespaceStore
@@ -173,8 +173,10 @@ class Broker:
 
         return told
 
-    def _loss_of(self, path: str, lost: Callable[[Session, Consumer], None]) -> Callable[[Session, Consumer], None]:
-        def told(session: Session, holder: Consumer) -> None:
+    def _loss_of(
+        self, path: str, lost: Callable[[MessageSession, DeliveryTarget], None]
+    ) -> Callable[[MessageSession, DeliveryTarget], None]:
+        def told(session: MessageSession, holder: DeliveryTarget) -> None:
             self._session_lost(self.name, path, session.id)
             lost(session, holder)
 

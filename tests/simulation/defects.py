@@ -24,7 +24,7 @@ from sbpair.core.transfer import custody, delivery, machine, order, pace
 from sbpair.core.transfer.report import Accepted, Moment
 from sbpair.emulator.store import Store
 from sbpair.files import AppendedFile
-from sbpair.runtime.browse import Found
+from sbpair.runtime.browse import BrowsedMessages
 from sbpair.runtime.failover import backlog, sender
 from sbpair.runtime.replication import session, store
 from sbpair.runtime.transfer import drain, ledger, move_sessions, pump, sinks
@@ -410,7 +410,7 @@ def _empty_without_browse() -> None:
 
 @defect("what others have locked does not count")
 def _locked_counts_as_empty() -> None:
-    put(Found, "empty", property(lambda self: not (self.by_state or self.explained or self.not_visible)))
+    put(BrowsedMessages, "empty", property(lambda self: not (self.by_state or self.explained or self.not_visible)))
 
     async def confirmed(self: Any, moving: Any, halt: Any) -> bool:
         while await moving.settle_down(halt):

@@ -19,7 +19,7 @@ from sbpair.core.rewrite import compose
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.resend import Planned, Resender, Selection
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN
-from sbpair.emulator.broker.messages import Message, State
+from sbpair.emulator.broker.messages import Message, MessageStateCode
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription, TopicDescription
@@ -142,7 +142,7 @@ class Moves:
         if state == "dead" and not message.locked:
             entity.to_dead_letters(entity.main, message, "Refused", "The application could not work on it.")
         elif state == "deferred" and not message.locked:
-            message.state = State.DEFERRED
+            message.state = MessageStateCode.DEFERRED
             namespace.journal.put_message(entity, MAIN, message)
         if session is not None and entity.main.sessions is not None and dice.random() < 0.3:
             self._keep_state(namespace, entity, session)
@@ -201,7 +201,7 @@ class Moves:
             raise Violation(f"message {key} is at {lies.path} with the properties {names}")
 
     def _parked(self, key: str, filled: Filled, message: Message) -> None:
-        if message.state is State.SCHEDULED:
+        if message.state is MessageStateCode.SCHEDULED:
             wanted, found = filled.scheduled_at or 0.0, message.head.scheduled_at or 0.0
             if abs(found - wanted) >= 0.001:  # either side of half a millisecond
                 raise Violation(f"message {key} was for {wanted}, and is for {found}")

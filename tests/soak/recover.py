@@ -24,7 +24,7 @@ from typing import Any
 
 from sbpair.amqp.types import Char, Decimal64, Long
 from sbpair.azure.messaging import AzureMessaging
-from sbpair.core.message import Disposition, Received, State
+from sbpair.core.message import Disposition, MessageState, Received
 from sbpair.core.outcome import Exit
 from sbpair.core.rewrite import as_sent, compose
 from sbpair.ports import MessageReceiver
@@ -178,7 +178,7 @@ class Place:
         for one in found:
             name = str(one.message_id)
             as_it_was = self.sent.get(name) == as_sent(one.payload).payload
-            if not as_it_was or (one.state is State.SCHEDULED) != (name in self.scheduled):
+            if not as_it_was or (one.state is MessageState.SCHEDULED) != (name in self.scheduled):
                 result.altered.append(name)
         result.disordered = _disordered(found)
 

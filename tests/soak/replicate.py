@@ -40,7 +40,7 @@ from sbpair.core.rewrite import compose
 from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription, SubscriptionDescription
 from sbpair.journal.sqlite import SqliteJournal
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.replication.sender import DualSender
 from sbpair.runtime.replication.store import MESSAGE, SESSION, destination_of
@@ -273,7 +273,7 @@ class Soak:
                 entity,
                 primary=messaging[0],
                 secondary=messaging[1],
-                clock=SystemClock(),
+                clock=LoopClock(),
                 journal=journal,
                 delay_seconds=DELAY_SECONDS,
             )

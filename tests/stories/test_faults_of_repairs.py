@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from sbpair.core.message import Disposition, State
+from sbpair.core.message import Disposition, MessageState
 from sbpair.core.names import backlog_queue_path
 from sbpair.core.rewrite import compose
 from sbpair.ports import Sides
@@ -183,5 +183,5 @@ def test_a_message_of_a_partitioned_queue_is_rescheduled_without_advice_for_a_le
     ran = world(f"sbpair message reschedule parts {listed[0]['sequence_number']} 2h --pair local --yes")
     assert (ran.code, "At least once" in ran.stderr, "--ledger" in ran.stderr) == (0, True, False), ran
     again = world("sbpair entity peek parts --pair local -o json").data["messages"]
-    assert [one["state"] for one in again] == [State.SCHEDULED.value]
+    assert [one["state"] for one in again] == [MessageState.SCHEDULED.value]
     assert SECONDARY not in ran.stderr

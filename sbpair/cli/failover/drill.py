@@ -23,7 +23,7 @@ from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.words import counted
 from sbpair.render.console import check_writable
-from sbpair.render.result import Check, CommandResult, Severity, concluded, metrics_of, table_of
+from sbpair.render.result import CommandResult, Grade, MonitoredCheck, concluded, metrics_of, table_of
 from sbpair.settings import state_directory
 
 if TYPE_CHECKING:
@@ -132,14 +132,14 @@ def _question(pair: Pair, planned: Drilled) -> str:
 def _shown(done: Drilled) -> CommandResult:
     first = table_of(Shadow, done.created) if done.dry_run else table_of(DrilledEntity, done.entities)
     earlier = table_of(DrillLine, done.earlier, "Earlier drills")
-    severities = {"proved": Severity.OK, "failed": Severity.CRITICAL}
+    severities = {"proved": Grade.OK, "failed": Grade.CRITICAL}
     return concluded(
         done,
         first,
         *([earlier] if done.earlier else []),
         checks=(
-            *(Check(one.outage, one.entity, severities[one.verdict], one.sentence) for one in done.entities),
-            *(Check(row.check, row.subject, Severity(row.result.value), row.detail) for row in done.findings),
+            *(MonitoredCheck(one.outage, one.entity, severities[one.verdict], one.sentence) for one in done.entities),
+            *(MonitoredCheck(row.check, row.subject, Grade(row.result.value), row.detail) for row in done.findings),
         ),
         metrics=tuple(
             sample

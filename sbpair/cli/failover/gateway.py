@@ -23,7 +23,7 @@ from sbpair.render.result import CommandResult, concluded, table_of
 
 if TYPE_CHECKING:
     from sbpair.engine.port import ServerTls
-    from sbpair.gateway.keys import Key
+    from sbpair.gateway.keys import GatewayKey
     from sbpair.gateway.server import Gateway
 
 DEFAULT_LISTEN = "127.0.0.1:5671"
@@ -146,7 +146,7 @@ def _files(options: Options, keys: Path | None) -> list[Path]:
     return [*([] if keys is None else [keys]), *config_files(options.config, os.environ, Path.cwd())]
 
 
-def _own_keys(given: list[str] | None, file: Path | None, pass_tokens: bool) -> "tuple[Key, ...]":
+def _own_keys(given: list[str] | None, file: Path | None, pass_tokens: bool) -> "tuple[GatewayKey, ...]":
     from sbpair.gateway.keys import parse_key
 
     return tuple(map(parse_key, given or ([] if file is not None or pass_tokens else ["app=send,listen"])))

@@ -22,7 +22,7 @@ from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.words import counted
-from sbpair.render.result import Check, CommandResult, Severity, Table, concluded, metrics_of, table_of
+from sbpair.render.result import CommandResult, Grade, MonitoredCheck, Table, concluded, metrics_of, table_of
 
 DEFAULT_COUNT = 4
 
@@ -165,9 +165,9 @@ def _by_side(pair: Pair, entities: tuple[PingedEntity, ...]) -> Iterator[Table]:
             yield table_of(PingedEntity, rows, f"{side}: {side_named(pair, side)}", show=ENTITY_COLUMNS[1:])
 
 
-_SEVERITIES = {"ok": Severity.OK, "unreachable": Severity.CRITICAL, "denied": Severity.CRITICAL}
+_SEVERITIES = {"ok": Grade.OK, "unreachable": Grade.CRITICAL, "denied": Grade.CRITICAL}
 
 
-def _check(entity: PingedEntity) -> Check:
-    severity = _SEVERITIES.get(entity.result, Severity.ERROR)
-    return Check("ping", f"{entity.side} {entity.entity}", severity, entity.sentence)
+def _check(entity: PingedEntity) -> MonitoredCheck:
+    severity = _SEVERITIES.get(entity.result, Grade.ERROR)
+    return MonitoredCheck("ping", f"{entity.side} {entity.entity}", severity, entity.sentence)

@@ -161,7 +161,7 @@ class FailedLine(Failure):
 
 
 @dataclass(frozen=True, slots=True)
-class SendResult:
+class SentSummary:
     sent: SentMessages = field(metadata=INLINED)
     failures: tuple[FailedLine, ...]
     """The first of them."""
@@ -170,7 +170,7 @@ class SendResult:
 
 
 DRY_RUN = "Only read the lines and ask the destinations; exit 5 if anything would be sent."
-SendPrinted = SendResult | SendDryRun
+SendPrinted = SentSummary | SendDryRun
 
 
 @command(output="cli.failover.send:SendPrinted", asks=True, dry_run=DRY_RUN)
@@ -329,7 +329,7 @@ class _SentLines(Lines[FailedLine]):
     def result(self, sent: SentMessages, *, verbose: bool, namespace: str) -> CommandResult:
         """`namespace`: the only one that was sent to."""
         return CommandResult(
-            SendResult(sent, tuple(self.failures), self.bad_line),
+            SentSummary(sent, tuple(self.failures), self.bad_line),
             (table_of(SentPlace, sent.places),),
             notes=(*self.notes(verbose=verbose), *sent.notes()),
             summary=sent.summary(namespace),

@@ -18,8 +18,8 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Severity
 from sbpair.core.pairing import Pair
 from sbpair.render.console import check_writable
-from sbpair.render.result import Check, CommandResult, metrics_of, table_of
-from sbpair.render.result import Severity as Shown
+from sbpair.render.result import CommandResult, MonitoredCheck, metrics_of, table_of
+from sbpair.render.result import Grade as Shown
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.audit.result import AuditedPair, AuditResult
@@ -197,25 +197,25 @@ def _shown(result: "AuditResult", notes: Sequence[str], fail_on: Severity, *, ea
     )
 
 
-def _checks(result: "AuditResult") -> Iterator[Check]:
+def _checks(result: "AuditResult") -> Iterator[MonitoredCheck]:
     """Every check with what it said, or that it found nothing; and what could not be read at all."""
     from sbpair.core.inspection import audit as checks
 
     for pair in result.pairs:
         for entry in pair.not_read:
-            yield Check(entry.code, f"{entry.subject} of {entry.namespace}", Shown.UNKNOWN, entry.reason)
+            yield MonitoredCheck(entry.code, f"{entry.subject} of {entry.namespace}", Shown.UNKNOWN, entry.reason)
     for failed in result.errors:
-        yield Check(failed.error.code, failed.pair, Shown.UNKNOWN, failed.error.message)
+        yield MonitoredCheck(failed.error.code, failed.pair, Shown.UNKNOWN, failed.error.message)
     for report in result.reports:
         for finding in report.findings:
             text = f"{finding.message} {checks.in_one_line(finding.remedy)}"
-            yield Check(finding.code, finding.subject, Shown(finding.severity.value), text)
+            yield MonitoredCheck(finding.code, finding.subject, Shown(finding.severity.value), text)
         for skipped in report.skipped:
-            yield Check(skipped.code, report.pair, Shown.SKIPPED, f"Skipped, because {skipped.reason}")
+            yield MonitoredCheck(skipped.code, report.pair, Shown.SKIPPED, f"Skipped, because {skipped.reason}")
         told = {finding.code for finding in report.findings} | {skipped.code for skipped in report.skipped}
         for code in report.checks:
             if code not in told:
-                yield Check(code, report.pair, Shown.OK, checks.explain(code).title)
+                yield MonitoredCheck(code, report.pair, Shown.OK, checks.explain(code).title)
 
 
 def _listed() -> CommandResult:

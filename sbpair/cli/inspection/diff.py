@@ -13,7 +13,7 @@ from sbpair.cli.options import Options, command, moment_option
 from sbpair.cli.transfer.entity_ref import NamespaceAuthOption, NamespaceOptions, find_namespace
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.contents import Contents, Difference, compare
+from sbpair.core.inspection.contents import Contents, EntityDifference, compare
 from sbpair.core.inspection.promotion import Claimed
 from sbpair.core.words import counted
 from sbpair.render.result import CommandResult, concluded, table_of
@@ -55,7 +55,7 @@ def diff(
     settings = load_settings(options)
     first, second = (_contents(options, settings, one, auth) for one in (a, b))
     found = compare(first, second, ignore or ())
-    return concluded(found, table_of(Difference, found.differences))
+    return concluded(found, table_of(EntityDifference, found.differences))
 
 
 def _contents(options: Options, settings: "Settings", name: str, auth: NamespaceAuthOption) -> Contents:

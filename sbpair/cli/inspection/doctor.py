@@ -18,7 +18,7 @@ from sbpair.core.errors import ConfigurationError, IncompatibleSdkError, SbpairE
 from sbpair.core.inspection.diagnosis import COMMAND, VERSIONS, Diagnoses, Diagnosis, Verdict
 from sbpair.core.pairing import Pair
 from sbpair.core.serialization import column
-from sbpair.render.result import Check, CommandResult, Severity, concluded, table_of
+from sbpair.render.result import CommandResult, Grade, MonitoredCheck, concluded, table_of
 from sbpair.version import __version__
 
 
@@ -67,7 +67,7 @@ def _result(found: Diagnoses) -> CommandResult:
         table_of(Diagnosis, rows, show=("result", "check", "subject", "detail", "next_step")),
         screen=(replace(table_of(_ScreenRow, _screen(rows)), compact=True),),
         checks=tuple(
-            Check(row.check, row.subject, Severity(row.result.value), f"{row.detail} {row.next_step}".strip())
+            MonitoredCheck(row.check, row.subject, Grade(row.result.value), f"{row.detail} {row.next_step}".strip())
             for row in rows
         ),
     )

@@ -24,15 +24,15 @@ from sbpair.core.inspection.entity import (
     AccessRuleRow,
     Changed,
     Listed,
-    Rule,
     SettingRow,
+    ShownRule,
     setting_rows,
 )
 from sbpair.core.names import rule_of
 from sbpair.core.outcome import Exit
 from sbpair.core.redact import quoted
 from sbpair.core.words import counted
-from sbpair.render.result import Check, CommandResult, Severity, metrics_of, table_of
+from sbpair.render.result import CommandResult, Grade, MonitoredCheck, metrics_of, table_of
 from sbpair.service import CORRELATION_FIELDS, EntityStatus
 from sbpair.settings import Settings
 
@@ -215,10 +215,10 @@ def list_entities(
             for metric in metrics_of(entity, ("namespace", found.namespace), ("entity", entity.path))
         ),
         checks=tuple(
-            Check(
+            MonitoredCheck(
                 "entity",
                 entity.path,
-                Severity.OK if entity.status == EntityStatus.ACTIVE else Severity.WARNING,
+                Grade.OK if entity.status == EntityStatus.ACTIVE else Grade.WARNING,
                 entity.status,
             )
             for entity in entities
@@ -226,7 +226,7 @@ def list_entities(
     )
 
 
-@command(output="core.inspection.entity:Shown")
+@command(output="core.inspection.entity:ShownEntity")
 def show(options: Options, entity: EntityArgument, *, on: NamespaceOptions) -> CommandResult:
     """Show the settings, message counts and rules of a queue, topic or subscription.
 
@@ -244,7 +244,7 @@ def show(options: Options, entity: EntityArgument, *, on: NamespaceOptions) -> C
     kind = found.entity.kind
     tables = [table_of(SettingRow, setting_rows(found))]
     if kind is EntityKind.SUBSCRIPTION:
-        tables.append(table_of(Rule, found.rules, "Rules"))
+        tables.append(table_of(ShownRule, found.rules, "Rules"))
     if found.access_rules:
         access = [AccessRuleRow(known.name, ", ".join(known.rights)) for known in found.access_rules]
         tables.append(table_of(AccessRuleRow, access, "Shared access rules"))

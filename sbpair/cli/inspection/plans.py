@@ -24,7 +24,7 @@ from sbpair.core.inspection.plan import (
     Applied,
     AppliedPlan,
     Plan,
-    Planned,
+    PlannedChanges,
     PlanRow,
     Purpose,
     StepOutcome,
@@ -136,7 +136,7 @@ def carry_out(
 def planned(options: Options, plans: PairPlans, plan_out: Path | None, notes: Sequence[str] = ()) -> CommandResult:
     """Result of a run that only planned: exit 5 if applying would change anything, or if there is something that only a
     person can decide. Saved to a file, which `--plan` reads again, plans are what was asked for."""
-    result = Planned(tuple(plan for _, plan in plans))
+    result = PlannedChanges(tuple(plan for _, plan in plans))
     undecided = any(holds_messages(step) for plan in result.plans for step in plan.steps)
     exit = Exit.FINDINGS if undecided else result.exit
     if plan_out is not None:

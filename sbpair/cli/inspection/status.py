@@ -11,7 +11,7 @@ import typer
 from sbpair import operations
 from sbpair.cli.context import Interrupted, Stop, call, load_settings, open_sides, run_async
 from sbpair.cli.options import Options, PairArgument, command, duration_option
-from sbpair.core.backlog import QueueState, Verdict
+from sbpair.core.backlog import BacklogVerdict, QueueState
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.status import (
@@ -30,8 +30,8 @@ from sbpair.core.serialization import spoken_clock, to_plain
 from sbpair.render.console import can_redraw, choose_format, put
 from sbpair.render.formats import dump_json
 from sbpair.render.output import Format
-from sbpair.render.result import Check, CommandResult, Table, concluded, metrics_of, table_of
-from sbpair.render.result import Severity as Shown
+from sbpair.render.result import CommandResult, MonitoredCheck, Table, concluded, metrics_of, table_of
+from sbpair.render.result import Grade as Shown
 
 _WATCHABLE = (Format.TABLE, Format.TSV, Format.JSONL)
 
@@ -204,9 +204,9 @@ def _total(status: PairStatus) -> StatusRow:
     )
 
 
-def _checks(status: PairStatus) -> list[Check]:
+def _checks(status: PairStatus) -> list[MonitoredCheck]:
     checks = [
-        Check(
+        MonitoredCheck(
             "namespace",
             f"{side.side} {side.name}",
             Shown.OK if side.answers else Shown.CRITICAL,
@@ -215,13 +215,13 @@ def _checks(status: PairStatus) -> list[Check]:
         for side in status.sides
     ]
     severity = _SEVERITIES[status.backlog.verdict]
-    return [*checks, Check("backlog", status.pair, severity, StatusReport(status).outlook())]
+    return [*checks, MonitoredCheck("backlog", status.pair, severity, StatusReport(status).outlook())]
 
 
 _SEVERITIES = {
-    Verdict.EMPTY: Shown.OK,
-    Verdict.WAITING: Shown.WARNING,
-    Verdict.SET_ASIDE: Shown.WARNING,
-    Verdict.NO_QUEUES: Shown.ERROR,
-    Verdict.UNKNOWN: Shown.UNKNOWN,
+    BacklogVerdict.EMPTY: Shown.OK,
+    BacklogVerdict.WAITING: Shown.WARNING,
+    BacklogVerdict.SET_ASIDE: Shown.WARNING,
+    BacklogVerdict.NO_QUEUES: Shown.ERROR,
+    BacklogVerdict.UNKNOWN: Shown.UNKNOWN,
 }

@@ -31,7 +31,7 @@ from sbpair.render.result import CommandResult, Table, columns, concluded
 
 if TYPE_CHECKING:
     from sbpair.pipeline.archive import ArchiveRequest
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 _log = logging.getLogger("sbpair")
 
@@ -190,7 +190,7 @@ def follow(
         progress = JobLog(options)
 
         @cache
-        def session() -> "Session":
+        def session() -> "StartedSpark":
             sources = archiving.take or not is_folder(into)
             spark = archiving.spark.session(options, rows=None, name="follow", sources=sources)
             opened = stack.enter_context(spark)

@@ -21,8 +21,8 @@ from sbpair.core.errors import UsageError
 from sbpair.core.message import TtlMode
 from sbpair.core.pairing import Side
 from sbpair.core.serialization import to_plain
-from sbpair.pipeline.reports import FINDINGS, Dedupe, Explained, Fate, Finding
-from sbpair.render.result import Check, CommandResult, Metric, Severity, concluded, table_of
+from sbpair.pipeline.reports import FINDINGS, Dedupe, Explained, Fate, ReconcileFinding
+from sbpair.render.result import CommandResult, Grade, Metric, MonitoredCheck, concluded, table_of
 
 
 @command(
@@ -167,18 +167,18 @@ def reconcile(
     from sbpair.pipeline.manifest import rows_in
     from sbpair.pipeline.reconcile import reconcile as hold_together
 
-    look = None if pair is None else pair_by_name(options, pair)
+    searched_pair = None if pair is None else pair_by_name(options, pair)
     rows = rows_in(archives, of_backlog=True)
     for one in ledger or ():
         if not Path(one).expanduser().exists():
             raise UsageError(f"There is no ledger {one}.")
     with by.tables(options, rows=rows, name="reconcile") as (tables, _), JobLog(options) as log:
-        report = hold_together(tables, archives, ledger or [], look=look, tell=log, listed=listed)
+        report = hold_together(tables, archives, ledger or [], searched_pair=searched_pair, tell=log, listed=listed)
     return concluded(
         report,
-        table_of(Finding, report.listed),
+        table_of(ReconcileFinding, report.listed),
         checks=tuple(
-            Check(kind, "archive", Severity.ERROR if count else Severity.OK, f"{count:,} messages {kind}")
+            MonitoredCheck(kind, "archive", Grade.ERROR if count else Grade.OK, f"{count:,} messages {kind}")
             for kind, count in to_plain(report.counts).items()
         ),
         metrics=tuple(

@@ -13,7 +13,7 @@ from sbpair.core.replication.ownership import Terms
 from sbpair.core.serialization import to_plain
 from sbpair.core.words import counted
 from sbpair.pipeline.reports import GRAVE, VERDICTS, AuditedDestination, ReplicationFinding, ReplicationReport
-from sbpair.render.result import Check, CommandResult, Metric, Severity, concluded, table_of
+from sbpair.render.result import CommandResult, Grade, Metric, MonitoredCheck, concluded, table_of
 
 
 @command(output="pipeline.reports:ReplicationReport", checks=True)
@@ -57,12 +57,12 @@ def replication_audit(
       sbpair pipeline replication-audit --primary-archive p --secondary-archive s --journal sqlite:j.db
     """
     by.check()
-    from sbpair.pipeline.replication.audit import Asked, archive_parts, audit, journal_parts
+    from sbpair.pipeline.replication.audit import AuditTerms, archive_parts, audit, journal_parts
 
     terms = Terms(**memory.seconds())
     store = journal.open()
     now = system_clock().now().timestamp()
-    asked = Asked(
+    asked = AuditTerms(
         as_of=now,
         remember_seconds=terms.remember_seconds,
         retention_seconds=terms.retention_seconds,
@@ -85,10 +85,10 @@ def result_of(report: ReplicationReport) -> CommandResult:
         table_of(AuditedDestination, report.destinations, "Queues"),
         table_of(ReplicationFinding, report.listed, "Findings"),
         checks=tuple(
-            Check(
+            MonitoredCheck(
                 name,
                 "replication",
-                Severity.OK if not counts[name] else Severity.ERROR if name in GRAVE else Severity.WARNING,
+                Grade.OK if not counts[name] else Grade.ERROR if name in GRAVE else Grade.WARNING,
                 f"{counted(counts[name], 'message')} {words}",
             )
             for name, words in VERDICTS.items()

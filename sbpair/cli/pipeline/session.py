@@ -28,7 +28,7 @@ from sbpair.settings import state_directory
 if TYPE_CHECKING:
     from sbpair.pipeline.archive import ArchiveRequest
     from sbpair.pipeline.executors import PairByName
-    from sbpair.pipeline.spark.session import JobProgress, Session
+    from sbpair.pipeline.spark.session import JobProgress, StartedSpark
     from sbpair.pipeline.tables import Tables
 
 _log = logging.getLogger("sbpair")
@@ -69,7 +69,9 @@ class SparkOptions(OptionSet):
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark property; repeatable.")] = None
 
     @contextmanager
-    def session(self, options: Options, *, rows: int | None, name: str, sources: bool = True) -> Iterator["Session"]:
+    def session(
+        self, options: Options, *, rows: int | None, name: str, sources: bool = True
+    ) -> Iterator["StartedSpark"]:
         """The open Spark session of a command, its log among sbpair's state, its start told on stderr. `rows`: see
         `open_spark`. `sources`: the job may read or write by our data sources, which cost seconds to register."""
         from sbpair.pipeline.source.datasource import register_backlog
@@ -93,7 +95,7 @@ class SparkOptions(OptionSet):
             yield session
 
     @contextmanager
-    def job(self, options: Options, *, name: str) -> Iterator["tuple[Session, JobLog]"]:
+    def job(self, options: Options, *, name: str) -> Iterator["tuple[StartedSpark, JobLog]"]:
         """The session of a command that reads no queues and whose JVM only passes results on, however many messages
         there are; and what shows the progress of its jobs."""
         with self.session(options, rows=SMALL_ROWS, name=name, sources=False) as session, JobLog(options) as log:
@@ -126,7 +128,9 @@ class EngineOptions(SparkOptions):
             check_columnar()
 
     @contextmanager
-    def tables(self, options: Options, *, rows: int | None, name: str) -> "Iterator[tuple[Tables, Session | None]]":
+    def tables(
+        self, options: Options, *, rows: int | None, name: str
+    ) -> "Iterator[tuple[Tables, StartedSpark | None]]":
         """The tables of the engine, and the session where that is Spark."""
         from sbpair.pipeline.tables import LocalTables, SparkTables
 

@@ -48,9 +48,9 @@ from sbpair.ports import Journal, Sides
 from sbpair.render.console import write_record
 from sbpair.render.output import Format
 from sbpair.render.result import (
-    Check,
     CommandResult,
-    Severity,
+    Grade,
+    MonitoredCheck,
     Table,
     columns,
     columns_of,
@@ -195,7 +195,7 @@ async def open_replicated(pair: Pair, journal: Journal | None) -> AsyncIterator[
 
 
 @dataclass(frozen=True, slots=True)
-class SentLine:
+class ReplicatedLine:
     """An accepted message of the input."""
 
     line: int
@@ -203,14 +203,14 @@ class SentLine:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedLine(Failure):
+class UnreplicatedLine(Failure):
     """A message of the input that no side took."""
 
     accepted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class SendResult:
+class ReplicatedSummary:
     queue: str
     both: int
     one_side: Mapping[str, int]
@@ -218,13 +218,13 @@ class SendResult:
     failed: int
     unrecorded: int
     """Accepted, but not in the journal."""
-    failures: tuple[FailedLine, ...]
+    failures: tuple[UnreplicatedLine, ...]
     """The first of them."""
     stopped_at: str | None
     """A line that is no message; nothing after it was sent."""
 
 
-SendPrinted = SendResult | SendDryRun
+SendPrinted = ReplicatedSummary | SendDryRun
 
 
 @command(output="cli.replication.replicate:SendPrinted", asks=True, dry_run=DRY_RUN)
@@ -309,11 +309,11 @@ def _payload(line: bytes, form: InputFormat, *, session: str | None) -> bytes:
     return to_payload(line, form, now=system_clock().now().timestamp())
 
 
-class _Sent(Lines[FailedLine]):
+class _Sent(Lines[UnreplicatedLine]):
     """Counts what became of the messages; streams one line each with -o jsonl."""
 
     def __init__(self, *, streaming: bool, journal: bool) -> None:
-        super().__init__(FailedLine, write_record if streaming else None, PAIR.get())
+        super().__init__(UnreplicatedLine, write_record if streaming else None, PAIR.get())
         self._streaming = streaming
         self._journal = journal
         self._both = 0
@@ -329,7 +329,7 @@ class _Sent(Lines[FailedLine]):
             else:
                 self._one_side[result.accepted[0].value] += 1
             self._unrecorded += not result.recorded
-            self.stream(SentLine(line, result))
+            self.stream(ReplicatedLine(line, result))
         elif sent.error is not None:
             self.fail(line, sent.error)
 
@@ -344,7 +344,7 @@ class _Sent(Lines[FailedLine]):
             notes.append("Without --journal the order holds among the messages of this run only.")
         elif self._unrecorded:
             notes.append(f"{self._unrecorded} could not be recorded: order against the next run is not sure.")
-        data = SendResult(
+        data = ReplicatedSummary(
             queue,
             self._both,
             dict(self._one_side),
@@ -511,8 +511,8 @@ def _shown(status: JournalStatus) -> CommandResult:
         summary=f"{counted(sum(status.by_state.values()), 'session')}: {counts}; {status.stuck} stuck. "
         f"{status.completed_messages:,} completed, {status.failed_messages:,} failed.",
         exit=Exit.FINDINGS if status.stuck else Exit.OK,
-        checks=tuple(Check("replication", one, Severity.WARNING, why) for one, why in status.stuck_because)
-        or (Check("replication", status.journal, Severity.OK, "no session is stuck"),),
+        checks=tuple(MonitoredCheck("replication", one, Grade.WARNING, why) for one, why in status.stuck_because)
+        or (MonitoredCheck("replication", status.journal, Grade.OK, "no session is stuck"),),
         metrics=tuple(metrics_of(status)),
     )
 

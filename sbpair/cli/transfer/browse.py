@@ -27,10 +27,10 @@ from sbpair.core.names import check_entity_path
 from sbpair.core.outcome import Exit
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.words import counted
-from sbpair.render.result import Check, Column, CommandResult, Metric, Severity, Table, table_of
+from sbpair.render.result import Column, CommandResult, Grade, Metric, MonitoredCheck, Table, table_of
 
 if TYPE_CHECKING:
-    from sbpair.core.transfer.peeked import DeadLetters, PeekResult, SessionState
+    from sbpair.core.transfer.peeked import DeadLetters, PeekResult, ShownSession
     from sbpair.settings import Settings
 
 
@@ -191,7 +191,7 @@ def _shown(found: "operations.Triage", notes: tuple[str, ...]) -> CommandResult:
     )
     bodies = tuple(f"{one.entity} {one.numbers[0]}: {one.body}" for one in found.shown if one.body is not None)
     checks = tuple(
-        Check("dead-letters", one.entity, Severity.WARNING, f"{one.messages:,} {one.reason}: {one.text}")
+        MonitoredCheck("dead-letters", one.entity, Grade.WARNING, f"{one.messages:,} {one.reason}: {one.text}")
         for one in found.shown
     )
     by_entity = Counter[str]()
@@ -208,7 +208,7 @@ def _shown(found: "operations.Triage", notes: tuple[str, ...]) -> CommandResult:
         summary=found.closing,
         notes=(*notes, *bodies, *commands),
         exit=found.exit,
-        checks=checks or (Check("dead-letters", found.namespace, Severity.OK, found.closing),),
+        checks=checks or (MonitoredCheck("dead-letters", found.namespace, Grade.OK, found.closing),),
         metrics=tuple(
             Metric("sbpair_listed_dead_letter_messages", number, (("namespace", found.namespace), ("entity", name)))
             for name, number in by_entity.items()
@@ -397,7 +397,7 @@ def list_all(
     return CommandResult(found, (table_of(SessionFacts, found.sessions, show=columns),), summary=found.closing)
 
 
-@command(output="core.transfer.peeked:SessionState")
+@command(output="core.transfer.peeked:ShownSession")
 def show(options: Options, on: EntityOptions, session: SessionArgument) -> CommandResult:
     """Show one session of a queue or subscription with its state, as text, or as hex if it is not text.
 
@@ -418,7 +418,7 @@ def show(options: Options, on: EntityOptions, session: SessionArgument) -> Comma
     return _result(found, f"Session {session} of {place} {said}.", Exit.PARTIAL if locked else Exit.OK)
 
 
-@command(output="core.transfer.peeked:SessionState", asks=True, dry_run=_DRY_RUN)
+@command(output="core.transfer.peeked:ShownSession", asks=True, dry_run=_DRY_RUN)
 def set_state(
     options: Options,
     on: EntityOptions,
@@ -445,7 +445,7 @@ def set_state(
     return _change(options, on, session, wanted)
 
 
-@command(output="core.transfer.peeked:SessionState", asks=True, dry_run=_DRY_RUN)
+@command(output="core.transfer.peeked:ShownSession", asks=True, dry_run=_DRY_RUN)
 def clear(options: Options, on: EntityOptions, session: SessionArgument) -> CommandResult:
     """Clear the state of a session; its messages stay. The session is locked meanwhile. Needs Listen.
 
@@ -473,7 +473,7 @@ def _change(options: Options, on: EntityOptions, session: str, state: bytes | No
     return _result(found, f"The state of session {session} of {place} {said}.", code)
 
 
-def _result(found: "SessionState", summary: str, code: Exit) -> CommandResult:
+def _result(found: "ShownSession", summary: str, code: Exit) -> CommandResult:
     from sbpair.core.transfer.peeked import SessionFacts
 
     table = table_of(SessionFacts, (found.session,))

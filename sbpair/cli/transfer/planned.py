@@ -196,7 +196,7 @@ def carry_out(
             said.extend((*moved.differences, *moved.notes))
         for line in said:
             logging.getLogger("sbpair").info(line)
-        number = moved.planned_messages if file is None else hold(moved.plan).judge.meant
+        number = moved.planned_messages if file is None else hold(moved.plan).judge.chosen
         question = f"{doing[0]} {what or counted(number, moved.act.noun)}{moved.completing} {doing[1]}"
         state = f"Nothing was {moved.act.verb}."
         if deletes:
@@ -226,6 +226,6 @@ def carry_out(
 
     connect = partial(open_places, source, target)
     run = PlannedRun(
-        options, verb, connect, request, agree, shown, source.path, "", hold, lambda plan: plan.judge.meant
+        options, verb, connect, request, agree, shown, source.path, "", hold, lambda plan: plan.judge.chosen
     )
     return run.carry_out()

@@ -25,7 +25,7 @@ _ENDS_IT = (Exit.FAILED, Exit.USAGE, Exit.DENIED, Exit.UNREACHABLE, Exit.INTERRU
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class IncidentStep:
     """A command that was run."""
 
     number: int = field(metadata=column("Step", right=True))
@@ -41,7 +41,7 @@ class Incident:
     """The steps of one recovery, as `incident -o json` prints them."""
 
     pair: str
-    steps: tuple[Step, ...]
+    steps: tuple[IncidentStep, ...]
 
     def closing(self, planned: int) -> str:
         """The last sentence. `planned`: how many steps there are."""
@@ -90,7 +90,9 @@ def incident(
     done = tuple(_run(options, steps))
     code = next((step.exit for step in done if step.drains), done[-1].exit if done else Exit.OK)
     result = Incident(chosen.name, done)
-    return CommandResult(result, (table_of(Step, done),), summary=result.closing(len(steps)), exit=code, closing=True)
+    return CommandResult(
+        result, (table_of(IncidentStep, done),), summary=result.closing(len(steps)), exit=code, closing=True
+    )
 
 
 def _steps(options: Options, pair: str, secondary: str, into: Path) -> Iterator[tuple[str, list[str]]]:
@@ -115,7 +117,7 @@ def _steps(options: Options, pair: str, secondary: str, into: Path) -> Iterator[
         yield what, ["sbpair", *words, *common, *shown]
 
 
-def _run(options: Options, steps: list[tuple[str, list[str]]]) -> Iterator[Step]:
+def _run(options: Options, steps: list[tuple[str, list[str]]]) -> Iterator[IncidentStep]:
     from sbpair.cli.running import run
 
     for step, (what, words) in enumerate(steps, 1):
@@ -125,7 +127,7 @@ def _run(options: Options, steps: list[tuple[str, list[str]]]) -> Iterator[Step]
         if drains and not agreed(options, "Run it?"):
             return
         code = Exit(run(words[1:]))
-        yield Step(step, what, shlex.join(words), code.label, code, drains)
+        yield IncidentStep(step, what, shlex.join(words), code.label, code, drains)
         if code in _ENDS_IT:
             return
 

@@ -138,7 +138,7 @@ def _billed(request: CostRequest, seen: NamespaceSnapshot | None, account: str) 
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class EstimatedAlternative:
     """A workload with its estimate. `problems`: why it would not do; empty if it would."""
 
     name: str
@@ -182,7 +182,7 @@ def problems(workload: Workload) -> tuple[str, ...]:
     return tuple(found)
 
 
-def compare(workload: Workload, prices: PriceTable, choices: Choices) -> tuple[Alternative, ...]:
+def compare(workload: Workload, prices: PriceTable, choices: Choices) -> tuple[EstimatedAlternative, ...]:
     """Every combination of the choices and "no pairing", cheapest first; equal ones in the order of the choices."""
     found = [
         _alternative(_name(one), one, prices)
@@ -196,14 +196,14 @@ def compare(workload: Workload, prices: PriceTable, choices: Choices) -> tuple[A
     return tuple(sorted(found, key=lambda alternative: alternative.total))
 
 
-def cheapest(alternatives: Iterable[Alternative]) -> Alternative | None:
+def cheapest(alternatives: Iterable[EstimatedAlternative]) -> EstimatedAlternative | None:
     """The cheapest one with a pairing that would do."""
     fit = [one for one in alternatives if not one.problems and one.workload.secondary is not None]
     return min(fit, key=lambda one: one.total, default=None)
 
 
-def _alternative(name: str, workload: Workload, prices: PriceTable) -> Alternative:
-    return Alternative(name, workload, estimate(workload, prices), problems(workload))
+def _alternative(name: str, workload: Workload, prices: PriceTable) -> EstimatedAlternative:
+    return EstimatedAlternative(name, workload, estimate(workload, prices), problems(workload))
 
 
 def _in_tier(workload: Workload, tier: Tier | None) -> Workload:

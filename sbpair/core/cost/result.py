@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from sbpair.core.cost.model import Estimate, Workload, estimate
 from sbpair.core.cost.request import Choices, cheapest, compare, pairing_costs
-from sbpair.core.cost.usage import Billed
+from sbpair.core.cost.usage import MeterUsage
 from sbpair.core.inspection.snapshot import Snapshot
 from sbpair.core.prices import UNITS, Meter, PriceTable, retail_query, steps, to_cents, total
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, Money, column, named
@@ -16,7 +16,7 @@ from sbpair.core.words import counted
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BillLine:
     """A line of the bill with its arithmetic; either operations or an amount of money."""
 
     part: str = field(metadata=column("Part"))
@@ -47,7 +47,7 @@ class Estimated:
     estimate: Estimate = field(metadata=INLINED)
     pair: str | None
     pairing_adds: Money
-    lines: tuple[Line, ...]
+    lines: tuple[BillLine, ...]
     billed: tuple[BilledLine, ...] | None = field(default=None, metadata=OMITTED_IF_NONE)
     notes: tuple[str, ...] = field(default=(), metadata=HIDDEN)
     """What was assumed, and what a drain of the snapshot's backlog takes."""
@@ -123,7 +123,7 @@ def estimated(
     *,
     pair: str | None = None,
     snapshot: Snapshot | None = None,
-    billed: Sequence[Billed] = (),
+    billed: Sequence[MeterUsage] = (),
 ) -> Estimated:
     """The estimate of a month, with what the pairing adds to it and what was billed beside it."""
     found = estimate(workload, prices)
@@ -132,13 +132,13 @@ def estimated(
     return Estimated(found, pair, pairing_costs(workload, prices), tuple(_lines(found)), lines, notes)
 
 
-def _lines(found: Estimate) -> Iterator[Line]:
+def _lines(found: Estimate) -> Iterator[BillLine]:
     for line in found.operations:
-        yield Line(line.side.value, line.label, line.formula, line.count, None, line.source)
+        yield BillLine(line.side.value, line.label, line.formula, line.count, None, line.source)
     for charge in found.charges:
-        yield Line(charge.account, charge.label, charge.formula, None, to_cents(charge.amount), charge.source)
+        yield BillLine(charge.account, charge.label, charge.formula, None, to_cents(charge.amount), charge.source)
     label = f"{found.month.label}, {found.currency}"
-    yield Line("total", label, "", found.operation_count, to_cents(found.total), "")
+    yield BillLine("total", label, "", found.operation_count, to_cents(found.total), "")
 
 
 def _backlog_note(snapshot: Snapshot | None) -> Iterator[str]:
@@ -187,7 +187,7 @@ def price_list(prices: PriceTable) -> Prices:
     return Prices(prices.region, prices.dated, prices.source, query, command, rows)
 
 
-def billed_alone(billed: Sequence[Billed], prices: PriceTable) -> BilledAlone:
+def billed_alone(billed: Sequence[MeterUsage], prices: PriceTable) -> BilledAlone:
     """Usage details alone: nothing is estimated."""
     sums: dict[str, Decimal] = {}
     for row in billed:
@@ -198,7 +198,7 @@ def billed_alone(billed: Sequence[Billed], prices: PriceTable) -> BilledAlone:
     return BilledAlone(prices.currency, billed_lines(billed, prices), summary)
 
 
-def billed_lines(billed: Sequence[Billed], prices: PriceTable) -> tuple[BilledLine, ...]:
+def billed_lines(billed: Sequence[MeterUsage], prices: PriceTable) -> tuple[BilledLine, ...]:
     """Billed quantities, with what the price table makes of them."""
     return tuple(
         BilledLine(
@@ -214,7 +214,7 @@ def billed_lines(billed: Sequence[Billed], prices: PriceTable) -> tuple[BilledLi
     )
 
 
-def _priced(one: Billed, prices: PriceTable) -> Decimal | None:
+def _priced(one: MeterUsage, prices: PriceTable) -> Decimal | None:
     """The same quantity at our prices; None for a meter that they do not have, or in another currency."""
     if one.meter not in list(Meter) or (one.currency and one.currency != prices.currency):
         return None

@@ -27,7 +27,7 @@ from sbpair.core.prices import MILLION, UNITS, Meter, is_countable
 from sbpair.core.redact import quoted
 
 
-class Field(StrEnum):
+class UsageField(StrEnum):
     """What is read of a usage-details row."""
 
     DATE = "date"
@@ -42,20 +42,20 @@ class Field(StrEnum):
     CHARGE_TYPE = "charge type"
 
 
-COLUMNS: Mapping[Field, tuple[str, ...]] = {
-    Field.DATE: ("date", "usagedate", "usagedatetime", "usagestartdate", "chargeperiodstart"),
-    Field.CATEGORY: ("metercategory", "xskumetercategory", "servicename", "consumedservice"),
-    Field.METER: ("metername", "xskumetername", "skumeter", "meter"),
-    Field.QUANTITY: ("quantity", "usagequantity", "consumedquantity"),
-    Field.UNIT: ("unitofmeasure", "unit", "consumedunit", "pricingunit"),
-    Field.COST: ("costinbillingcurrency", "cost", "pretaxcost", "extendedcost", "billedcost"),
-    Field.CURRENCY: ("billingcurrency", "billingcurrencycode", "currency", "currencycode"),
-    Field.RESOURCE: ("resourceid", "instanceid", "instancename", "resourcename"),
-    Field.SUBSCRIPTION: ("subscriptionid", "subscriptionguid", "subaccountid", "subscriptionname"),
-    Field.CHARGE_TYPE: ("chargetype", "chargecategory"),
+COLUMNS: Mapping[UsageField, tuple[str, ...]] = {
+    UsageField.DATE: ("date", "usagedate", "usagedatetime", "usagestartdate", "chargeperiodstart"),
+    UsageField.CATEGORY: ("metercategory", "xskumetercategory", "servicename", "consumedservice"),
+    UsageField.METER: ("metername", "xskumetername", "skumeter", "meter"),
+    UsageField.QUANTITY: ("quantity", "usagequantity", "consumedquantity"),
+    UsageField.UNIT: ("unitofmeasure", "unit", "consumedunit", "pricingunit"),
+    UsageField.COST: ("costinbillingcurrency", "cost", "pretaxcost", "extendedcost", "billedcost"),
+    UsageField.CURRENCY: ("billingcurrency", "billingcurrencycode", "currency", "currencycode"),
+    UsageField.RESOURCE: ("resourceid", "instanceid", "instancename", "resourcename"),
+    UsageField.SUBSCRIPTION: ("subscriptionid", "subscriptionguid", "subaccountid", "subscriptionname"),
+    UsageField.CHARGE_TYPE: ("chargetype", "chargecategory"),
 }
 """Names of each field's column as `column_key` writes them, the best one first."""
-REQUIRED = (Field.DATE, Field.METER, Field.QUANTITY)
+REQUIRED = (UsageField.DATE, UsageField.METER, UsageField.QUANTITY)
 SERVICE = "servicebus"
 _METERS = {
     "basicmessagingoperations": Meter.BASIC_OPERATIONS,
@@ -81,7 +81,7 @@ def column_key(header: str) -> str:
     return "".join(char for char in header.lower() if char.isalnum())
 
 
-def map_columns(headers: Sequence[str]) -> dict[Field, int]:
+def map_columns(headers: Sequence[str]) -> dict[UsageField, int]:
     """Position of each field that the header has.
 
     Raises:
@@ -120,31 +120,34 @@ class BilledRow:
     currency: str
 
 
-def billed_row(columns: Mapping[Field, int], cells: Sequence[str], where: str) -> BilledRow | None:
+def billed_row(columns: Mapping[UsageField, int], cells: Sequence[str], where: str) -> BilledRow | None:
     """The row, or None where it is about another service, or no usage (a purchase, a refund, tax).
 
     Raises:
         UsageError: an unreadable date, quantity, unit or cost; the message begins with `where`.
     """
 
-    def text(field: Field) -> str:
+    def text(field: UsageField) -> str:
         index = columns.get(field)
         return cells[index].strip() if index is not None and index < len(cells) else ""
 
-    name = text(Field.METER)
+    name = text(UsageField.METER)
     known = _METERS.get(column_key(name))
-    category = column_key(text(Field.CATEGORY))
-    if (SERVICE not in category if category else known is None) or column_key(text(Field.CHARGE_TYPE)) in _NOT_USAGE:
+    category = column_key(text(UsageField.CATEGORY))
+    if (SERVICE not in category if category else known is None) or column_key(
+        text(UsageField.CHARGE_TYPE)
+    ) in _NOT_USAGE:
         return None
-    month = _month(text(Field.DATE), where)
+    month = _month(text(UsageField.DATE), where)
     return BilledRow(
         month=month,
-        subscription=text(Field.SUBSCRIPTION).rpartition("/")[2].lower(),
-        resource=text(Field.RESOURCE).rpartition("/")[2].lower(),
+        subscription=text(UsageField.SUBSCRIPTION).rpartition("/")[2].lower(),
+        resource=text(UsageField.RESOURCE).rpartition("/")[2].lower(),
         meter=known.value if known is not None else name,
-        quantity=_decimal(text(Field.QUANTITY), where, "quantity") * _counted_in(text(Field.UNIT), known, month, where),
-        cost=_decimal(text(Field.COST) or "0", where, "cost"),
-        currency=text(Field.CURRENCY).upper(),
+        quantity=_decimal(text(UsageField.QUANTITY), where, "quantity")
+        * _counted_in(text(UsageField.UNIT), known, month, where),
+        cost=_decimal(text(UsageField.COST) or "0", where, "cost"),
+        currency=text(UsageField.CURRENCY).upper(),
     )
 
 
@@ -188,7 +191,7 @@ def _hours(month: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Billed:
+class MeterUsage:
     """What one subscription used of one meter in one month."""
 
     month: str
@@ -199,7 +202,7 @@ class Billed:
     currency: str
 
 
-def add_up(rows: Iterable[BilledRow]) -> tuple[Billed, ...]:
+def add_up(rows: Iterable[BilledRow]) -> tuple[MeterUsage, ...]:
     """The rows by month, subscription, meter and currency, in that order."""
     quantities: defaultdict[tuple[str, str, str, str], Decimal] = defaultdict(Decimal)
     costs: defaultdict[tuple[str, str, str, str], Decimal] = defaultdict(Decimal)
@@ -208,13 +211,13 @@ def add_up(rows: Iterable[BilledRow]) -> tuple[Billed, ...]:
         quantities[key] += row.quantity
         costs[key] += row.cost
     return tuple(
-        Billed(month, subscription, meter, quantities[key], costs[key], currency)
+        MeterUsage(month, subscription, meter, quantities[key], costs[key], currency)
         for key in sorted(quantities)
         for month, subscription, meter, currency in (key,)
     )
 
 
-class Metric(StrEnum):
+class UsageMetric(StrEnum):
     """Service Bus metrics that an estimate can use."""
 
     INCOMING = "incomingmessages"
@@ -280,7 +283,7 @@ def read_metrics(documents: Sequence[tuple[str, Any]]) -> Traffic:
         UsageError: not such an answer, a metric without totals, or answers for different lengths of time; the message
             names the document.
     """
-    counted: defaultdict[tuple[str, str], dict[Metric, int]] = defaultdict(dict)
+    counted: defaultdict[tuple[str, str], dict[UsageMetric, int]] = defaultdict(dict)
     spans = set()
     for name, document in documents:
         answer = _lower(document)
@@ -296,10 +299,10 @@ def read_metrics(documents: Sequence[tuple[str, Any]]) -> Traffic:
         EntityTraffic(
             namespace,
             entity,
-            totals.get(Metric.INCOMING, 0),
-            totals.get(Metric.OUTGOING, 0),
-            totals.get(Metric.COMPLETED, 0),
-            totals.get(Metric.ABANDONED, 0),
+            totals.get(UsageMetric.INCOMING, 0),
+            totals.get(UsageMetric.OUTGOING, 0),
+            totals.get(UsageMetric.COMPLETED, 0),
+            totals.get(UsageMetric.ABANDONED, 0),
         )
         for (namespace, entity), totals in sorted(counted.items())
     )
@@ -330,12 +333,12 @@ def _seconds(timespan: Any, name: str) -> float:
     return seconds
 
 
-def _totals(metrics: Sequence[Any], where: str) -> Iterator[tuple[str, str, Metric, int]]:
+def _totals(metrics: Sequence[Any], where: str) -> Iterator[tuple[str, str, UsageMetric, int]]:
     for number, entry in enumerate(metrics, 1):
         try:
             name = column_key(entry["name"]["value"])
             namespace = _namespace(str(entry.get("id", "")))
-            series = [_read_series(one) for one in entry["timeseries"]] if name in list(Metric) else []
+            series = [_read_series(one) for one in entry["timeseries"]] if name in list(UsageMetric) else []
         except (TypeError, KeyError, AttributeError, ValueError):
             raise UsageError(
                 f"{where}: metric {number} has no `name` and `timeseries`, or not as metrics do."
@@ -344,7 +347,7 @@ def _totals(metrics: Sequence[Any], where: str) -> Iterator[tuple[str, str, Metr
             if totals and all(total is _NO_TOTAL for total in totals):
                 raise UsageError(f"{where}: {name} has no totals; ask for --aggregation Total.")
             counted = sum((_count(total, f"{where}: {name}") for total in totals), Decimal(0))
-            yield namespace, "" if entity == "-NamespaceOnlyMetric-" else entity, Metric(name), math.ceil(counted)
+            yield namespace, "" if entity == "-NamespaceOnlyMetric-" else entity, UsageMetric(name), math.ceil(counted)
 
 
 _NO_TOTAL = object()

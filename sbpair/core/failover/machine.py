@@ -112,7 +112,7 @@ ROUTES: Mapping[State, Route] = {
 }
 
 
-class Action(StrEnum):
+class ErrorAction(StrEnum):
     """What the policy wants done about an error of a send to the primary."""
 
     START_TIMER = "start the timer"
@@ -120,7 +120,7 @@ class Action(StrEnum):
     RAISE = "raise"
 
 
-class Verdict(StrEnum):
+class FailureVerdict(StrEnum):
     """What becomes of the message whose send failed."""
 
     RAISE = "raise"
@@ -136,34 +136,34 @@ class Policy:
     """
 
     name: str
-    actions: Mapping[Category, Action]
+    actions: Mapping[Category, ErrorAction]
     entity_wrong: frozenset[Category] = frozenset({Category.NOT_FOUND, Category.UNAUTHORIZED})
 
-    def action(self, category: Category) -> Action:
-        return self.actions.get(category, Action.RAISE)
+    def action(self, category: Category) -> ErrorAction:
+        return self.actions.get(category, ErrorAction.RAISE)
 
 
 _OUTAGE = {
-    Category.TIMEOUT: Action.START_TIMER,
-    Category.CONNECTION: Action.START_TIMER,
-    Category.DETACHED: Action.START_TIMER,
-    Category.INTERNAL: Action.START_TIMER,
+    Category.TIMEOUT: ErrorAction.START_TIMER,
+    Category.CONNECTION: ErrorAction.START_TIMER,
+    Category.DETACHED: ErrorAction.START_TIMER,
+    Category.INTERNAL: ErrorAction.START_TIMER,
 }
 _CALLER = {
-    Category.UNAUTHORIZED: Action.RAISE,
-    Category.NOT_FOUND: Action.RAISE,
-    Category.TOO_LARGE: Action.RAISE,
-    Category.ARGUMENT: Action.RAISE,
-    Category.UNKNOWN: Action.RAISE,
+    Category.UNAUTHORIZED: ErrorAction.RAISE,
+    Category.NOT_FOUND: ErrorAction.RAISE,
+    Category.TOO_LARGE: ErrorAction.RAISE,
+    Category.ARGUMENT: ErrorAction.RAISE,
+    Category.UNKNOWN: ErrorAction.RAISE,
 }
 
 DOCUMENTED = Policy(
     "documented",
     {
         **_OUTAGE,
-        Category.DISABLED: Action.START_TIMER,
-        Category.QUOTA: Action.START_TIMER,
-        Category.BUSY: Action.WAIT_AND_RESEND,
+        Category.DISABLED: ErrorAction.START_TIMER,
+        Category.QUOTA: ErrorAction.START_TIMER,
+        Category.BUSY: ErrorAction.WAIT_AND_RESEND,
         **_CALLER,
     },
 )
@@ -177,9 +177,9 @@ SDK = Policy(
     "sdk",
     {
         **_OUTAGE,
-        Category.DISABLED: Action.RAISE,
-        Category.QUOTA: Action.RAISE,
-        Category.BUSY: Action.START_TIMER,
+        Category.DISABLED: ErrorAction.RAISE,
+        Category.QUOTA: ErrorAction.RAISE,
+        Category.BUSY: ErrorAction.START_TIMER,
         **_CALLER,
     },
 )
@@ -280,22 +280,22 @@ class EntityFailover:
         self.advance(now)
         self._signal(Signal.SENT, now)
 
-    def failed(self, error: ServiceError, ticket: int, now: float) -> Verdict:
+    def failed(self, error: ServiceError, ticket: int, now: float) -> FailureVerdict:
         """A send to the primary failed; what becomes of its message."""
         self.advance(now)
         action = self._policy.action(error.category)
-        if action is Action.WAIT_AND_RESEND:
-            return Verdict.WAIT_AND_RESEND
-        if action is Action.RAISE:
-            return Verdict.RAISE
+        if action is ErrorAction.WAIT_AND_RESEND:
+            return FailureVerdict.WAIT_AND_RESEND
+        if action is ErrorAction.RAISE:
+            return FailureVerdict.RAISE
         if ticket == self._ticket:
             self._signal(Signal.FAILURE, now, error)
             self.advance(now)
-        return Verdict.REROUTE if ROUTES[self._state] is Route.BACKLOG else Verdict.RAISE
+        return FailureVerdict.REROUTE if ROUTES[self._state] is Route.BACKLOG else FailureVerdict.RAISE
 
     def counts(self, error: ServiceError) -> bool:
         """Whether the policy does anything but raise about the error."""
-        return self._policy.action(error.category) is not Action.RAISE
+        return self._policy.action(error.category) is not ErrorAction.RAISE
 
     def diverted(self, messages: int) -> None:
         """A backlog queue accepted messages of this entity."""

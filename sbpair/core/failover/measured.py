@@ -178,7 +178,7 @@ class SentMessages:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MeasuredDestination:
     """One destination: messages that it would take, those it would not by the reason, and whether its properties could
     be asked for, which tell whether it is full or takes messages with a session only. `side`: of a pair."""
 
@@ -207,7 +207,7 @@ class SendDryRun:
     dry_run: bool
     messages: int
     size_bytes: int
-    places: tuple[Place, ...]
+    places: tuple[MeasuredDestination, ...]
     stopped_at: str | None = None
 
     @property

@@ -234,7 +234,7 @@ class Rotation:
         draw: float,
         now: float,
         among: Collection[str] | None = None,
-        kept: str | None = None,
+        sticky: str | None = None,
     ) -> str | None:
         """A queue for one message, or None when none may be tried now.
 
@@ -244,10 +244,10 @@ class Rotation:
             session: (entity path, session id) of a session message, in any spelling.
             draw: random number in [0, 1), used without a session.
             among: restricts the choice.
-            kept: the queue this sender used last; without a session it stays there while the queue is in rotation.
+            sticky: the queue this sender used last; without a session it stays there while the queue is in rotation.
         """
-        if session is None and kept is not None and kept not in self._absent:
-            return kept
+        if session is None and sticky is not None and sticky not in self._absent:
+            return sticky
         candidates = self.candidates(now, among)
         if not candidates:
             return None
@@ -317,7 +317,7 @@ _RESERVED = tuple(name.encode() for name in system_properties.NAMES)
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class MessageKeys:
     """The session id and partition key of a message."""
 
     session_id: str | None
@@ -334,12 +334,12 @@ class Keys:
         return None not in (self.session_id, self.partition_key) and self.session_id != self.partition_key
 
 
-def keys_of(payload: bytes) -> Keys:
+def keys_of(payload: bytes) -> MessageKeys:
     """Raises MalformedMessageError for bytes that are not a message."""
     message = EncodedMessage(payload)
     session = message.field(Section.PROPERTIES, PropertyField.GROUP_ID)
     key = message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
-    return Keys(key_text(session), key_text(key))
+    return MessageKeys(key_text(session), key_text(key))
 
 
 def is_scheduled(payload: bytes) -> bool:
@@ -357,7 +357,7 @@ def refuse_reserved(payload: bytes, entity: str) -> None:
         for_backlog(payload, entity)
 
 
-def check_partitioning(all_keys: Sequence[Keys], entity: str) -> None:
+def check_partitioning(all_keys: Sequence[MessageKeys], entity: str) -> None:
     """The rules of partitioned entities ("Partitioned queues and topics").
 
     Raises:
@@ -426,7 +426,7 @@ class EntityRules:
             )
 
 
-def _conflicting(keys: Keys, entity: str) -> ArgumentRefusedError:
+def _conflicting(keys: MessageKeys, entity: str) -> ArgumentRefusedError:
     return ArgumentRefusedError(
         f"The partition key {keys.partition_key!r} differs from the session id {keys.session_id!r}.",
         hint="On a partitioned entity both are the same, or only one of them is set.",

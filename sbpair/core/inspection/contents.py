@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from sbpair.core.entities import SETTINGS_OF, AccessRule, Counts, EntityFacts, EntityKind, EntitySettings, RuleFacts
-from sbpair.core.inspection.entity import Rule, rule_shown, setting_name, setting_text
+from sbpair.core.inspection.entity import ShownRule, rule_shown, setting_name, setting_text
 from sbpair.core.names import (
     ByName,
     Names,
@@ -56,7 +56,7 @@ class SavedEntity:
     path: str
     settings: EntitySettings
     counts: Counts
-    rules: tuple[Rule, ...]
+    rules: tuple[ShownRule, ...]
     access_rules: tuple[AccessRule, ...]
 
 
@@ -83,7 +83,7 @@ class Contents(Document):
         return cls(FORMAT_VERSION, found.namespace, found.tier, found.taken_at, tuple(kept))
 
 
-def comparable(rule: RuleFacts) -> Rule:
+def comparable(rule: RuleFacts) -> ShownRule:
     """A rule as text, a filter of equal values told from SQL."""
     shown = rule_shown(rule)
     return shown if rule.sql is not None else replace(shown, filter=f"correlation: {shown.filter}")
@@ -100,7 +100,9 @@ def setting_differences(
             yield name, here, there
 
 
-def rule_differences(ours: Iterable[Rule], theirs: Iterable[Rule]) -> Iterator[tuple[Rule | None, Rule | None]]:
+def rule_differences(
+    ours: Iterable[ShownRule], theirs: Iterable[ShownRule]
+) -> Iterator[tuple[ShownRule | None, ShownRule | None]]:
     """Rules that are not the same, or on one side only."""
     here, there = (ByName((rule.name, rule) for rule in rules) for rules in (ours, theirs))
     for name in sorted(here.keys() | there.keys()):
@@ -109,7 +111,7 @@ def rule_differences(ours: Iterable[Rule], theirs: Iterable[Rule]) -> Iterator[t
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class EntityDifference:
     """Something that is not the same in two namespaces. None: it is not there."""
 
     entity: str = field(metadata=column("Entity"))
@@ -121,7 +123,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class ComparedSide:
     """One side of a comparison."""
 
     name: str
@@ -133,9 +135,9 @@ class Described:
 class NamespaceDiff:
     """What `diff -o json` prints."""
 
-    a: Described
-    b: Described
-    differences: tuple[Difference, ...]
+    a: ComparedSide
+    b: ComparedSide
+    differences: tuple[EntityDifference, ...]
     ignored: int
     """Differences that --ignore left out."""
 
@@ -164,16 +166,16 @@ def compare(a: Contents, b: Contents, ignore: Sequence[str] = ()) -> NamespaceDi
     """
     found = list(_differences(a, b))
     kept = tuple(one for one in found if not any(_is_ignored(one, pattern) for pattern in ignore))
-    first, second = (Described(side.namespace, len(side.entities), side.taken_at) for side in (a, b))
+    first, second = (ComparedSide(side.namespace, len(side.entities), side.taken_at) for side in (a, b))
     return NamespaceDiff(first, second, kept, len(found) - len(kept))
 
 
-def _is_ignored(one: Difference, pattern: str) -> bool:
+def _is_ignored(one: EntityDifference, pattern: str) -> bool:
     entity, colon, what = pattern.partition(":")
     return name_matches(one.entity, entity) and (not colon or name_matches(one.what, what))
 
 
-def _differences(a: Contents, b: Contents) -> Iterator[Difference]:
+def _differences(a: Contents, b: Contents) -> Iterator[EntityDifference]:
     here, there = (by_path(side.entities) for side in (a, b))
     for path in sorted(here.keys() | there.keys()):
         ours, theirs = here.get(path), there.get(path)
@@ -181,20 +183,24 @@ def _differences(a: Contents, b: Contents) -> Iterator[Difference]:
             one = ours or theirs
             assert one is not None  # noqa: S101 - the path is of one of them
             kinds = (side.kind.value if side else None for side in (ours, theirs))
-            yield Difference(one.path, one.kind, "entity", *kinds)
+            yield EntityDifference(one.path, one.kind, "entity", *kinds)
             continue
         for name, *values in setting_differences(ours.kind, ours.settings, theirs.settings):
-            yield Difference(ours.path, ours.kind, setting_name(name), *(setting_text(name, value) for value in values))
+            yield EntityDifference(
+                ours.path, ours.kind, setting_name(name), *(setting_text(name, value) for value in values)
+            )
         for rules in rule_differences(ours.rules, theirs.rules):
             name = next(rule.name for rule in rules if rule)
-            yield Difference(ours.path, ours.kind, f"rule {name}", *map(_rule_text, rules))
+            yield EntityDifference(ours.path, ours.kind, f"rule {name}", *map(_rule_text, rules))
         rights = [{rule.name: ", ".join(sorted(rule.rights)) for rule in side.access_rules} for side in (ours, theirs)]
         for name in sorted(rights[0] | rights[1]):
             if rights[0].get(name) != rights[1].get(name):
-                yield Difference(ours.path, ours.kind, f"access rule {name}", *(side.get(name) for side in rights))
+                yield EntityDifference(
+                    ours.path, ours.kind, f"access rule {name}", *(side.get(name) for side in rights)
+                )
 
 
-def _rule_text(rule: Rule | None) -> str | None:
+def _rule_text(rule: ShownRule | None) -> str | None:
     return None if rule is None else rule.filter + (f"; {rule.action}" if rule.action else "")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sbpair.core.access import SERVICE_BUS_SUFFIXES, NamespaceAccess
-from sbpair.core.backlog import Backlog, FoundBy, Verdict
+from sbpair.core.backlog import Backlog, BacklogVerdict, FoundBy
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import NamespaceFacts
 from sbpair.core.names import ByName, namespace_label, same_name
@@ -39,7 +39,7 @@ class TransferQueues:
     """The numbers are lower bounds."""
     oldest_enqueued_at: float | None
     """When the oldest message was put there, UTC epoch seconds."""
-    verdict: Verdict
+    verdict: BacklogVerdict
     pair: str | None = None
     """The configured pair whose backlog this is."""
     configured_queues: int | None = None
@@ -47,7 +47,7 @@ class TransferQueues:
 
     @property
     def holds_messages(self) -> bool:
-        return self.verdict in (Verdict.WAITING, Verdict.SET_ASIDE)
+        return self.verdict in (BacklogVerdict.WAITING, BacklogVerdict.SET_ASIDE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ class EntityFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ShownRule:
     """A rule, its filter and action as text."""
 
     name: str = field(metadata=column("Rule"))
@@ -127,13 +127,13 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownEntity:
     """What `entity show -o json` prints. `settings`: those that its kind has, by their names; null is never or none."""
 
     namespace: str
     entity: Listed
     settings: Mapping[str, Any]
-    rules: tuple[Rule, ...]
+    rules: tuple[ShownRule, ...]
     access_rules: tuple[AccessRule, ...]
     """Its own shared access rules, without keys; those of the namespace are not among them."""
 
@@ -155,9 +155,9 @@ def listed(facts: EntityFacts) -> Listed:
     )
 
 
-def shown(namespace: str, facts: EntityFacts, rules: tuple[RuleFacts, ...]) -> Shown:
+def shown(namespace: str, facts: EntityFacts, rules: tuple[RuleFacts, ...]) -> ShownEntity:
     settings = {name: getattr(facts.settings, name) for name in SETTINGS_OF[facts.kind]}
-    return Shown(namespace, listed(facts), to_plain(settings), tuple(map(rule_shown, rules)), facts.access_rules)
+    return ShownEntity(namespace, listed(facts), to_plain(settings), tuple(map(rule_shown, rules)), facts.access_rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class SettingRow:
     value: str = field(metadata=column("Value"))
 
 
-def setting_rows(found: Shown) -> Iterator[SettingRow]:
+def setting_rows(found: ShownEntity) -> Iterator[SettingRow]:
     entity = found.entity
     counts = {"active": entity.active, "dead letters": entity.dead_letter, "scheduled": entity.scheduled}
     for name, count in (counts | {"in transfer": entity.transfer}).items():
@@ -215,9 +215,9 @@ def rule_text(rule: RuleFacts) -> str:
     return " AND ".join([*_equal(rule.correlation), *(f"user.{text}" for text in _equal(rule.properties))])
 
 
-def rule_shown(facts: RuleFacts) -> Rule:
+def rule_shown(facts: RuleFacts) -> ShownRule:
     action = None if facts.action is None else facts.action + _parameters(facts.action_parameters)
-    return Rule(facts.name, rule_text(facts), action)
+    return ShownRule(facts.name, rule_text(facts), action)
 
 
 def _parameters(values: Values) -> str:
@@ -231,7 +231,7 @@ def _equal(values: Values) -> list[str]:
 # Changes.
 
 
-class Action(StrEnum):
+class EntityAction(StrEnum):
     CREATE = "create"
     DELETE = "delete"
     SET_STATUS = "set-status"
@@ -243,7 +243,7 @@ class Changed:
 
     namespace: str
     entity: str = field(metadata=column("Entity"))
-    action: Action = field(metadata=column("Action"))
+    action: EntityAction = field(metadata=column("Action"))
     dry_run: bool
     changed: bool
     """Something was changed, or would be."""

@@ -36,7 +36,7 @@ _NEVER_SECONDS = NEVER_DAYS * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Property:
+class SettableProperty:
     """How one settable property is compared and shown."""
 
     field: str
@@ -60,20 +60,20 @@ def _text(value: str | None) -> str:
 
 
 PROPERTIES = (
-    Property("max_size_in_megabytes", "maximum size", show=_size),
-    Property("max_delivery_count", "maximum delivery count"),
-    Property("default_message_time_to_live_seconds", "default time to live", basic=False, show=format_duration),
-    Property("auto_delete_on_idle_seconds", "auto-delete on idle", basic=False, show=format_duration),
-    Property("lock_duration_seconds", "lock duration", show=format_duration),
-    Property("dead_lettering_on_message_expiration", "dead-lettering on expiration", show=_flag),
-    Property("enable_batched_operations", "batched operations", show=_flag),
-    Property("forward_to", "forward to", show=_text),
-    Property("forward_dead_lettered_messages_to", "forward dead letters to", show=_text),
-    Property("requires_session", "sessions", create_only=True, show=_flag),
-    Property("requires_duplicate_detection", "duplicate detection", create_only=True, show=_flag),
-    Property("enable_express", "express", create_only=True, show=_flag),
+    SettableProperty("max_size_in_megabytes", "maximum size", show=_size),
+    SettableProperty("max_delivery_count", "maximum delivery count"),
+    SettableProperty("default_message_time_to_live_seconds", "default time to live", basic=False, show=format_duration),
+    SettableProperty("auto_delete_on_idle_seconds", "auto-delete on idle", basic=False, show=format_duration),
+    SettableProperty("lock_duration_seconds", "lock duration", show=format_duration),
+    SettableProperty("dead_lettering_on_message_expiration", "dead-lettering on expiration", show=_flag),
+    SettableProperty("enable_batched_operations", "batched operations", show=_flag),
+    SettableProperty("forward_to", "forward to", show=_text),
+    SettableProperty("forward_dead_lettered_messages_to", "forward dead letters to", show=_text),
+    SettableProperty("requires_session", "sessions", create_only=True, show=_flag),
+    SettableProperty("requires_duplicate_detection", "duplicate detection", create_only=True, show=_flag),
+    SettableProperty("enable_express", "express", create_only=True, show=_flag),
 )
-PARTITIONING = Property("enable_partitioning", "partitioning", create_only=True, show=_flag)
+PARTITIONING = SettableProperty("enable_partitioning", "partitioning", create_only=True, show=_flag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -576,7 +576,7 @@ class AppliedPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedChanges:
     """Nothing was changed; `forecast` is what applying the plans takes."""
 
     plans: tuple[Plan, ...]
@@ -638,7 +638,7 @@ class Applied:
         return f"{', '.join(parts)}." if parts else f"Plan: {plan_summary(self.plans)}"
 
 
-Printed = Planned | Applied
+Printed = PlannedChanges | Applied
 
 
 @dataclass(frozen=True, slots=True)

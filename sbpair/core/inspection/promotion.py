@@ -22,7 +22,7 @@ from sbpair.core.transfer.state import Key
 from sbpair.core.words import counted, listed
 
 
-class Claim(StrEnum):
+class PromotionClaim(StrEnum):
     LOST = "lost"
     """It was there, nobody can have received it, and it had not expired."""
     UNACCOUNTED = "unaccounted"
@@ -42,7 +42,7 @@ class Claim(StrEnum):
 class Claimed:
     """One thing that is said, with the evidence for it and what to do."""
 
-    claim: Claim = field(metadata=column("Claim", colours=True))
+    claim: PromotionClaim = field(metadata=column("Claim", colours=True))
     entity: str = field(metadata=column("Entity"))
     message_id: str | None = field(metadata=column("MessageId"))
     sequence_number: int | None = field(metadata=column("Number"))
@@ -51,7 +51,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledMessage:
     """A message that files have as gone from its place. `ended`: the run that settled it ended with nothing left."""
 
     file: str
@@ -61,7 +61,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedMessage:
     """A message that files have at a place at a time (UTC epoch seconds), and as nowhere else since."""
 
     place: str
@@ -81,7 +81,7 @@ class Present:
     place: str
     """Path of the queue, subscription, topic or dead-letter queue."""
     key: Key
-    """With its queue in lower case, as that of `Settled`."""
+    """With its queue in lower case, as that of `SettledMessage`."""
     content: bytes
     """Digest of what its application sent."""
 
@@ -90,8 +90,8 @@ class Present:
 class PromotionEvidence:
     """What files say and what a browse found."""
 
-    settled: Mapping[Key, Settled]
-    expected: tuple[Expected, ...]
+    settled: Mapping[Key, SettledMessage]
+    expected: tuple[ExpectedMessage, ...]
     snapshot: Contents | None
     now: FoundNamespace
     present: tuple[Present, ...]
@@ -142,11 +142,13 @@ def _notes(seen: PromotionEvidence, claims: Sequence[Claimed]) -> Iterator[str]:
             f"The snapshot is of {old}. A Geo-DR failover does not move messages; those of {old} are still there: "
             f"sbpair evacuate {old} {new} --dry-run"
         )
-    if not seen.undisturbed and any(one.claim is Claim.UNACCOUNTED for one in claims):
+    if not seen.undisturbed and any(one.claim is PromotionClaim.UNACCOUNTED for one in claims):
         yield "A message that is gone may have been consumed. If nobody has received since: --consumers-stopped"
 
 
-def _claimed(seen: PromotionEvidence, claim: Claim, one: Present, evidence: str, act: str = "complete") -> Claimed:
+def _claimed(
+    seen: PromotionEvidence, claim: PromotionClaim, one: Present, evidence: str, act: str = "complete"
+) -> Claimed:
     path, dead = split_source(one.place)
     words = ["sbpair", "message", act, f"{seen.now.namespace}:{path}", str(one.key[1]), *(["--dlq"] if dead else [])]
     command = shlex.join([*words, *(["--archive", "again"] if act == "complete" else [])])
@@ -160,9 +162,9 @@ def _back(seen: PromotionEvidence) -> Iterator[Claimed]:
         if (settled := seen.settled.get(message.key)) is None:
             continue
         where, act = "", "complete"
-        claim = Claim.OPENED_AGAIN if settled.ended else Claim.NOT_COMPLETED
+        claim = PromotionClaim.OPENED_AGAIN if settled.ended else PromotionClaim.NOT_COMPLETED
         if settled.to is not None and (settled.to.lower(), message.key[2]) in at:
-            claim, where = Claim.TWICE, f" to {settled.to}, where it is too"
+            claim, where = PromotionClaim.TWICE, f" to {settled.to}, where it is too"
         elif settled.to is not None:
             where, act = f" to {settled.to}, which does not hold it now: it may be the only copy", "show"
         ended = "its run ended with nothing left" if settled.ended else "no line says that its run ended"
@@ -181,7 +183,7 @@ def _doubles(seen: PromotionEvidence) -> Iterator[Claimed]:
         known = named[place, message_id or ""]
         for copy in copies[known:] if known else ():
             evidence = f"{len(copies)} with this MessageId and the same bytes, of which the files name {known}"
-            yield _claimed(seen, Claim.TWICE, copy, evidence)
+            yield _claimed(seen, PromotionClaim.TWICE, copy, evidence)
 
 
 def _gone(seen: PromotionEvidence) -> Iterator[Claimed]:
@@ -215,14 +217,21 @@ def _gone(seen: PromotionEvidence) -> Iterator[Claimed]:
         words += ["--although-gone", *(["--dry-run"] if topic else [])]
         evidence += "; sent again, it goes to every subscription" if topic and gone.archived else ""
         command = shlex.join(["sbpair", *words]) if gone.archived else "No file has the message; ask its sender."
-        yield Claimed(Claim.UNACCOUNTED if why else Claim.LOST, gone.place, gone.message_id, None, evidence, command)
+        yield Claimed(
+            PromotionClaim.UNACCOUNTED if why else PromotionClaim.LOST,
+            gone.place,
+            gone.message_id,
+            None,
+            evidence,
+            command,
+        )
 
 
 def _entity_of(place: str) -> str:
     return split_source(place)[0].lower()
 
 
-def _why_not_lost(one: Expected, entity: EntityFacts | None, seen: PromotionEvidence) -> str | None:
+def _why_not_lost(one: ExpectedMessage, entity: EntityFacts | None, seen: PromotionEvidence) -> str | None:
     """What else may have become of it."""
     if seen.unread or entity is None:
         return "not everything could be browsed" if seen.unread else "its entity does not exist"
@@ -248,7 +257,7 @@ def _counts(seen: PromotionEvidence) -> Iterator[Claimed]:
     for one in compare(seen.snapshot, Contents.of(seen.now)).differences:
         evidence = f"{one.what}: {one.a or 'none'} in the snapshot, {one.b or 'none'} now"
         show = shlex.join(["sbpair", "entity", "show", f"{namespace}:{one.entity}"])
-        yield Claimed(Claim.CHANGED, one.entity, None, None, evidence, show)
+        yield Claimed(PromotionClaim.CHANGED, one.entity, None, None, evidence, show)
     now = ByName((entity.path, entity.counts) for entity in seen.now.entities)
     for entity in seen.snapshot.entities:
         after = now.get(entity.path, Counts())
@@ -260,4 +269,4 @@ def _counts(seen: PromotionEvidence) -> Iterator[Claimed]:
                 words = ["entity", "show", f"{namespace}:{path}"]
                 if old != namespace:
                     words = ["move", f"{old}:{path}", f"{namespace}:{path}", "--dry-run"]
-                yield Claimed(Claim.FEWER, place, None, None, evidence, shlex.join(["sbpair", *words]))
+                yield Claimed(PromotionClaim.FEWER, place, None, None, evidence, shlex.join(["sbpair", *words]))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from sbpair.core.access import has_own_host, spoken_name
 from sbpair.core.backlog import (
     Backlog,
+    BacklogVerdict,
     QueueContents,
-    Verdict,
     advice,
     grade_of,
     headline,
@@ -116,7 +116,7 @@ class StatusReport:
 
     def outlook(self) -> str:
         """What is in the backlog and what becomes of it, the most urgent thing first, in one or two sentences."""
-        if self.backlog.verdict is not Verdict.WAITING:
+        if self.backlog.verdict is not BacklogVerdict.WAITING:
             return headline(self.backlog)
         pair, waiting, rate = self.status.pair, waiting_sentence(self.backlog), self.rate_per_second
         left = self.empty_in_seconds

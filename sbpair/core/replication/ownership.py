@@ -329,7 +329,7 @@ class Because(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class NotYet:
     """Not now. Poll again at `until` at the latest, or as soon as something may have changed."""
 
     because: Because
@@ -341,7 +341,7 @@ class Wait:
 
 
 Settled = Done | DeadLetter
-Decision = Start | GiveUp | LookUp | Done | DeadLetter | Skip | Wait
+Decision = Start | GiveUp | LookUp | Done | DeadLetter | Skip | NotYet
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,17 +357,17 @@ class _Missing:
 
 def decide(
     entry: SessionEntry, copies: Sequence[Copy], outcomes: Outcomes, *, owner: str, now: float, terms: Terms
-) -> tuple[Copy, Decision] | list[Wait]:
+) -> tuple[Copy, Decision] | list[NotYet]:
     """The first thing to do with copies of one side, all that are held of the session; or why all of them wait."""
-    waits: list[Wait] = []
+    waits: list[NotYet] = []
     waiting: list[Copy] = []
     for copy in sorted(copies, key=lambda one: one.sequence_number):
         begun = entry.current is not None and entry.current.message_id == copy.message_id
         if not begun and any(_in_turn(earlier, copy) for earlier in waiting):
-            decision: Decision = Wait(Because.TURN, None)
+            decision: Decision = NotYet(Because.TURN, None)
         else:
             decision = judge(entry, copy, outcomes, owner=owner, now=now, terms=terms)
-        if not isinstance(decision, Wait):
+        if not isinstance(decision, NotYet):
             return copy, decision
         waits.append(decision)
         waiting.append(copy)
@@ -393,7 +393,7 @@ def judge(entry: SessionEntry, copy: Copy, outcomes: Outcomes, *, owner: str, no
     if copy.stamp is None and unknown:
         return LookUp((copy.message_id,))
     if (busy_until := _leased_to_another(entry, owner, now, terms)) is not None:
-        return Wait(Because.OWNED, busy_until)
+        return NotYet(Because.OWNED, busy_until)
     missing = _current_other(entry, copy) or _predecessor(entry, copy, outcomes)
     while missing is not None:
         if isinstance(missing, LookUp):
@@ -415,7 +415,7 @@ def _of_finished(
         return then
     # Sent again, it has a number of its own, which others may wait for; and that stands for all numbers before it.
     if (busy_until := _leased_to_another(entry, owner, now, terms)) is not None:
-        return Wait(Because.OWNED, busy_until)
+        return NotYet(Because.OWNED, busy_until)
     missing = _predecessor(entry, copy, outcomes)
     if isinstance(missing, LookUp):
         return missing
@@ -460,22 +460,22 @@ def _predecessor(entry: SessionEntry, copy: Copy, outcomes: Outcomes) -> _Missin
     return None
 
 
-def _wait_for(missing: _Missing, entry: SessionEntry, copy: Copy, now: float, terms: Terms) -> Wait | None:
+def _wait_for(missing: _Missing, entry: SessionEntry, copy: Copy, now: float, terms: Terms) -> NotYet | None:
     """None once the predecessor is to be given up."""
     current = entry.current
     if current is not None and missing.place is None and current.message_id == missing.message_id:
         due = max(current.not_before, entry.lease_until) + terms.lease_seconds
         if now < due:
-            return Wait(Because.PAUSE, due)  # somebody has a copy and is about to go on with it
+            return NotYet(Because.PAUSE, due)  # somebody has a copy and is about to go on with it
     known = entry.gap
     if known is None or _earlier(missing, known):
         until = None if terms.gap_seconds is None else now + terms.gap_seconds
         gap = Gap(missing.place, missing.message_id, copy.message_id, now)
-        return Wait(Because.GAP, until, str(missing), replace(entry, gap=gap, updated_at=now))
+        return NotYet(Because.GAP, until, str(missing), replace(entry, gap=gap, updated_at=now))
     if (known.missing, known.missing_id) != (missing.place, missing.message_id) or terms.gap_seconds is None:
-        return Wait(Because.GAP, None, str(missing))
+        return NotYet(Because.GAP, None, str(missing))
     until = known.since + terms.gap_seconds
-    return Wait(Because.GAP, until, str(missing)) if now < until else None
+    return NotYet(Because.GAP, until, str(missing)) if now < until else None
 
 
 def _earlier(missing: _Missing, known: Gap) -> bool:
@@ -498,7 +498,7 @@ def _without(entry: SessionEntry, missing: _Missing, now: float) -> SessionEntry
 def _start(entry: SessionEntry, copy: Copy, owner: str, now: float, terms: Terms) -> Decision:
     before = entry.current
     if before is not None and now < before.not_before:
-        return Wait(Because.PAUSE, before.not_before)
+        return NotYet(Because.PAUSE, before.not_before)
     # An owner that asks runs nothing: its own start was written, but it never learned of it.
     begun = entry.state is SessionState.WORKING and entry.owner == owner
     if before is not None and before.attempts >= terms.max_attempts and not begun:

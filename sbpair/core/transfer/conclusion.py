@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sbpair.core import errors
-from sbpair.core.backlog import Advice, Backlog, Verdict, advice, empty_sentence
+from sbpair.core.backlog import Advice, Backlog, BacklogVerdict, advice, empty_sentence
 from sbpair.core.errors import ServiceError
-from sbpair.core.message import State
+from sbpair.core.message import MessageState
 from sbpair.core.outcome import Exit
 from sbpair.core.prices import Forecast, of_messages
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, metric, published, spoken_clock
 from sbpair.core.transfer.report import (
     TOO_MANY_LEFT,
     UNDELIVERABLE,
+    CounterKind,
     DrainReport,
-    Kind,
     Left,
     OutcomeRow,
     QueueFailure,
@@ -126,7 +126,7 @@ class DrainResult:
         """What became of the messages: where they went, what is left and why, and what else was counted."""
         report = self.report
         went = ARCHIVED if report.archive is not None else MOVED if self.asked.queue is not None else TO_THE_PRIMARY
-        for counter in fields_of(Kind.BY_NAME):
+        for counter in fields_of(CounterKind.BY_NAME):
             for where, messages in getattr(report, counter.name):
                 yield OutcomeRow(counter.metadata["row"] or went, where, messages)
         for left in report.left:
@@ -238,7 +238,7 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst
         return f"{fates}. Nothing was changed."
     if backlog is None:
         return f"{first} The rest of the backlog was not counted. Run: sbpair status {asked.pair}"
-    if backlog.verdict is Verdict.EMPTY:
+    if backlog.verdict is BacklogVerdict.EMPTY:
         return f"{first} {empty_sentence(backlog)}"
     if _all_that_match(report, asked):
         if not (deferred := sum(one.count for one in report.left)):
@@ -250,7 +250,7 @@ def closing(report: DrainReport, backlog: Backlog | None, asked: Asked, *, worst
         return f"{first} {_of_some_queues(backlog)}"
     if worst_first:
         return str(replace(found[0], sentence=f"{found[0].sentence} {first}"))
-    nothing_active = not asked.dead_letter and backlog.verdict is Verdict.SET_ASIDE
+    nothing_active = not asked.dead_letter and backlog.verdict is BacklogVerdict.SET_ASIDE
     return f"{first} {'No active message is left. ' if nothing_active else ''}{found[0]}"
 
 
@@ -329,7 +329,7 @@ def _unhandled(report: DrainReport, backlog: Backlog, asked: Asked) -> bool:
         return bool(backlog.known("dead_letter") or backlog.unread)
     if backlog.seen or backlog.unread:
         return True
-    return backlog.whole and backlog.verdict is not Verdict.EMPTY
+    return backlog.whole and backlog.verdict is not BacklogVerdict.EMPTY
 
 
 def _remaining(report: DrainReport, backlog: Backlog, asked: Asked) -> list[Advice]:
@@ -397,7 +397,7 @@ def _left(report: DrainReport) -> list[str]:
 
 def _received_left(report: DrainReport) -> list[str]:
     """The same without deferred messages, which a drain takes only if asked to."""
-    return [reason for reason in _left(report) if reason != State.DEFERRED]
+    return [reason for reason in _left(report) if reason != MessageState.DEFERRED]
 
 
 def _code_in(reason: str) -> str:

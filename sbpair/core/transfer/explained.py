@@ -11,7 +11,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.entities import EntityFacts, EntitySettings
 from sbpair.core.errors import MalformedMessageError
-from sbpair.core.message import Received, State
+from sbpair.core.message import MessageState, Received
 from sbpair.core.names import is_dead_letter_path, same_name, subscription_of
 from sbpair.core.redact import quoted
 from sbpair.core.rules import MessageOfRules, condition_of
@@ -34,7 +34,7 @@ class Near:
 
     number: int
     dead_letter: bool
-    state: State
+    state: MessageState
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +176,14 @@ def _dead(known: MessageContext, summary: MessageSummary) -> tuple[str, str, str
 
 def _alive(known: MessageContext, summary: MessageSummary) -> tuple[str, str, str]:
     received, settings = known.received, known.settings
-    if received.state is State.SCHEDULED:
+    if received.state is MessageState.SCHEDULED:
         at = "" if summary.scheduled_at is None else f" at {spoken_time(summary.scheduled_at)}"
         return (
             "scheduled",
             f"it is scheduled, and becomes active{at}",
             "sbpair message reschedule {place} {number} TIME",
         )
-    if received.state is State.DEFERRED:
+    if received.state is MessageState.DEFERRED:
         text = "a consumer deferred it: it is received by its sequence number only, and stays until somebody does"
         return "deferred", text, "sbpair undefer {place} --where 'sys.SequenceNumber = {number}'"
     if settings.status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
@@ -200,8 +200,8 @@ def _alive(known: MessageContext, summary: MessageSummary) -> tuple[str, str, st
         return "no-session-id", "it has no session id, which its entity requires", _EDIT.removesuffix(" --dlq")
     if (until := received.locked_until) is not None and until > known.now:
         return "locked", f"a receiver holds it until {spoken_time(until)}, unless it renews the lock", _SHOW
-    deferred = [near for near in known.before or () if near.state is State.DEFERRED]
-    active = [near for near in known.before or () if near.state is State.ACTIVE]
+    deferred = [near for near in known.before or () if near.state is MessageState.DEFERRED]
+    active = [near for near in known.before or () if near.state is MessageState.ACTIVE]
     if deferred and not active:
         text = f"its session has deferred messages before it, the first with the number {deferred[0].number}"
         return "behind-deferred", text, "sbpair undefer {place}"
@@ -330,13 +330,13 @@ def _delivery(known: MessageContext, summary: MessageSummary) -> Iterator[Messag
     if until is not None and until > known.now:
         text = f"held by a receiver until {spoken_time(until)}; the service does not say by whom"
         yield MessageFact("lock", text)
-    elif known.received.state is not State.ACTIVE:
+    elif known.received.state is not MessageState.ACTIVE:
         yield MessageFact("lock", "not locked: it is not delivered")
     else:
         yield MessageFact("lock", "whether a receiver holds it now: a browse does not show locks", known=False)
     if known.before is not None:
         states = [near.state for near in known.before]
-        parts = ", ".join(f"{states.count(state):,} {state}" for state in State if state in states)
+        parts = ", ".join(f"{states.count(state):,} {state}" for state in MessageState if state in states)
         session = f"its session {quoted(summary.session_id or '')}"
         yield MessageFact("session", f"before it in {session}: {parts}" if parts else f"it is the first of {session}")
     if known.facts is None:

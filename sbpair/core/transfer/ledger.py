@@ -46,7 +46,7 @@ _KINDS: tuple[Any, ...] = (str, int, str | None, int, str)
 
 
 @value_class
-class Entry:
+class LedgerEntry:
     """One line. `time` is UTC, ISO 8601.
 
     `outcome`: forwarded; already-forwarded (by an earlier run); dead-lettered; refused (by its destination, and still
@@ -107,9 +107,9 @@ def between(way: Way | None) -> dict[str, Any]:
     return {} if way is None else asdict(way)
 
 
-def batch_lines(entries: Sequence[Entry], outcome: str, way: Mapping[str, Any]) -> list[bytes]:
+def batch_lines(entries: Sequence[LedgerEntry], outcome: str, way: Mapping[str, Any]) -> list[bytes]:
     """Lines that name the messages of a batch together."""
-    of_queues: dict[str, list[Entry]] = {}
+    of_queues: dict[str, list[LedgerEntry]] = {}
     for one in entries:
         of_queues.setdefault(one.queue, []).append(one)
     lines = []
@@ -117,7 +117,7 @@ def batch_lines(entries: Sequence[Entry], outcome: str, way: Mapping[str, Any]) 
         for begin in range(0, len(named), _MOST_NAMED):
             some = named[begin : begin + _MOST_NAMED]
             first = some[0]
-            about = Entry(queue, first.sequence_number, None, 0, first.destination, None, outcome, first.time)
+            about = LedgerEntry(queue, first.sequence_number, None, 0, first.destination, None, outcome, first.time)
             keys = [(one.sequence_number, one.message_id, one.enqueued_at_ms) for one in some]
             lines.append(about.line({**way, "messages": keys}))
     return lines
@@ -125,11 +125,11 @@ def batch_lines(entries: Sequence[Entry], outcome: str, way: Mapping[str, Any]) 
 
 def run_line(run: str, outcome: str, time: str, way: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
     """A line about a run. `about`: who began it, or what it left."""
-    return Entry("", 0, run, 0, "", None, outcome, time).line({**way, **about})
+    return LedgerEntry("", 0, run, 0, "", None, outcome, time).line({**way, **about})
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LedgerLine:
     """What one line of a ledger says."""
 
     key: Key
@@ -145,7 +145,7 @@ class Line:
     def destination(self) -> Any:
         return self.fields.get("destination")
 
-    def spelled(self, queues: Mapping[str, str]) -> "Line":
+    def spelled(self, queues: Mapping[str, str]) -> "LedgerLine":
         """The same line with its queue as this run spells it: the service does not tell `Orders` from `orders`.
 
         Args:
@@ -157,7 +157,7 @@ class Line:
         return replace(self, key=(queue, *self.key[1:]), messages=[(queue, *key[1:]) for key in self.messages])
 
     @classmethod
-    def parse(cls, line: bytes) -> "Line | None":
+    def parse(cls, line: bytes) -> "LedgerLine | None":
         """None: it is not a line of a ledger."""
         try:
             read = json.loads(line)
@@ -182,7 +182,7 @@ class InDoubt:
         self._sending: dict[Key, list[str]] = {}
         """Destinations of the sends without an answer."""
 
-    def note(self, line: Line) -> int:
+    def note(self, line: LedgerLine) -> int:
         """How many sends of the message that this line tells of may have arrived besides."""
         if line.outcome == SENDING:
             for key in line.messages:

@@ -19,7 +19,7 @@ from sbpair.core.transfer.ledger import (
     RUN_ENDED,
     STATE_MOVED,
     InDoubt,
-    Line,
+    LedgerLine,
     chain_of,
     mark_of,
 )
@@ -53,7 +53,7 @@ class LedgerSeen:
     """What stands in the file's `.sig`, as `ssh-keygen -Y sign` writes it."""
 
 
-class Chain:
+class LedgerChain:
     """Follows the lines of one ledger. A user who can write the file can also chain it again: a digest or a
     signature that is kept elsewhere shows that.
 
@@ -74,12 +74,12 @@ class Chain:
         self._unchained: list[int] = []
         self._unreadable: list[int] = []
 
-    def add(self, text: bytes) -> Line | None:
+    def add(self, text: bytes) -> LedgerLine | None:
         """The next line, with its end, and what it says; None: nothing that counts."""
-        line, before = Line.parse(text), self._all.copy()
+        line, before = LedgerLine.parse(text), self._all.copy()
         self._all.update(text)
         # A crash leaves the beginning of a line; a whole one with another byte in place of its end was changed.
-        if not text.endswith(b"\n") and not self.cut_off and Line.parse(text.rstrip(b"\0")[:-1]) is None:
+        if not text.endswith(b"\n") and not self.cut_off and LedgerLine.parse(text.rstrip(b"\0")[:-1]) is None:
             self.cut_off = True
             return None
         self.lines += 1
@@ -270,7 +270,7 @@ class IncidentCounter:
         self._run: RunSeen | None = None
         self._of_run: Counter[str] = Counter()
 
-    def add(self, line: Line) -> None:
+    def add(self, line: LedgerLine) -> None:
         """The next line of the ledger."""
         said = line.fields
         if line.outcome in BATCH_OUTCOMES:
@@ -305,7 +305,7 @@ class IncidentCounter:
             self._runs.append(replace(self._run, sent=sent, dead_lettered=dead_lettered))
         self._run, self._of_run = None, Counter()
 
-    def _message(self, line: Line) -> None:
+    def _message(self, line: LedgerLine) -> None:
         key, outcome, said = line.key, line.outcome, line.fields
         time, destination = str(said.get("time")), str(said.get("destination") or "")
         between = _between(line.way)

@@ -32,7 +32,7 @@ from functools import partial
 from sbpair.core.message import Received
 from sbpair.core.transfer.custody import DEAD_LETTERED, Custody
 from sbpair.core.transfer.delivery import Destinations
-from sbpair.core.transfer.order import PARKED_MESSAGES, WAITS_BEHIND, Gap, Mode, QueueOrder, Queues
+from sbpair.core.transfer.order import PARKED_MESSAGES, WAITS_BEHIND, Mode, OrderGap, QueueOrder, Queues
 from sbpair.core.transfer.pace import Load, Pace, Window
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import (
@@ -281,7 +281,7 @@ class Settlement:
             forgotten = queue.forgotten
             if isinstance(verdict, Forward) and (lane := verdict.lane) is not None:
                 # Until it is here for certain it is a message that comes first, and not one that has come.
-                queue.open_gap(number, Gap(lane, foreign=False), now)
+                queue.open_gap(number, OrderGap(lane, foreign=False), now)
 
             def comes_again() -> None:
                 """The release before this delivery is confirmed. If what was proven when it came is forgotten, it goes

@@ -59,7 +59,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from sbpair.core.message import PARTITION_SHIFT, Received, State
+from sbpair.core.message import PARTITION_SHIFT, MessageState, Received
 from sbpair.core.retry import SYPHON
 from sbpair.core.transfer.state import (
     DEFAULT_LOCK_SECONDS,
@@ -140,7 +140,7 @@ def _lowest(numbers: Mapping[LaneKey, Numbers], lane: LaneKey) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class OrderGap:
     """A message that is in the queue and not in our hands."""
 
     lane: LaneKey
@@ -155,7 +155,7 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedNumbers:
     """Sequence numbers of one partition that a receive went past: to be browsed before its messages count."""
 
     first: int
@@ -180,7 +180,7 @@ class QueueOrder:
     """Numbers of the messages that we have under lock, also of those that were left on purpose."""
     going: Numbers = field(default_factory=Numbers)
     """Those of them that are on their way."""
-    gaps: dict[int, Gap] = field(default_factory=dict)
+    gaps: dict[int, OrderGap] = field(default_factory=dict)
     lanes: dict[LaneKey, Numbers] = field(default_factory=dict)
     """The numbers of the gaps by what waits behind them."""
     parked: dict[LaneKey, Numbers] = field(default_factory=dict)
@@ -261,7 +261,7 @@ class QueueOrder:
 
     # What a receive has skipped
 
-    def skipped(self, numbers: Collection[int], *, ordered: bool) -> list[Skipped]:
+    def skipped(self, numbers: Collection[int], *, ordered: bool) -> list[SkippedNumbers]:
         """What has to be browsed before messages with these numbers count as in order.
 
         Nothing if they continue what is proven without a hole. `ordered`: whether any of them carries a session;
@@ -279,7 +279,7 @@ class QueueOrder:
             if last - first + 1 == sum(number >= first for number in some):
                 self.proven[partition] = last
             elif ordered:
-                missing.append(Skipped(first, last))
+                missing.append(SkippedNumbers(first, last))
         return missing
 
     def prove(self, last: int) -> None:
@@ -299,7 +299,7 @@ class QueueOrder:
 
     # Gaps
 
-    def open_gap(self, number: int, gap: Gap, now: float) -> None:
+    def open_gap(self, number: int, gap: OrderGap, now: float) -> None:
         """The message is in the queue, not in our hands, and comes before others of its lane."""
         if not self.gaps:
             self.sample_at, self.sample_pause_seconds, self.sample_from = now + RECHECK_SECONDS, RECHECK_SECONDS, 0
@@ -309,7 +309,7 @@ class QueueOrder:
         self.gaps[number] = gap
         self.lanes.setdefault(gap.lane, Numbers()).add(number)
 
-    def close_gap(self, number: int) -> Gap | None:
+    def close_gap(self, number: int) -> OrderGap | None:
         """The message has come, or is not there any more."""
         gap = self.gaps.pop(number, None)
         if gap is not None:
@@ -365,7 +365,7 @@ class QueueOrder:
 
     def gaps_sampled(self, first: int, page: Sequence[Received], now: float) -> None:
         """The queue was browsed from `first` on: gaps whose messages are not there are closed, and no others."""
-        there = {one.sequence_number for one in page if one.state is State.ACTIVE}
+        there = {one.sequence_number for one in page if one.state is MessageState.ACTIVE}
         covered = max((one.sequence_number for one in page), default=None)
         over = [
             number
@@ -491,7 +491,7 @@ class QueueOrder:
 
     def _lowest_of_others(self, page: Sequence[Received], in_hand: Collection[int]) -> int | None:
         """The first active message that is not ours, and was not when the browse began."""
-        numbers = (one.sequence_number for one in page if one.state is State.ACTIVE)
+        numbers = (one.sequence_number for one in page if one.state is MessageState.ACTIVE)
         return min((one for one in numbers if one not in in_hand and one not in self.in_hand), default=None)
 
     def tried(self, numbers: Collection[int], now: float) -> None:
@@ -661,7 +661,7 @@ class Queues:
             if queue.locked_since is not None and not met_before and queue.head is not None:
                 self._actions.append(LockMet(source, queue.head, queue.lock_seconds))
 
-    def skipped(self, received: Sequence[Received], verdicts: Sequence[Verdict]) -> list[Skipped]:
+    def skipped(self, received: Sequence[Received], verdicts: Sequence[Verdict]) -> list[SkippedNumbers]:
         """What has to be browsed before these messages, just received from one queue, may go to
         `Settlement.arrived`."""
         if not received:
@@ -676,14 +676,14 @@ class Queues:
 
     def expect(self, received: Received, verdict: Forward, now: float) -> None:
         """A browse of what a receive skipped showed this message, which is not in our hands."""
-        if verdict.lane is not None and received.state is State.ACTIVE:
-            self.of(received.source).open_gap(received.sequence_number, Gap(verdict.lane, foreign=True), now)
+        if verdict.lane is not None and received.state is MessageState.ACTIVE:
+            self.of(received.source).open_gap(received.sequence_number, OrderGap(verdict.lane, foreign=True), now)
 
     def forgotten(self, source: str) -> int:
         """Asked for before and after a browse: if it has changed, the browse proves nothing."""
         return self.of(source).forgotten
 
-    def proved(self, source: str, skipped: Skipped) -> None:
+    def proved(self, source: str, skipped: SkippedNumbers) -> None:
         """It was browsed to its end, what was there went to `Settlement.expect`, and nothing was forgotten
         meanwhile."""
         self.of(source).prove(skipped.last)
@@ -715,7 +715,7 @@ class Queues:
         """It is in its queue again without having been sent: nothing of its session may go before it."""
         if item.lane is not None:
             queue = self.of(item.received.source)
-            queue.open_gap(item.received.sequence_number, Gap(item.lane, foreign=False), now)
+            queue.open_gap(item.received.sequence_number, OrderGap(item.lane, foreign=False), now)
             queue.check_at = now
 
     # Samples of the head of a queue

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sbpair.amqp.sections import Section, read_span, scan
 from sbpair.amqp.types import AmqpError
 from sbpair.core.errors import ServiceError
-from sbpair.core.message import Received, State
+from sbpair.core.message import MessageState, Received
 from sbpair.core.outcome import Exit
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE, Time, column, iso_time
 from sbpair.core.summary import MessageSummary, plain
@@ -76,7 +76,7 @@ class PeekedMessage:
     size_bytes: int = field(metadata=column("Bytes", right=True))
     ttl_seconds: float | None = field(metadata=column("TTL s", right=True))
     scheduled_at: Time | None
-    state: State = field(metadata=column("State"))
+    state: MessageState = field(metadata=column("State"))
     delivery_count: int
     reason: str | None = field(metadata=column("Reason"))
     description: str | None
@@ -364,7 +364,7 @@ class SessionList:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionState:
+class ShownSession:
     """One session with its state, and what it was before a command changed it."""
 
     namespace: str
@@ -390,9 +390,9 @@ def sessions_of(received: Iterable[Received], with_state: Iterable[str]) -> dict
         states = [message.state for message in messages]
         found[key] = SessionFacts(
             messages[0].session_id or "",
-            states.count(State.ACTIVE),
-            states.count(State.DEFERRED),
-            states.count(State.SCHEDULED),
+            states.count(MessageState.ACTIVE),
+            states.count(MessageState.DEFERRED),
+            states.count(MessageState.SCHEDULED),
             iso_time(min(times, default=None)),
         )
     for spelled in with_state:

@@ -21,7 +21,7 @@ from sbpair.core.transfer.state import Item, Settle
 from sbpair.core.words import merge_spellings
 
 
-class Kind(StrEnum):
+class CounterKind(StrEnum):
     """How a counter is added up over several runs."""
 
     COUNT = "count"
@@ -99,7 +99,7 @@ def _count(
     `metric`: its name for monitoring, with the unit at its end. `row`: the words of its row in the table, which is left
     out where the number is 0; no row if there are none.
     """
-    kind = Kind.LAST if last else Kind.COUNT
+    kind = CounterKind.LAST if last else CounterKind.COUNT
     said = {"kind": kind, "what": what, "on": on, "of": of, "metric": metric, "row": row, "number": True}
     return field(default=0, metadata=said)
 
@@ -107,7 +107,7 @@ def _count(
 def _by_name(what: str, on: Moment, of: Callable[[Any], Mapping[str, int]], *, row: str, entities: bool = False) -> Any:
     """A field with numbers by name: the sums of what `of` gives. An empty `row` is said by the command, which knows
     where the messages went. `entities`: the names are those of entities, which are compared without case."""
-    meant = {"kind": Kind.BY_NAME, "what": what, "on": on, "of": of, "row": row, "entities": entities}
+    meant = {"kind": CounterKind.BY_NAME, "what": what, "on": on, "of": of, "row": row, "entities": entities}
     return field(default=(), metadata={**AS_OBJECT, **meant})
 
 
@@ -317,9 +317,9 @@ class DrainReport:
         return bool(self.forwarded or gone)
 
 
-def fields_of(kind: Kind) -> Iterator["dataclasses.Field[Any]"]:
+def fields_of(kind: CounterKind) -> Iterator["dataclasses.Field[Any]"]:
     """Fields that are added up in this way."""
-    return (one for one in dataclasses.fields(DrainReport) if one.metadata.get("kind", Kind.LAST) is kind)
+    return (one for one in dataclasses.fields(DrainReport) if one.metadata.get("kind", CounterKind.LAST) is kind)
 
 
 def numbers() -> Iterator["dataclasses.Field[Any]"]:
@@ -333,9 +333,9 @@ class Tally:
     def __init__(self, beyond: "Tally | None" = None) -> None:
         self._beyond = beyond
         noted = [one for one in dataclasses.fields(DrainReport) if one.metadata.get("on") is not None]
-        self.numbers: dict[str, int] = {one.name: 0 for one in noted if one.metadata["kind"] is Kind.COUNT}
+        self.numbers: dict[str, int] = {one.name: 0 for one in noted if one.metadata["kind"] is CounterKind.COUNT}
         self.names: dict[str, Counter[str]] = {
-            one.name: Counter() for one in noted if one.metadata["kind"] is Kind.BY_NAME
+            one.name: Counter() for one in noted if one.metadata["kind"] is CounterKind.BY_NAME
         }
 
     def note(self, moment: Moment, *happened: Accepted | Settled | Item) -> None:
@@ -351,7 +351,7 @@ class Tally:
 
     def counted(self) -> dict[str, Any]:
         """All that was counted, as fields of a report."""
-        by_name = fields_of(Kind.BY_NAME)
+        by_name = fields_of(CounterKind.BY_NAME)
         named = {one.name: in_order(self.names[one.name], entities=one.metadata["entities"]) for one in by_name}
         return {**self.numbers, **named}
 
@@ -363,10 +363,10 @@ _Looks = tuple[tuple[str, Callable[[Any], Any]], ...]
 def _counting(moment: Moment) -> tuple[_Looks, _Looks]:
     """The counters of a moment with what they look at: numbers, and numbers by name."""
 
-    def of(kind: Kind) -> _Looks:
+    def of(kind: CounterKind) -> _Looks:
         return tuple((one.name, one.metadata["of"]) for one in fields_of(kind) if one.metadata["on"] is moment)
 
-    return of(Kind.COUNT), of(Kind.BY_NAME)
+    return of(CounterKind.COUNT), of(CounterKind.BY_NAME)
 
 
 def reasons(left: Mapping[str, int]) -> tuple[Left, ...]:
@@ -411,8 +411,10 @@ def parts_together(parts: Sequence[DrainReport], *, seconds: float) -> DrainRepo
 
 
 def _sums(runs: Sequence[DrainReport]) -> dict[str, Any]:
-    totals: dict[str, Any] = {one.name: sum(getattr(run, one.name) for run in runs) for one in fields_of(Kind.COUNT)}
-    for declared in fields_of(Kind.BY_NAME):
+    totals: dict[str, Any] = {
+        one.name: sum(getattr(run, one.name) for run in runs) for one in fields_of(CounterKind.COUNT)
+    }
+    for declared in fields_of(CounterKind.BY_NAME):
         count: Counter[str] = Counter()
         for run in runs:
             count.update(dict(getattr(run, declared.name)))

@@ -16,7 +16,7 @@ from sbpair.core.durations import format_duration
 from sbpair.core.editing import Repair
 from sbpair.core.entities import EntityFacts, RuleFacts
 from sbpair.core.errors import EntityNotFoundError, MalformedMessageError, SbpairError, UsageError
-from sbpair.core.message import Disposition, Received, State
+from sbpair.core.message import Disposition, MessageState, Received
 from sbpair.core.names import is_dead_letter_path, same_name, subscription_of
 from sbpair.core.redact import quoted
 from sbpair.core.rewrite import as_sent
@@ -26,7 +26,7 @@ from sbpair.core.transfer.custody import PURGED
 from sbpair.core.transfer.filters import EVERYTHING, SYSTEM_PROPERTIES, MessageFilter
 from sbpair.core.transfer.report import FILTERED_OUT
 from sbpair.core.transfer.state import Finish, Forward, Key, Leave, Verdict, key_of
-from sbpair.core.transfer.verdict import MOST_NAMES, DestinationSeen, Faults, Judge, fault_of
+from sbpair.core.transfer.verdict import MOST_NAMES, DeadLetterCauses, DestinationSeen, Judge, fault_of
 from sbpair.core.words import counted
 from sbpair.service import EntityStatus
 
@@ -145,7 +145,7 @@ class Selection:
 
     filter: MessageFilter = EVERYTHING
     reasons: Collection[str] = ()
-    states: Collection[State] = ()
+    states: Collection[MessageState] = ()
     seen: Seen = field(default_factory=Seen, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -207,7 +207,7 @@ class Resender:
     """MessageIds that it was seen to have got within the window of its duplicate detection."""
     keep: bool = False
     """The messages stay where they are as well (a copy)."""
-    _faults: Faults = field(default_factory=Faults, init=False)
+    _faults: DeadLetterCauses = field(default_factory=DeadLetterCauses, init=False)
     _first_with_id: dict[str, Key] = field(default_factory=dict, init=False)
     _short_lived: dict[Key, float] = field(default_factory=dict, init=False)
 
@@ -248,7 +248,7 @@ class Resender:
         if sent.ttl_ms == 0:
             return Leave(NO_TIME_TO_LIVE)
         if (
-            received.state is State.SCHEDULED
+            received.state is MessageState.SCHEDULED
             and not self.keep
             and (sent.scheduled_at or 0.0) < self.now() + DUE_SECONDS
         ):
@@ -256,7 +256,10 @@ class Resender:
         if why := self._as_duplicate(received, sent.message_id):
             return Leave(why)
         fault = self._faults.name(summary) if dead else None
-        if received.state is not State.SCHEDULED and (seconds := self._lives_seconds(sent.ttl_ms)) < SHORT_SECONDS:
+        if (
+            received.state is not MessageState.SCHEDULED
+            and (seconds := self._lives_seconds(sent.ttl_ms)) < SHORT_SECONDS
+        ):
             self._short_lived[key_of(received)] = seconds
         return Forward(sent.payload, self.seen.path, sent.session_id, sent.partition_key, fault)
 
@@ -307,7 +310,7 @@ class OnlyFor:
         verdict = self._resender(received)
         if not isinstance(verdict, Forward):
             return verdict
-        if received.state is State.SCHEDULED:
+        if received.state is MessageState.SCHEDULED:
             return Leave("scheduled: which subscriptions get it is decided when it is due")
         if verdict.session_id is None and any(one.settings.requires_session for one in self._mine):
             return Leave(NEEDS_SESSION)
@@ -463,7 +466,7 @@ class Planned:
         return self._judge if isinstance(self._judge, OnlyFor) else None
 
     @property
-    def meant(self) -> int:
+    def chosen(self) -> int:
         """Messages that will be dealt with."""
         return len(self._meant)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from sbpair.core.durations import format_duration
 from sbpair.core.entities import QueueFacts
 from sbpair.core.errors import Category, UsageError
-from sbpair.core.message import State
+from sbpair.core.message import MessageState
 from sbpair.core.outcome import Exit
 from sbpair.core.prices import in_words
 from sbpair.core.serialization import HIDDEN, INLINED, OMITTED_IF_NONE
@@ -224,7 +224,7 @@ class MovePlan:
         if self.judge.repairs is None:
             return None
         changed = self.judge.repairs.changed
-        return Repaired(len(changed), tuple(Difference(key[1], diff) for key, diff in changed.items() if diff))
+        return Repaired(len(changed), tuple(MessageDifference(key[1], diff) for key, diff in changed.items() if diff))
 
     @property
     def until(self) -> float | None:
@@ -241,7 +241,7 @@ class MovePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class MessageDifference:
     """How one message differs from its original, as lines of a unified diff."""
 
     sequence_number: int
@@ -253,7 +253,7 @@ class Repaired:
     """How many of the messages that are sent are changed, and how the first ones differ."""
 
     changed: int
-    differences: tuple[Difference, ...]
+    differences: tuple[MessageDifference, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class MoveResult:
         if self.act.verb == DEAD_LETTERED:
             report = replace(report, dead_lettered=0)  # as was asked for
         stopped = self.grown is not None and self.grown.stopped_because is not None
-        explained = (State.SCHEDULED.value,) if report.failures else ()
+        explained = (MessageState.SCHEDULED.value,) if report.failures else ()
         return hindered_by(report, apart_from=(*_NOT_ASKED_FOR, *explained)) or (Exit.PARTIAL if stopped else Exit.OK)
 
     @property

@@ -128,7 +128,7 @@ def template_of(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class FailureOrigin:
     """Where the code of a consumer says that it failed. `where`: a filter that selects letters of this type."""
 
     exception: str | None = None
@@ -136,7 +136,7 @@ class Origin:
     where: str | None = None
 
 
-def origin_of(summary: MessageSummary) -> Origin:
+def origin_of(summary: MessageSummary) -> FailureOrigin:
     """What headers say, otherwise the description and the reason."""
     headers = {name.lower(): name for name in summary.application_properties}
     named = next((headers[name] for name in _TYPE_HEADERS if name in headers), None)
@@ -150,7 +150,7 @@ def origin_of(summary: MessageSummary) -> Origin:
         exception = found[1]
         where = f"sys.DeadLetterErrorDescription LIKE {_sql('%' + exception + '%')}"
     frame = _frame(stack) or _frame(said)
-    return Origin(exception, frame, where)
+    return FailureOrigin(exception, frame, where)
 
 
 def _sql(text: str) -> str:
@@ -267,7 +267,7 @@ DeadLetterList = DeadLetterReasons | Triage
 class _Group:
     """Letters of one cause, as they are counted."""
 
-    origin: Origin
+    origin: FailureOrigin
     reason: str
     fields: set[str]
     mark: str
@@ -333,7 +333,7 @@ class CauseCounter:
             group = next(iter(self._groups[where][text]), None)
         if group is None:
             self._texts += 1
-            origin, reason = (Origin(), OTHERS) if text == OTHERS else (origin, fault_of(summary))
+            origin, reason = (FailureOrigin(), OTHERS) if text == OTHERS else (origin, fault_of(summary))
             group = _Group(origin, reason, set(fields), mark=min(fields))
             self._groups[where][text].append(group)
         group.add(received, template_of(said.partition("\n")[0]), (text, group.mark))

@@ -47,7 +47,7 @@ class Judge(Protocol):
     def __call__(self, received: Received) -> Verdict: ...
 
 
-class Faults:
+class DeadLetterCauses:
     """Why messages had been dead-lettered, in no more names of strangers' choice than `MOST_NAMES`."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Classifier:
         self._wanted = None if wanted == EVERYTHING else wanted
         self._only = None if only is None else Names(only)
         self._refused: dict[str, str] = {}
-        self._faults = Faults()
+        self._faults = DeadLetterCauses()
 
     def __call__(self, received: Received) -> Verdict:
         origin = received.origin

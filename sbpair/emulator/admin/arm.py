@@ -18,7 +18,7 @@ from sbpair.emulator.admin.arm_models import (
     ArmDirectory,
     ArmFacts,
     Json,
-    Scope,
+    ResourceScope,
     entity_path,
     entity_properties,
     namespace_resource,
@@ -37,8 +37,8 @@ from sbpair.emulator.admin.arm_namespaces import (
 )
 from sbpair.emulator.admin.calls import (
     JSON_CONTENT_TYPE,
-    Call,
-    Reply,
+    AdminCall,
+    AdminReply,
     arm_error,
     json_reply,
     listed,
@@ -89,7 +89,7 @@ class ArmApi:
     def __init__(self, directory: ArmDirectory) -> None:
         self._directory = directory
 
-    def handle(self, call: Call) -> Reply:
+    def handle(self, call: AdminCall) -> AdminReply:
         """Answer one request; a refusal becomes the documented error body."""
         try:
             self._check_token(call)
@@ -98,7 +98,7 @@ class ArmApi:
         except EntityError as error:
             return arm_error(error, call)
 
-    def _check_token(self, call: Call) -> None:
+    def _check_token(self, call: AdminCall) -> None:
         token = call.headers.get("authorization", "")
         if not token.startswith("Bearer "):
             raise _unauthenticated(
@@ -110,7 +110,7 @@ class ArmApi:
         except AuthError as error:
             raise _unauthenticated(f"Authentication failed. {error}") from error
 
-    def _route(self, call: Call) -> Reply:
+    def _route(self, call: AdminCall) -> AdminReply:
         words = tuple(segment.lower() for segment in call.segments)
         provider = PROVIDER.lower()
         match words:
@@ -126,16 +126,16 @@ class ArmApi:
                 return self._in_namespace(call)
         raise not_found(f"The resource '{call.path}' does not exist.")
 
-    def _namespaces(self, call: Call, resource_group: str) -> Reply:
+    def _namespaces(self, call: AdminCall, resource_group: str) -> AdminReply:
         only(call, "GET")
         resources = []
         for namespace in self._directory.all():
             facts = self._directory.facts(namespace)
-            scope = Scope(call.segments[1], resource_group, namespace.name, facts.location)
+            scope = ResourceScope(call.segments[1], resource_group, namespace.name, facts.location)
             resources.append(namespace_resource(scope, namespace, facts, host_of(namespace, call)))
         return listed(resources)
 
-    def _check_name(self, call: Call) -> Reply:
+    def _check_name(self, call: AdminCall) -> AdminReply:
         only(call, "POST")
         name = text(call.json_object().get("name"), "name")
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{4,48}[A-Za-z0-9]", name):
@@ -145,7 +145,7 @@ class ArmApi:
         reason = "NameInUse" if taken else "None"
         return json_reply({"nameAvailable": not taken, "reason": reason, "message": ""})
 
-    def _in_namespace(self, call: Call) -> Reply:
+    def _in_namespace(self, call: AdminCall) -> AdminReply:
         subscription_id, group, name = call.segments[1], call.segments[3], call.segments[7]
         found = self._directory.find(name)
         if found is None:
@@ -155,7 +155,7 @@ class ArmApi:
         rest = call.segments[8:]
         if facts.deleted and (rest or call.method not in ("PUT", "DELETE")):
             raise _no_namespace(name, group)
-        scope = Scope(subscription_id, group, reported_name, facts.location)
+        scope = ResourceScope(subscription_id, group, reported_name, facts.location)
         context = Context(self._directory, namespace, facts, scope, host_of(namespace, call))
         return context.handle(call, rest)
 
@@ -167,10 +167,10 @@ class Context:
     directory: ArmDirectory
     namespace: Namespace
     facts: ArmFacts
-    scope: Scope
+    scope: ResourceScope
     host: str
 
-    def handle(self, call: Call, rest: tuple[str, ...]) -> Reply:
+    def handle(self, call: AdminCall, rest: tuple[str, ...]) -> AdminReply:
         """Answer a request for the namespace or something below it; `rest` follows the namespace's name."""
         words = tuple(part.lower() if at % 2 == 0 else entity_path(part) for at, part in enumerate(rest))
         match words:
@@ -206,8 +206,12 @@ class Context:
     # -- one entity
 
     def _one_entity(
-        self, call: Call, path: str, found: Queue | Topic | None, kind: type[QueueDescription] | type[TopicDescription]
-    ) -> Reply:
+        self,
+        call: AdminCall,
+        path: str,
+        found: Queue | Topic | None,
+        kind: type[QueueDescription] | type[TopicDescription],
+    ) -> AdminReply:
         def put() -> Queue | Topic:
             given = read_settings(object_at(call.json_object(), "properties"), kind)
             if found is None:
@@ -215,10 +219,10 @@ class Context:
             rules, named = found.description.authorization_rules, unchanged_left_out(given, found.description)
             return self.namespace.update(path, kind(**given, authorization_rules=rules), named=named)  # type: ignore[arg-type]
 
-        write: Callable[[Call, Any], Json] = self._entity
+        write: Callable[[AdminCall, Any], Json] = self._entity
         return self._one(call, found, path, write, put, lambda: self.namespace.delete(path))
 
-    def _one_subscription(self, call: Call, topic: str, name: str) -> Reply:
+    def _one_subscription(self, call: AdminCall, topic: str, name: str) -> AdminReply:
         spaces, found = self.namespace, self.namespace.get_subscription(topic, name)
 
         def put() -> Subscription:
@@ -229,14 +233,14 @@ class Context:
         path = f"{topic}/Subscriptions/{name}"
         return self._one(call, found, path, self._entity, put, lambda: spaces.delete_subscription(topic, name))
 
-    def _one_rule(self, call: Call, topic: str, subscription: str, name: str) -> Reply:
+    def _one_rule(self, call: AdminCall, topic: str, subscription: str, name: str) -> AdminReply:
         spaces, found = self.namespace, self.namespace.get_rule(topic, subscription, name)
 
         def put() -> Rule:
             description = read_rule(object_at(call.json_object(), "properties"))
             return (spaces.update_rule if found else spaces.create_rule)(topic, subscription, name, description)
 
-        def write(call: Call, rule: Rule) -> Json:
+        def write(call: AdminCall, rule: Rule) -> Json:
             return self._rule(topic, subscription, rule)
 
         path = f"{topic}/Subscriptions/{subscription}/Rules/{name}"
@@ -244,21 +248,21 @@ class Context:
 
     @staticmethod
     def _one(
-        call: Call,
+        call: AdminCall,
         found: Item | None,
         path: str,
-        write: Callable[[Call, Item], Json],
+        write: Callable[[AdminCall, Item], Json],
         put: Callable[[], Item],
         delete: Callable[[], None],
-    ) -> Reply:
+    ) -> AdminReply:
         """Any of the three verbs. Deleting what is not there is no error for the resource manager."""
         if call.method == "PUT":
             return json_reply(write(call, put()))
         if call.method == "DELETE":
             if found is None:
-                return Reply(204)
+                return AdminReply(204)
             delete()
-            return Reply(200)
+            return AdminReply(200)
         only(call, "GET")
         if found is None:
             raise not_found(f"The requested resource '{path}' does not exist.")
@@ -266,7 +270,7 @@ class Context:
 
     # -- writing
 
-    def _entity(self, call: Call, entity: Queue | Topic | Subscription) -> Json:
+    def _entity(self, call: AdminCall, entity: Queue | Topic | Subscription) -> Json:
         if isinstance(entity, Subscription):
             path: tuple[str, ...] = ("topics", entity.topic.path, "subscriptions", entity.name)
         else:
@@ -278,17 +282,17 @@ class Context:
         path = ("topics", topic, "subscriptions", subscription, "rules", rule.name)
         return self.scope.child(*path, properties=rule_properties(rule.description))
 
-    def _list(self, call: Call, items: Sequence[Item], write: Callable[[Call, Item], Json]) -> Reply:
+    def _list(self, call: AdminCall, items: Sequence[Item], write: Callable[[AdminCall, Item], Json]) -> AdminReply:
         only(call, "GET")
         page = page_of(call)
         shown = page.cut(list(items), call.entries_to_drop)
         following = page.following(len(items), call.query)
         link = "" if following is None else f', "nextLink": {json.dumps(call.url_with(following))}'
         values = (f"{', ' if at else ''}{json.dumps(write(call, item))}".encode() for at, item in enumerate(shown))
-        return Reply(200, b'{"value": [', JSON_CONTENT_TYPE, parts=chain(values, [f"]{link}}}".encode()]))
+        return AdminReply(200, b'{"value": [', JSON_CONTENT_TYPE, parts=chain(values, [f"]{link}}}".encode()]))
 
 
-def host_of(namespace: Namespace, call: Call) -> str:
+def host_of(namespace: Namespace, call: AdminCall) -> str:
     """Host and port of a namespace: the host the client used, and the port the namespace listens on. On the service's
     own port each namespace has an address of its own, and that is its whole endpoint, as its start prints it."""
     if namespace.service_address is not None:
@@ -303,7 +307,7 @@ def _unauthenticated(message: str) -> EntityError:
     return EntityError(401, None, message, "AuthenticationFailed")
 
 
-def _check_api_version(call: Call) -> None:
+def _check_api_version(call: AdminCall) -> None:
     version = call.query.get("api-version", "")
     if not version:
         message = "The api-version query parameter (?api-version=) is required for all requests."

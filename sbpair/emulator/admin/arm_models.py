@@ -89,7 +89,7 @@ def _addresses(namespace: Namespace) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ResourceScope:
     """Where a resource lives: the id and type of its namespace, and the location it reports."""
 
     subscription_id: str
@@ -136,7 +136,7 @@ def entity_path(name: str) -> str:
     return name.replace("~", "/")
 
 
-def namespace_resource(scope: Scope, namespace: Namespace, facts: ArmFacts, host: str) -> Json:
+def namespace_resource(scope: ResourceScope, namespace: Namespace, facts: ArmFacts, host: str) -> Json:
     sku: Json = {"name": namespace.tier.value, "tier": namespace.tier.value}
     properties: Json = {
         "provisioningState": "Succeeded",

@@ -12,14 +12,14 @@ from sbpair.emulator.admin.arm_models import (
     ArmDirectory,
     ArmFacts,
     Json,
-    Scope,
+    ResourceScope,
     namespace_resource,
     object_at,
     rule_rights,
     text,
     wrong_type,
 )
-from sbpair.emulator.admin.calls import Call, Reply, json_reply, listed, method_not_allowed, only, page_of
+from sbpair.emulator.admin.calls import AdminCall, AdminReply, json_reply, listed, method_not_allowed, only, page_of
 from sbpair.emulator.entities import ROOT_KEY_NAME, AuthorizationRule
 from sbpair.emulator.geo import ALONE, PRIMARY, SECONDARY
 from sbpair.emulator.geo import wrong_state as _wrong_state
@@ -46,10 +46,10 @@ class NamespaceResources:
 
     namespace: Namespace
     facts: ArmFacts
-    scope: Scope
+    scope: ResourceScope
     host: str
 
-    def handle(self, call: Call, rest: tuple[str, ...]) -> Reply:
+    def handle(self, call: AdminCall, rest: tuple[str, ...]) -> AdminReply:
         """Answer a request for the namespace or a collection on it; `rest` follows the namespace's name."""
         words = tuple(part.lower() for part in rest)
         match words:
@@ -66,11 +66,11 @@ class NamespaceResources:
             case (collection,) if collection in EMPTY_COLLECTIONS and call.method == "GET":
                 return listed([])
             case (collection, _) if collection in EMPTY_COLLECTIONS and call.method == "DELETE":
-                return Reply(204)
+                return AdminReply(204)
         raise not_found(f"The requested resource '{'/'.join(rest)}' does not exist.")
 
-    def _namespace(self, call: Call) -> Reply:
-        handlers: dict[str, Callable[[Call], Reply]] = {
+    def _namespace(self, call: AdminCall) -> AdminReply:
+        handlers: dict[str, Callable[[AdminCall], AdminReply]] = {
             "GET": lambda _: self._reply(),
             "PUT": self._put,
             "PATCH": self._patch,
@@ -80,10 +80,10 @@ class NamespaceResources:
             raise method_not_allowed(call)
         return handlers[call.method](call)
 
-    def _reply(self) -> Reply:
+    def _reply(self) -> AdminReply:
         return json_reply(namespace_resource(self.scope, self.namespace, self.facts, self.host))
 
-    def _put(self, call: Call) -> Reply:
+    def _put(self, call: AdminCall) -> AdminReply:
         body = call.json_object()
         location = text(body.get("location"), "location")
         self._set_sku(object_at(body, "sku"))
@@ -94,7 +94,7 @@ class NamespaceResources:
         self.namespace.updated_at = call.now
         return self._reply()
 
-    def _patch(self, call: Call) -> Reply:
+    def _patch(self, call: AdminCall) -> AdminReply:
         body = call.json_object()
         if body.get("sku") is not None:
             self._set_sku(object_at(body, "sku"))
@@ -104,7 +104,7 @@ class NamespaceResources:
         self.namespace.updated_at = call.now
         return self._reply()
 
-    def tags(self, call: Call) -> Reply:
+    def tags(self, call: AdminCall) -> AdminReply:
         """The namespace's tags as a resource of their own, which the .NET management client changes them by."""
         if call.method in ("PUT", "PATCH"):
             body = call.json_object()
@@ -123,13 +123,13 @@ class NamespaceResources:
             raise method_not_allowed(call)
         return json_reply(self.scope.tags(self.facts.tags))
 
-    def _delete(self) -> Reply:
+    def _delete(self) -> AdminReply:
         if self.facts.deleted:
-            return Reply(204)
+            return AdminReply(204)
         delete_all(self.namespace)
         self.namespace.disaster_recovery_configs.clear()
         self.facts.deleted = True
-        return Reply(200)
+        return AdminReply(200)
 
     def _set_sku(self, sku: Json) -> None:
         name = sku.get("name") or self.namespace.tier.value
@@ -168,7 +168,7 @@ class NamespaceResources:
     def _network_rules(self) -> Json:
         return self.scope.child("networkRuleSets", "default", properties=self.facts.network_rules)
 
-    def _network_rule_set(self, call: Call) -> Reply:
+    def _network_rule_set(self, call: AdminCall) -> AdminReply:
         if call.method == "PUT":
             given = object_at(call.json_object(), "properties")
             self.facts.network_rules |= {name: given[name] for name in _NETWORK_RULES if given.get(name) is not None}
@@ -184,7 +184,7 @@ class NamespaceResources:
         }
         return self.scope.child("privateLinkResources", "namespace", properties=properties)
 
-    def _fail_over(self, call: Call) -> Reply:
+    def _fail_over(self, call: AdminCall) -> AdminReply:
         """Promote another location of a geo-replicated namespace; the `Location` says where to look. Without `force`
         it is done when that has everything (`emulator.geo`)."""
         replication = self.facts.geo_data_replication
@@ -205,7 +205,7 @@ class NamespaceResources:
             raise bad_request("The namespace is not geo-replicated, or a promotion is under way.")
         self.namespace.geo_replication.promote(promoted, forced=properties.get("force") is True)
         status_url = f"{call.base_url}{self.scope.id}?api-version={call.query.get('api-version', '')}"
-        return Reply(202, headers={"Location": status_url})
+        return AdminReply(202, headers={"Location": status_url})
 
 
 def _tags(body: Json) -> dict[str, str]:
@@ -231,10 +231,10 @@ class RecoveryConfigs:
 
     _directory: ArmDirectory
     _namespace: Namespace
-    _scope: Scope
+    _scope: ResourceScope
     _host: str
 
-    def handle(self, call: Call, tail: tuple[str, ...]) -> Reply:
+    def handle(self, call: AdminCall, tail: tuple[str, ...]) -> AdminReply:
         """A request to `…/disasterRecoveryConfigs` and below; `tail` is what follows that word."""
         if not tail:
             return listed(self._resource(alias) for alias in sorted(self._configs))
@@ -263,7 +263,7 @@ class RecoveryConfigs:
     def _resource(self, alias: str) -> Json:
         return self._scope.child(_COLLECTION, alias, properties=self._config(alias))
 
-    def _check_name(self, call: Call) -> Reply:
+    def _check_name(self, call: AdminCall) -> AdminReply:
         only(call, "POST")
         name = text(call.json_object().get("name"), "name")
         taken = name in self._configs or self._directory.find(name) is not None
@@ -271,7 +271,7 @@ class RecoveryConfigs:
         message = f"The name '{name}' is in use." if taken else ""
         return json_reply({"nameAvailable": not taken, "reason": reason, "message": message})
 
-    def _one(self, call: Call, alias: str) -> Reply:
+    def _one(self, call: AdminCall, alias: str) -> AdminReply:
         if call.method == "GET":
             return json_reply(self._resource(alias))
         if call.method == "PUT":
@@ -301,28 +301,28 @@ class RecoveryConfigs:
             there = _config(SECONDARY, self._scope.id, properties)
             geo.pair(alias, self._namespace, partner, (own, there))
 
-    def _delete(self, alias: str) -> Reply:
+    def _delete(self, alias: str) -> AdminReply:
         config = self._configs.get(alias)
         if config is None:
-            return Reply(204)
+            return AdminReply(204)
         if config["partnerNamespace"]:
             raise _wrong_state(f"The alias '{alias}' is paired; break the pairing before deleting it.")
         del self._configs[alias]
-        return Reply(200)
+        return AdminReply(200)
 
-    def _break_pairing(self, alias: str) -> Reply:
+    def _break_pairing(self, alias: str) -> AdminReply:
         config = self._config(alias)
         if config["role"] != PRIMARY:
             raise _wrong_state("The pairing can only be broken on the primary namespace.")
         geo.part(alias, self._namespace)
-        return Reply(200)
+        return AdminReply(200)
 
-    def _fail_over(self, alias: str) -> Reply:
+    def _fail_over(self, alias: str) -> AdminReply:
         self._config(alias)
         geo.fail_over(alias, self._namespace)
-        return Reply(200)
+        return AdminReply(200)
 
-    def _keys(self, call: Call, alias: str, tail: tuple[str, ...]) -> Reply:
+    def _keys(self, call: AdminCall, alias: str, tail: tuple[str, ...]) -> AdminReply:
         self._config(alias)
         holder = namespace_holder(self._namespace)
         if len(tail) == 2 and tail[1].lower() == "listkeys" and call.method == "POST":
@@ -399,7 +399,9 @@ def entity_holder(namespace: Namespace, kind: str, path: str) -> RuleHolder:
     )
 
 
-def handle_rules(call: Call, scope: Scope, holder: RuleHolder, tail: tuple[str, ...], host: str) -> Reply:
+def handle_rules(
+    call: AdminCall, scope: ResourceScope, holder: RuleHolder, tail: tuple[str, ...], host: str
+) -> AdminReply:
     """A request to `…/authorizationRules` and below; `tail` is what follows that word."""
     if not tail:
         return _list(call, scope, holder)
@@ -434,17 +436,17 @@ def access_keys(rule: AuthorizationRule, host: str, entity_path: str = "", alias
     return keys
 
 
-def rule_resource(scope: Scope, holder: RuleHolder, rule: AuthorizationRule) -> Json:
+def rule_resource(scope: ResourceScope, holder: RuleHolder, rule: AuthorizationRule) -> Json:
     return scope.child(*holder.parent, "authorizationRules", rule.name, properties=rule_rights(rule))
 
 
-def _list(call: Call, scope: Scope, holder: RuleHolder) -> Reply:
+def _list(call: AdminCall, scope: ResourceScope, holder: RuleHolder) -> AdminReply:
     only(call, "GET")
     rules = page_of(call).cut(list(holder.read()), call.entries_to_drop)
     return json_reply({"value": [rule_resource(scope, holder, rule) for rule in rules]})
 
 
-def _one(call: Call, scope: Scope, holder: RuleHolder, name: str) -> Reply:
+def _one(call: AdminCall, scope: ResourceScope, holder: RuleHolder, name: str) -> AdminReply:
     rule = holder.find(name)
     if call.method == "PUT":
         made = _from_body(name, rule, call)
@@ -456,15 +458,15 @@ def _one(call: Call, scope: Scope, holder: RuleHolder, name: str) -> Reply:
         return json_reply(rule_resource(scope, holder, rule))
     if call.method == "DELETE":
         if rule is None:
-            return Reply(204)
+            return AdminReply(204)
         if rule.name == ROOT_KEY_NAME and not holder.parent:
             raise bad_request(f"The authorization rule '{ROOT_KEY_NAME}' cannot be deleted.")
         holder.delete(rule.name)
-        return Reply(200)
+        return AdminReply(200)
     raise method_not_allowed(call)
 
 
-def _from_body(name: str, old: AuthorizationRule | None, call: Call) -> AuthorizationRule:
+def _from_body(name: str, old: AuthorizationRule | None, call: AdminCall) -> AuthorizationRule:
     rights = object_at(call.json_object(), "properties").get("rights")
     if not isinstance(rights, list) or not all(isinstance(right, str) for right in rights):
         raise wrong_type("rights", rights)
@@ -473,7 +475,7 @@ def _from_body(name: str, old: AuthorizationRule | None, call: Call) -> Authoriz
     return new_auth_rule(name, rights)
 
 
-def _regenerated(rule: AuthorizationRule, call: Call) -> AuthorizationRule:
+def _regenerated(rule: AuthorizationRule, call: AdminCall) -> AuthorizationRule:
     body = call.json_object()
     fresh = new_auth_rule(rule.name, rule.rights).primary_key
     key = fresh if body.get("key") is None else _checked_key(text(body["key"], "key"))

@@ -29,8 +29,8 @@ from sbpair.emulator.admin.atom_xml import (
 )
 from sbpair.emulator.admin.atom_xml import description as description_node
 from sbpair.emulator.admin.calls import (
-    Call,
-    Reply,
+    AdminCall,
+    AdminReply,
     atom_error,
     check_items,
     method_not_allowed,
@@ -78,7 +78,7 @@ _OPERATIONS = {"PUT": "EntityWrite", "DELETE": "EntityDelete"}
 _SUBSCRIPTION_OPERATIONS = {"PUT": "CreateOrUpdateSubscription", "DELETE": "DeleteSubscription"}
 
 
-def allow(namespace: Namespace, call: Call, path: str, *, rules: bool = False) -> None:
+def allow(namespace: Namespace, call: AdminCall, path: str, *, rules: bool = False) -> None:
     """Raise EntityError 401 unless the request's token has the rights for `path`; `rules`: Listen is enough."""
     # Clients sign what they ask for, which may lie below `path`: a rule of a subscription, a page of a list.
     rights = token_rights(namespace, call, path, resource=call.path)
@@ -87,7 +87,7 @@ def allow(namespace: Namespace, call: Call, path: str, *, rules: bool = False) -
     raise unauthorized(_refusal(call, path))
 
 
-def _refusal(call: Call, path: str) -> str:
+def _refusal(call: AdminCall, path: str) -> str:
     """Why somebody without Manage is refused, in the service's words, as the Go client's live tests have them."""
     topic, found, subscription = path.partition("/subscriptions")
     if found:
@@ -103,7 +103,7 @@ def _refusal(call: Call, path: str) -> str:
     return f"{MANAGE},EntityRead claims required for this operation."
 
 
-def token_rights(namespace: Namespace, call: Call, path: str, *, resource: str | None = None) -> Rights:
+def token_rights(namespace: Namespace, call: AdminCall, path: str, *, resource: str | None = None) -> Rights:
     """The rights of the request's token on `path`; EntityError 401 if there is none or it is not valid.
 
     `resource` is what the token must be for, if that is not `path` itself.
@@ -150,7 +150,7 @@ class AtomApi:
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
 
-    def handle(self, call: Call) -> Reply:
+    def handle(self, call: AdminCall) -> AdminReply:
         """Answer one request; a refusal becomes the documented error body."""
         try:
             _check_api_version(call)
@@ -160,7 +160,7 @@ class AtomApi:
         except MalformedBody as error:
             return atom_error(bad_request(str(error)), call)
 
-    def _route(self, call: Call) -> Reply:
+    def _route(self, call: AdminCall) -> AdminReply:
         # The retired library's lists are asked for with a slash at the end.
         segments = call.segments[:-1] if len(call.segments) > 1 and not call.segments[-1] else call.segments
         match segments:
@@ -181,7 +181,7 @@ class AtomApi:
         allow(self._namespace, call, f"{topic}/subscriptions/{subscription}", rules=True)
         return self._rule(call, topic, subscription, rule)
 
-    def _may_hear_of_nothing(self, call: Call, path: str) -> bool:
+    def _may_hear_of_nothing(self, call: AdminCall, path: str) -> bool:
         """Whether a queue or topic is asked for that is not there, by somebody with any right."""
         if call.method != "GET" or not path or self._namespace.find(path) is not None:
             return False
@@ -189,7 +189,7 @@ class AtomApi:
 
     # -- the namespace and lists
 
-    def _namespace_info(self, call: Call) -> Reply:
+    def _namespace_info(self, call: AdminCall) -> AdminReply:
         only(call, "GET")
         namespace = self._namespace
         aliases = sorted(namespace.disaster_recovery_configs)
@@ -210,7 +210,7 @@ class AtomApi:
         entry = self._entry_node(call, call.path, namespace.name, namespace.created_at, namespace.updated_at, info)
         return _entry_reply(entry)
 
-    def _list(self, call: Call, kind: str) -> Reply:
+    def _list(self, call: AdminCall, kind: str) -> AdminReply:
         only(call, "GET")
         if kind == "queues":
             return self._feed(call, "Queues", self._namespace.queues(), self._entity_entry)
@@ -222,15 +222,15 @@ class AtomApi:
 
     # -- queues and topics
 
-    def _entity(self, call: Call, path: str) -> Reply:
+    def _entity(self, call: AdminCall, path: str) -> AdminReply:
         if call.method == "GET" and not path:
             raise bad_request("The entity path must not be empty.")
         namespace = self._namespace
-        entry: Callable[[Call, Any], Node] = self._entity_entry
+        entry: Callable[[AdminCall, Any], Node] = self._entity_entry
         put, delete = partial(self._put_entity, call, path), partial(namespace.delete, path)
         return self._one(call, namespace.find(path), entry, put, delete)
 
-    def _put_entity(self, call: Call, path: str) -> Queue | Topic:
+    def _put_entity(self, call: AdminCall, path: str) -> Queue | Topic:
         element = _description_of(call)
         tag = atom_xml.local_name(element)
         renamed = any(name.lower() == "newpath" for name in (*call.query, *call.headers))
@@ -251,7 +251,7 @@ class AtomApi:
 
     # -- subscriptions
 
-    def _subscription(self, call: Call, topic: str, name: str) -> Reply:
+    def _subscription(self, call: AdminCall, topic: str, name: str) -> AdminReply:
         namespace = self._namespace
         if not name and call.method == "GET":
             return self._feed(call, "Subscriptions", namespace.subscriptions(topic), self._entity_entry)
@@ -272,7 +272,7 @@ class AtomApi:
 
     # -- rules
 
-    def _rule(self, call: Call, topic: str, subscription: str, name: str) -> Reply:
+    def _rule(self, call: AdminCall, topic: str, subscription: str, name: str) -> AdminReply:
         namespace = self._namespace
         if not name and call.method == "GET":
             return self._feed(call, "Rules", namespace.rules(topic, subscription), self._rule_entry)
@@ -289,30 +289,30 @@ class AtomApi:
 
     def _one(
         self,
-        call: Call,
+        call: AdminCall,
         found: Item | None,
-        entry: Callable[[Call, Item], Node],
+        entry: Callable[[AdminCall, Item], Node],
         put: Callable[[], Item],
         delete: Callable[[], None],
-    ) -> Reply:
+    ) -> AdminReply:
         """Any of the three verbs."""
         if call.method == "GET":
             return self._nothing(call) if found is None else _entry_reply(entry(call, found))
         if call.method == "DELETE":
             delete()
-            return Reply(200)
+            return AdminReply(200)
         if call.method == "PUT":
             return _entry_reply(entry(call, put()), created=not _is_update(call))
         raise method_not_allowed(call)
 
     # -- writing
 
-    def _entity_entry(self, call: Call, entity: Queue | Topic | Subscription) -> Node:
+    def _entity_entry(self, call: AdminCall, entity: Queue | Topic | Subscription) -> Node:
         node = describe(entity.description, runtime_of(entity, call.zero_counts), _style(call))
         title = entity.name if isinstance(entity, Subscription) else entity.path
         return self._entry_node(call, entity.path, title, entity.created_at, entity.updated_at, node)
 
-    def _rule_entry(self, call: Call, rule: Rule) -> Node:
+    def _rule_entry(self, call: AdminCall, rule: Rule) -> Node:
         node = describe_rule(rule.name, rule.description, rule.created_at)
         # In a list every entry has a link of its own: the JavaScript client reads the rule's name from it.
         listed = split_path(call.path)[2] == ""
@@ -320,36 +320,35 @@ class AtomApi:
         return self._entry_node(call, path, rule.name, rule.created_at, rule.created_at, node)
 
     def _entry_node(
-        self, call: Call, path: str, title: str, created_at: float, updated_at: float, description: Node
+        self, call: AdminCall, path: str, title: str, created_at: float, updated_at: float, description: Node
     ) -> Node:
         url = replace(call, segments=tuple(path.split("/"))).url_with(
             {name: call.query[name] for name in ("api-version",) if name in call.query}
         )
-        head = atom_xml.Entry(url, title, format_time(created_at), format_time(updated_at), self._namespace.name)
+        head = atom_xml.AtomEntry(url, title, format_time(created_at), format_time(updated_at), self._namespace.name)
         return atom_xml.entry(head, description)
 
-    def _feed(self, call: Call, title: str, items: Sequence[Item], entry: Callable[[Call, Item], Node]) -> Reply:
+    def _feed(
+        self, call: AdminCall, title: str, items: Sequence[Item], entry: Callable[[AdminCall, Item], Node]
+    ) -> AdminReply:
         if call.query.get("$filter", "").strip():
             raise bad_request("Lists cannot be filtered here; leave out '$filter' and choose from the whole list.")
         page = page_of(call)
         following = page.following(len(items), call.query)
         shown = page.cut(list(items), call.entries_to_drop)
         feed = atom_xml.feed(
-            title,
-            call.url,
-            format_time(call.now),
-            next_url=None if following is None else call.url_with(following),
+            title, call.url, format_time(call.now), next_url=None if following is None else call.url_with(following)
         )
         head, tail = atom_xml.open_feed(feed)
         entries = (entry(call, item).render().encode() for item in shown)
-        return Reply(200, head, FEED_CONTENT_TYPE, parts=chain(entries, [tail]))
+        return AdminReply(200, head, FEED_CONTENT_TYPE, parts=chain(entries, [tail]))
 
-    def _nothing(self, call: Call) -> Reply:
+    def _nothing(self, call: AdminCall) -> AdminReply:
         """What the service answers to a GET of something that is not there."""
         feed = atom_xml.feed("Publicly Listed Services", call.url, format_time(call.now))
-        return Reply(200, feed.render().encode(), FEED_CONTENT_TYPE)
+        return AdminReply(200, feed.render().encode(), FEED_CONTENT_TYPE)
 
-    def _check_forwarding(self, call: Call, description: QueueDescription | SubscriptionDescription) -> None:
+    def _check_forwarding(self, call: AdminCall, description: QueueDescription | SubscriptionDescription) -> None:
         """The target of a forwarding must allow Send to a token in a header of its own, or to the caller's token."""
         targets = {
             "servicebussupplementaryauthorization": description.forward_to,
@@ -365,7 +364,7 @@ class AtomApi:
                 raise unauthorized(f"Unauthorized access to the forwarding destination '{target}'.", 40100)
 
 
-def _description_of(call: Call) -> Element:
+def _description_of(call: AdminCall) -> Element:
     check_items(call.body, b"<=&\n")
     return atom_xml.parse_body(call.body)
 
@@ -397,7 +396,7 @@ def _default_rule(element: Element) -> tuple[str, RuleDescription | None]:
     return atom_xml.child_text(rule, "Name") or DEFAULT_RULE_NAME, read_rule(rule)
 
 
-def _is_update(call: Call) -> bool:
+def _is_update(call: AdminCall) -> bool:
     """Whether a PUT replaces. Only `*` is known as an entity tag: the service gives none out."""
     tag = call.headers.get("if-match", "")
     if tag not in ("", "*"):
@@ -405,23 +404,23 @@ def _is_update(call: Call) -> bool:
     return tag == "*"
 
 
-def _version(call: Call) -> str:
+def _version(call: AdminCall) -> str:
     return call.query.get("api-version", OLDEST_VERSION)
 
 
-def _style(call: Call) -> "Style":
+def _style(call: AdminCall) -> "Style":
     return Style(forward_base=f"sb://{call.host}/", api_version=_version(call))
 
 
-def _check_api_version(call: Call) -> None:
+def _check_api_version(call: AdminCall) -> None:
     """A request without a version is one of the oldest; an unknown version is refused."""
     version = _version(call)
     if version not in API_VERSIONS:
         raise bad_request(f"The api-version '{version}' is not supported; the newest is '{NEWEST_VERSION}'.")
 
 
-def _entry_reply(node: Node, *, created: bool = False) -> Reply:
-    return Reply(201 if created else 200, node.render().encode(), CONTENT_TYPE)
+def _entry_reply(node: Node, *, created: bool = False) -> AdminReply:
+    return AdminReply(201 if created else 200, node.render().encode(), CONTENT_TYPE)
 
 
 def entity_of(path: str) -> str:
@@ -522,9 +521,7 @@ def _runtime(description: Description, runtime: Runtime) -> dict[str, Node]:
 def _kind_specific(description: Description, runtime: Runtime, style: Style) -> dict[str, Node]:
     if isinstance(description, SubscriptionDescription):
         return {}
-    nodes = {
-        "AuthorizationRules": node("AuthorizationRules", *map(_write_rule, description.authorization_rules)),
-    }
+    nodes = {"AuthorizationRules": node("AuthorizationRules", *map(_write_rule, description.authorization_rules))}
     if isinstance(description, QueueDescription):
         return nodes | {"SupportOrdering": text_node("SupportOrdering", not description.enable_partitioning)}
     nodes["EnableSubscriptionPartitioning"] = text_node("EnableSubscriptionPartitioning", False)

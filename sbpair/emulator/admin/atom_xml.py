@@ -63,7 +63,7 @@ def text_node(tag: str, value: object, **attributes: str) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AtomEntry:
     """What is the same in every Atom entry: where it lives, its title and its dates (ISO 8601 texts)."""
 
     url: str
@@ -73,7 +73,7 @@ class Entry:
     author: str
 
 
-def entry(head: Entry, description: Node) -> Node:
+def entry(head: AtomEntry, description: Node) -> Node:
     """An Atom entry around one description."""
     return node(
         "entry",

@@ -24,19 +24,19 @@ JSON_CONTENT_TYPE = "application/json; charset=utf-8"
 MORE = "To know more visit https://aka.ms/sbResourceMgrExceptions."
 
 
-def atom_error(error: EntityError, call: "Call", headers: Mapping[str, str] | None = None) -> "Reply":
+def atom_error(error: EntityError, call: "AdminCall", headers: Mapping[str, str] | None = None) -> "AdminReply":
     """A refusal of the data-plane API: `<Error><Code/><Detail/></Error>`."""
     body = atom_xml.error(error.http_status, f"{_sentence(error)} {tracking(call)}")
-    return Reply(error.http_status, body.render().encode(), "application/xml; charset=utf-8", headers or {})
+    return AdminReply(error.http_status, body.render().encode(), "application/xml; charset=utf-8", headers or {})
 
 
-def arm_error(error: EntityError, call: "Call", headers: Mapping[str, str] | None = None) -> "Reply":
+def arm_error(error: EntityError, call: "AdminCall", headers: Mapping[str, str] | None = None) -> "AdminReply":
     """A refusal of the resource manager: `{"error": {"code", "message"}}`."""
     message = f"{_sentence(error)} CorrelationId: {uuid4()}"
     return json_reply({"error": {"code": error.code, "message": message}}, error.http_status, headers)
 
 
-def tracking(call: "Call") -> str:
+def tracking(call: "AdminCall") -> str:
     """`TrackingId:…, SystemTracker:…, Timestamp:…`, by which the service's support finds a request."""
     tracker = ":".join(part for part in (call.host.partition(":")[0], call.path) if part)
     return f"TrackingId:{uuid4()}_G0, SystemTracker:{tracker}, Timestamp:{format_log_time(call.now)}"
@@ -52,7 +52,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AdminCall:
     """A request: `segments` are the decoded parts of the path, header names are lower case, `now` is epoch seconds.
 
     The last two are what a fault does to the answer: entries to leave out of a list, and all counts reported as 0.
@@ -132,7 +132,7 @@ def _refuse_unwritable(value: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AdminReply:
     """An answer; `content_type` is empty for an answer without a body. What `parts` gives comes after `body`; it is
     asked for part by part, since a page of a list may take long to write."""
 
@@ -143,17 +143,17 @@ class Reply:
     parts: Iterable[bytes] = ()
 
 
-def json_reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> "Reply":
-    return Reply(status, json.dumps(value).encode(), JSON_CONTENT_TYPE, headers or {})
+def json_reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> "AdminReply":
+    return AdminReply(status, json.dumps(value).encode(), JSON_CONTENT_TYPE, headers or {})
 
 
-def listed(values: Iterable[Mapping[str, object]]) -> "Reply":
+def listed(values: Iterable[Mapping[str, object]]) -> "AdminReply":
     """A list of the resource manager without further pages."""
     return json_reply({"value": list(values)})
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """Which part of a list is asked for."""
 
     skip: int
@@ -172,9 +172,9 @@ class Page:
         return dict(query) | {"$skip": str(self.skip + self.top), "$top": str(self.top)}
 
 
-def page_of(call: "Call") -> Page:
+def page_of(call: "AdminCall") -> ListPage:
     """The page a list request asks for: `$skip` from 0, `$top` up to 100. EntityError 40000 for anything else."""
-    return Page(_number(call, "$skip", 0), min(_number(call, "$top", PAGE_ENTITIES), PAGE_ENTITIES))
+    return ListPage(_number(call, "$skip", 0), min(_number(call, "$top", PAGE_ENTITIES), PAGE_ENTITIES))
 
 
 def unchanged_left_out(given: Mapping[str, object], old: object) -> frozenset[str]:
@@ -186,13 +186,13 @@ def unchanged_left_out(given: Mapping[str, object], old: object) -> frozenset[st
     return frozenset(name for name, value in given.items() if getattr(old, name, nothing) != value)
 
 
-def only(call: "Call", method: str) -> None:
+def only(call: "AdminCall", method: str) -> None:
     """Raises EntityError 405: a resource knows no other verb."""
     if call.method != method:
         raise method_not_allowed(call)
 
 
-def method_not_allowed(call: "Call") -> EntityError:
+def method_not_allowed(call: "AdminCall") -> EntityError:
     """The answer to a verb the resource does not know."""
     return EntityError(405, None, f"The specified HTTP verb ({call.method}) is not valid.", "MethodNotAllowed")
 
@@ -201,7 +201,7 @@ _MOST_DIGITS = 10
 """The retired library asks for 2,147,483,647 entries."""
 
 
-def _number(call: "Call", name: str, default: int) -> int:
+def _number(call: "AdminCall", name: str, default: int) -> int:
     text = call.query.get(name, "")
     if not text:
         return default

@@ -16,8 +16,8 @@ from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import (
     CorrelationFilter,
-    Counts,
     QueueDescription,
+    StateCounts,
     SubscriptionDescription,
     TopicDescription,
     target_path,
@@ -86,7 +86,7 @@ RIGHTS = ("Manage", "Send", "Listen")
 """In the order in which the service writes them."""
 
 
-class Kind(StrEnum):
+class FieldKind(StrEnum):
     """How a setting is written."""
 
     DURATION = "TimeSpan"
@@ -103,7 +103,7 @@ class Field:
 
     attribute: str
     element: str
-    kind: Kind
+    kind: FieldKind
     may_be_never: bool
     """Of a duration; for the others the largest TimeSpan is as wrong as any other value out of range."""
 
@@ -123,14 +123,14 @@ def small(name: str) -> str:
     return name[0].lower() + name[1:]
 
 
-_KINDS: Mapping[object, Kind] = {
-    float: Kind.DURATION,
-    float | None: Kind.DURATION,
-    int: Kind.INTEGER,
-    int | None: Kind.INTEGER,
-    bool: Kind.BOOLEAN,
-    EntityStatus: Kind.STATUS,
-    str | None: Kind.TEXT,
+_KINDS: Mapping[object, FieldKind] = {
+    float: FieldKind.DURATION,
+    float | None: FieldKind.DURATION,
+    int: FieldKind.INTEGER,
+    int | None: FieldKind.INTEGER,
+    bool: FieldKind.BOOLEAN,
+    EntityStatus: FieldKind.STATUS,
+    str | None: FieldKind.TEXT,
 }
 
 
@@ -139,7 +139,7 @@ def _fields(kind: type) -> tuple[Field, ...]:
         Field(
             name,
             capitalized(name.removesuffix("_seconds")),
-            Kind.ENTITY if name.startswith("forward_") else _KINDS[hint],
+            FieldKind.ENTITY if name.startswith("forward_") else _KINDS[hint],
             hint == float | None,
         )
         for name, hint in get_type_hints(kind).items()
@@ -161,43 +161,43 @@ def refused(field: Field, value: object, why: str = "") -> EntityError:
 
 def setting_from_text(field: Field, text: str) -> object:
     """The value of a setting as XML carries it; EntityError 40000 if the text does not fit the kind."""
-    readers: Mapping[Kind, Callable[[Field, str], object]] = {
-        Kind.DURATION: _duration,
-        Kind.INTEGER: _integer,
-        Kind.BOOLEAN: _boolean,
-        Kind.STATUS: _status,
-        Kind.TEXT: lambda _field, given: given or None,
-        Kind.ENTITY: lambda _field, given: given if target_path(given) else None,
+    readers: Mapping[FieldKind, Callable[[Field, str], object]] = {
+        FieldKind.DURATION: _duration,
+        FieldKind.INTEGER: _integer,
+        FieldKind.BOOLEAN: _boolean,
+        FieldKind.STATUS: _status,
+        FieldKind.TEXT: lambda _field, given: given or None,
+        FieldKind.ENTITY: lambda _field, given: given if target_path(given) else None,
     }
     return readers[field.kind](field, text)
 
 
 def setting_from_json(field: Field, value: object) -> object:
     """The value of a setting as JSON carries it; EntityError 40000 if its type or text does not fit the kind."""
-    wanted: type = {Kind.INTEGER: int, Kind.BOOLEAN: bool}.get(field.kind, str)
+    wanted: type = {FieldKind.INTEGER: int, FieldKind.BOOLEAN: bool}.get(field.kind, str)
     if type(value) is not wanted:
         raise refused(field, value, f"A {field.kind} is expected.")
-    if field.kind is Kind.INTEGER or field.kind is Kind.BOOLEAN:
+    if field.kind is FieldKind.INTEGER or field.kind is FieldKind.BOOLEAN:
         return setting_from_text(field, str(value).lower())
     return setting_from_text(field, str(value))
 
 
 def setting_to_json(field: Field, value: object) -> object:
     """The JSON value of a setting; None where nothing is set."""
-    if field.kind is Kind.DURATION:
+    if field.kind is FieldKind.DURATION:
         return format_duration(value if isinstance(value, float | int) else None)
-    if field.kind is Kind.ENTITY and value is not None:
+    if field.kind is FieldKind.ENTITY and value is not None:
         return target_path(str(value))
     return str(value) if isinstance(value, EntityStatus) else value
 
 
 def setting_to_text(field: Field, value: object, forward_base: str) -> str | None:
     """The XML text of a setting, None if the element is left out. `forward_base` goes before a forwarding target."""
-    if field.kind is Kind.DURATION:
+    if field.kind is FieldKind.DURATION:
         return format_duration(value if isinstance(value, float | int) else None)
     if value is None:
         return None
-    if field.kind is Kind.ENTITY:
+    if field.kind is FieldKind.ENTITY:
         return str(value) if "://" in str(value) else f"{forward_base}{value}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -238,7 +238,7 @@ def _status(field: Field, text: str) -> EntityStatus:
 
 # What an entity is like right now, gathered once for both administration APIs.
 
-NO_MESSAGES = Counts(0, 0, 0, 0, 0, 0)
+NO_MESSAGES = StateCounts(0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class Runtime:
     created_at: float
     updated_at: float
     accessed_at: float | None
-    counts: Counts
+    counts: StateCounts
     is_limited: bool = False
     """Whether a partition is away."""
     subscription_count: int = 0
@@ -292,6 +292,6 @@ def facts_of(description: Description, runtime: Runtime) -> dict[str, object]:
     return facts
 
 
-def counts_of(counts: Counts) -> dict[str, int]:
+def counts_of(counts: StateCounts) -> dict[str, int]:
     names = (one.name for one in dataclasses.fields(counts) if one.name != "size_in_bytes")
     return {f"{capitalized(name)}MessageCount": getattr(counts, name) for name in names}

@@ -21,12 +21,12 @@ from sbpair.emulator.admin.arm import entity_of as arm_entity
 from sbpair.emulator.admin.arm_models import ArmDirectory
 from sbpair.emulator.admin.atom import AtomApi, allow
 from sbpair.emulator.admin.atom import entity_of as atom_entity
-from sbpair.emulator.admin.calls import Call, Reply, arm_error, atom_error, json_reply, method_not_allowed
+from sbpair.emulator.admin.calls import AdminCall, AdminReply, arm_error, atom_error, json_reply, method_not_allowed
 from sbpair.emulator.geo import fail_over_pair
 from sbpair.emulator.namespace import Namespace
-from sbpair.engine.budgets import SLICE_SECONDS, Budget, Memory, Turns
+from sbpair.engine.budgets import SLICE_SECONDS, ClientBudget, Memory, Turns
 from sbpair.engine.errors import STORE_FULL, UNKNOWN_OUTCOME, EntityError, bad_request, not_found
-from sbpair.engine.faults import Action, FaultError, FaultKind, FaultRule, Operation, fault_to_json, parse_json
+from sbpair.engine.faults import FaultAction, FaultError, FaultKind, FaultRule, Operation, fault_to_json, parse_json
 from sbpair.engine.wire import cut
 
 LARGEST_BODY_BYTES = 512 * 1024
@@ -78,7 +78,7 @@ class Front:
         finally:
             budget.end()
 
-    async def _answer(self, request: web.Request, budget: Budget) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, budget: ClientBudget) -> web.StreamResponse:
         call = await call_of(request, self._namespace.clock.client_now(), budget)
         await self._turns.turn()
         if _asks_for_health(call):
@@ -92,7 +92,7 @@ class Front:
             reply = self._busy(call, UNKNOWN_OUTCOME)
         return response_of(reply, await self._parts(reply))
 
-    async def _parts(self, reply: Reply) -> bytes:
+    async def _parts(self, reply: AdminReply) -> bytes:
         """The parts of a reply, made in slices of time."""
         parts, now = [b""], asyncio.get_running_loop().time
         until = now() + SLICE_SECONDS
@@ -103,7 +103,7 @@ class Front:
                 until = now() + SLICE_SECONDS
         return b"".join(parts)
 
-    def _charged(self, call: Call) -> Reply | None:
+    def _charged(self, call: AdminCall) -> AdminReply | None:
         """The refusal, where the namespace has no credits left for this second."""
         throttling = self._namespace.throttling
         if throttling is None:
@@ -129,11 +129,11 @@ class Front:
         """The namespaces that a request on this port can change."""
         return {self._namespace, *self._directory.known()}
 
-    def _busy(self, call: Call, message: str) -> Reply:
+    def _busy(self, call: AdminCall, message: str) -> AdminReply:
         """The answer while a disk is full."""
         return _refused(call, EntityError(503, None, message, "ServerBusy"), _COME_BACK)
 
-    def _decide(self, call: Call) -> Reply | None:
+    def _decide(self, call: AdminCall) -> AdminReply | None:
         """The reply, or None if a fault cuts the connection instead."""
         if is_control_path(call.segments):
             return handle_control(self._namespace, call)
@@ -157,7 +157,7 @@ class Front:
         return _refused(call, refusal(action), _COME_BACK if action.status in (429, 503) else {})
 
 
-def _asks_for_health(call: Call) -> bool:
+def _asks_for_health(call: AdminCall) -> bool:
     """A health check carries no token; a request for a queue of that name has one."""
     return call.method in ("GET", "HEAD") and call.path == "health" and "authorization" not in call.headers
 
@@ -168,7 +168,7 @@ def _answered(waiting: asyncio.Future[bool], durable: bool) -> None:
         waiting.set_result(durable)
 
 
-def refusal(action: Action) -> EntityError:
+def refusal(action: FaultAction) -> EntityError:
     """The error an injected fault answers with."""
     if action.kind is FaultKind.THROTTLE:
         return EntityError(
@@ -184,7 +184,7 @@ def refusal(action: Action) -> EntityError:
     return EntityError(action.status, None, message, action.kind.value)
 
 
-def _refused(call: Call, error: EntityError, headers: Mapping[str, str]) -> Reply:
+def _refused(call: AdminCall, error: EntityError, headers: Mapping[str, str]) -> AdminReply:
     return (arm_error if is_arm_path(call.segments) else atom_error)(error, call, headers)
 
 
@@ -204,15 +204,15 @@ class _Requester:
             cut(self._transport)
 
 
-def budget_of(request: web.Request, memory: Memory) -> Budget:
+def budget_of(request: web.Request, memory: Memory) -> ClientBudget:
     """What a request may make us hold."""
-    return Budget(_Requester(request), memory)
+    return ClientBudget(_Requester(request), memory)
 
 
-async def call_of(request: web.Request, now: float, budget: Budget) -> Call:
+async def call_of(request: web.Request, now: float, budget: ClientBudget) -> AdminCall:
     """The call a request makes. Its body counts as held until the budget ends."""
     raw_path = request.rel_url.raw_path.lstrip("/")
-    return Call(
+    return AdminCall(
         method=request.method,
         segments=tuple(unquote(segment) for segment in raw_path.split("/")),
         query=dict(request.rel_url.query),
@@ -243,7 +243,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 _OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
 
 
-async def _body(request: web.Request, budget: Budget) -> bytes:
+async def _body(request: web.Request, budget: ClientBudget) -> bytes:
     """The whole body; HTTP 413 for one that is too large, 408 for one that does not come to an end, 400 for one that
     is not encoded as its header says."""
     try:
@@ -262,7 +262,7 @@ async def _body(request: web.Request, budget: Budget) -> bytes:
         raise web.HTTPBadRequest(text="The body of the request is not encoded as its headers say.") from None
 
 
-def response_of(reply: Reply, parts: bytes = b"") -> web.Response:
+def response_of(reply: AdminReply, parts: bytes = b"") -> web.Response:
     """A reply as the HTTP library sends it."""
     headers = dict(reply.headers) | {"x-ms-request-id": str(uuid4()), "Server": "Microsoft-HTTPAPI/2.0"}
     if reply.content_type:
@@ -279,7 +279,7 @@ def is_control_path(segments: tuple[str, ...]) -> bool:
     return bool(segments) and segments[0].lower() == "$emulator"
 
 
-def handle_control(namespace: Namespace, call: Call) -> Reply:
+def handle_control(namespace: Namespace, call: AdminCall) -> AdminReply:
     """Answer a request to a running emulator itself; refusals have the body of the resource manager's errors.
 
         GET /$emulator/faults               the rules in force
@@ -300,7 +300,7 @@ def handle_control(namespace: Namespace, call: Call) -> Reply:
         return arm_error(bad_request(str(error)), call)
 
 
-def _route(namespace: Namespace, call: Call) -> Reply:
+def _route(namespace: Namespace, call: AdminCall) -> AdminReply:
     faults = namespace.faults
     words = tuple(segment.lower() for segment in call.segments[1:])
     match (call.method, *words):
@@ -312,11 +312,11 @@ def _route(namespace: Namespace, call: Call) -> Reply:
             return json_reply(fault_to_json(added), 201)
         case ("DELETE", "faults"):
             faults.clear()
-            return Reply(204)
+            return AdminReply(204)
         case ("DELETE", "faults", fault_id):
             if not faults.remove(fault_id):
                 raise not_found(f"There is no fault '{fault_id}'.")
-            return Reply(204)
+            return AdminReply(204)
         case ("POST", "failover", _):
             alias = call.segments[2]
             return json_reply({"alias": alias, "namespace": fail_over_pair(alias, namespace).name})
@@ -325,7 +325,7 @@ def _route(namespace: Namespace, call: Call) -> Reply:
     raise not_found(f"The resource '{call.path}' does not exist.")
 
 
-def _rule(call: Call) -> FaultRule | str:
+def _rule(call: AdminCall) -> FaultRule | str:
     body = call.json_object()
     text = body.get("text")
     if isinstance(text, str) and len(body) == 1:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from sbpair.emulator.broker.forwarding import Transfers
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Mailbox
-from sbpair.emulator.broker.messages import Message, State
+from sbpair.emulator.broker.messages import Message, MessageStateCode
 from sbpair.emulator.broker.partitions import Numbering
-from sbpair.emulator.entities import Counts, QueueDescription, SubscriptionDescription, TopicDescription
+from sbpair.emulator.entities import QueueDescription, StateCounts, SubscriptionDescription, TopicDescription
 from sbpair.emulator.laws import Laws
 from sbpair.engine import errors
 from sbpair.engine.clock import Timer
@@ -201,9 +201,9 @@ class MessageEntity(Entity):
     def mailbox(self, place: str) -> Mailbox:
         return next(box for box in self.mailboxes if box.place == place)
 
-    def counts(self) -> Counts:
+    def counts(self) -> StateCounts:
         """Numbers of messages by state, and the bytes of all of them."""
-        return Counts(
+        return StateCounts(
             active=self.main.active_count,
             dead_letter=self.dead_letters.active_count,
             scheduled=self.main.scheduled_count,
@@ -229,7 +229,7 @@ class MessageEntity(Entity):
         if message.head.scheduled_at is not None and message.head.scheduled_at > now:
             message.sequence_number = reserved or self.reserve(message)
             message.enqueued_at = now
-            message.state = State.SCHEDULED
+            message.state = MessageStateCode.SCHEDULED
             self.main.add(message)
         else:
             self.enqueue(message)
@@ -273,7 +273,7 @@ class MessageEntity(Entity):
         given = {"DeadLetterReason": reason, "DeadLetterErrorDescription": text}
         message.put_application_properties({name: value for name, value in given.items() if value is not None})
         message.dead_letter_source = self.path.lower()
-        message.state = State.ACTIVE
+        message.state = MessageStateCode.ACTIVE
         if self.namespace.laws.dead_letters_never_expire:
             message.expires_at = None
         target = self.description.forward_dead_lettered_messages_to

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from sbpair.emulator.broker.mailbox import DEAD_LETTER, TRANSFER_DEAD_LETTER, Mailbox
-from sbpair.emulator.broker.messages import Message, State
+from sbpair.emulator.broker.messages import Message, MessageStateCode
 from sbpair.emulator.entities import TopicDescription, target_path
 from sbpair.engine import errors
 from sbpair.engine.budgets import finish
@@ -91,7 +91,7 @@ class Transfers:
         for message in list(box.log):
             target = self._entity.description.forward_to
             is_here = box.log.get(message.sequence_number) is message
-            if target and is_here and message.state is State.ACTIVE and not message.locked:
+            if target and is_here and message.state is MessageStateCode.ACTIVE and not message.locked:
                 box.take_out(message)
                 self.send(message, target)
             yield

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from sbpair.emulator.broker.messages import Message, MessageLog, State
+from sbpair.emulator.broker.messages import Message, MessageLog, MessageStateCode
 from sbpair.emulator.broker.partitions import PARTITION_SHIFT, ReadyLine, check_open, partition_of
-from sbpair.emulator.broker.sessions import Consumer, Lock, Locks, Session, Sessions, Waiting
+from sbpair.emulator.broker.sessions import DeliveryTarget, Lock, Locks, MessageSession, Sessions, Waiting
 from sbpair.engine import errors
 from sbpair.engine.clock import Timer
 from sbpair.engine.errors import BrokerError
@@ -86,38 +86,38 @@ class Handout:
         self.pump_due = False
         self._box = box
 
-    def line_up(self, message: Message, session: Session | None) -> None:
+    def line_up(self, message: Message, session: MessageSession | None) -> None:
         """A message waits (again), in its old place."""
         (session or self).ready.push(message.sequence_number)
 
-    def notice(self, session: Session | None) -> None:
+    def notice(self, session: MessageSession | None) -> None:
         """A message waits: serve it, or say that its session is available."""
         if session is None or session.holder is not None:
             self.go_on(session)
         elif self._box.sessions is not None:
             self._box.sessions.noticed(session)
 
-    def held_by(self, consumer: Consumer) -> Session | None:
+    def held_by(self, consumer: DeliveryTarget) -> MessageSession | None:
         """The session that a consumer holds."""
         session_id, sessions = getattr(consumer, "session_id", None), self._box.sessions
         session = None if sessions is None or session_id is None else sessions.get(session_id)
         return session if session is not None and session.holder is consumer else None
 
-    def is_serving(self, consumer: Consumer) -> bool:
+    def is_serving(self, consumer: DeliveryTarget) -> bool:
         """Whether more messages are on their way to a consumer, in a later turn of the loop."""
         return (self.held_by(consumer) or self).pump_due
 
-    def first_of(self, session: Session | None = None) -> int | None:
+    def first_of(self, session: MessageSession | None = None) -> int | None:
         """The first number in line whose message really waits; stale numbers are dropped."""
         line, closed = (session or self).ready, self._box.entity.closed_partitions
         while (number := line.peek(closed)) is not None:
             message = self._box.log.get(number)
-            if message is not None and message.state is State.ACTIVE and not message.locked:
+            if message is not None and message.state is MessageStateCode.ACTIVE and not message.locked:
                 return number
             line.pop()
         return None
 
-    def go_on(self, session: Session | None = None) -> None:
+    def go_on(self, session: MessageSession | None = None) -> None:
         """Give what waits, in the session or outside any, to whom it is for."""
         line, box = session or self, self._box
         if line.pump_due or not box.entity.may_receive or (session is None and not self.waiting):
@@ -135,17 +135,17 @@ class Handout:
         line.pump_due = True
         box.clock.call_at(box.clock.now(), lambda: self._go_on_later(session))
 
-    def _go_on_later(self, session: Session | None) -> None:
+    def _go_on_later(self, session: MessageSession | None) -> None:
         (session or self).pump_due = False
         self.go_on(session)
 
-    def _next(self, session: Session | None) -> Consumer | None:
+    def _next(self, session: MessageSession | None) -> DeliveryTarget | None:
         """Whose turn it is, with room for at least one message."""
         if session is None:
             return self.waiting.next()
         return session.holder if session.holder is not None and session.holder.room() > 0 else None
 
-    def _serve(self, consumer: Consumer, number: int, session: Session | None) -> bool:
+    def _serve(self, consumer: DeliveryTarget, number: int, session: MessageSession | None) -> bool:
         """Give the message with that number, the first of its line; False if the consumer turned it down."""
         box = self._box
         seconds = consumer.admit(box.entity.lock_seconds)
@@ -206,7 +206,7 @@ class Mailbox:
         """Put a message in, in whatever state it is, and serve it to the receivers that wait."""
         self.place_quietly(message)
         self.entity.namespace.journal.put_message(self.entity, self.place, message)
-        if message.state is State.ACTIVE:
+        if message.state is MessageStateCode.ACTIVE:
             self.handout.notice(self.session_of(message))
         for watcher in list(self.watchers):
             watcher()
@@ -218,10 +218,10 @@ class Mailbox:
         session = self.session_of(message)
         if session is not None:
             session.log.add(message)
-        if message.state is State.SCHEDULED:
+        if message.state is MessageStateCode.SCHEDULED:
             self.scheduled_count += 1
             self._arrange(message)
-        elif message.state is State.ACTIVE:
+        elif message.state is MessageStateCode.ACTIVE:
             self.handout.line_up(message, session)
             if message.expires_at is not None:
                 heappush(self._expiries, (message.expires_at, message.sequence_number))
@@ -231,7 +231,7 @@ class Mailbox:
         if not self.log.remove(message):
             return
         self.entity.quota.used_bytes -= len(message.payload)
-        if message.state is State.SCHEDULED:
+        if message.state is MessageStateCode.SCHEDULED:
             self.scheduled_count -= 1
             self._activations.pop(message.sequence_number).cancel()
         if self.sessions is not None and message.head.session_id is not None:
@@ -252,7 +252,7 @@ class Mailbox:
 
     # -- handing out
 
-    def want(self, consumer: Consumer) -> None:
+    def want(self, consumer: DeliveryTarget) -> None:
         """A consumer has room: serve it now, or later when something arrives."""
         session = self.handout.held_by(consumer)
         if session is not None:
@@ -261,7 +261,7 @@ class Mailbox:
             self.handout.waiting.add(consumer)
             self.handout.go_on()
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: DeliveryTarget) -> None:
         """A consumer is gone. Its locks stay until they end; a session it held is free, messages back uncounted."""
         self.handout.waiting.discard(consumer)
         session = self.handout.held_by(consumer)
@@ -303,7 +303,7 @@ class Mailbox:
         lock = self.check_lock(token)
         message = self._unlock(token)
         self.edit(message, lambda: message.put_application_properties(properties or {}))
-        message.state, message.locked_until = State.DEFERRED, lock.until
+        message.state, message.locked_until = MessageStateCode.DEFERRED, lock.until
         if not self._laws.deferral_counts or self._count_failure(message):
             self.entity.namespace.journal.put_message(self.entity, self.place, message)
 
@@ -371,7 +371,7 @@ class Mailbox:
         for number in dict.fromkeys(numbers):
             self._check_open(number)
             message = self.log.get(number)
-            if message is None or message.state is not State.SCHEDULED:
+            if message is None or message.state is not MessageStateCode.SCHEDULED:
                 raise BrokerError(errors.MESSAGE_NOT_FOUND, f"There is no scheduled message with the number {number}.")
             chosen.append(message)
         return chosen
@@ -417,7 +417,7 @@ class Mailbox:
 
     # -- inside
 
-    def session_of(self, message: Message) -> Session | None:
+    def session_of(self, message: Message) -> MessageSession | None:
         if self.sessions is None or message.head.session_id is None:
             return None
         return self.sessions.ensure(message.head.session_id)
@@ -436,7 +436,7 @@ class Mailbox:
 
     def _requeue(self, message: Message) -> None:
         """A message that was locked stands in its old place again (a deferred one stays deferred)."""
-        if message.state is not State.ACTIVE:
+        if message.state is not MessageStateCode.ACTIVE:
             return
         self.handout.line_up(message, self.session_of(message))
         if message.expires_at is not None and message.expires_at <= self.clock.now():
@@ -444,7 +444,7 @@ class Mailbox:
 
     def _back(self, message: Message) -> None:
         self._requeue(message)
-        if message.state is State.ACTIVE:
+        if message.state is MessageStateCode.ACTIVE:
             self.handout.notice(self.session_of(message))
 
     def _count_failure(self, message: Message) -> bool:
@@ -468,7 +468,7 @@ class Mailbox:
         if not self._laws.expired_lock_counts or self._count_failure(lock.message):
             self._back(lock.message)
 
-    def _session_lost(self, session: Session, holder: Consumer) -> None:
+    def _session_lost(self, session: MessageSession, holder: DeliveryTarget) -> None:
         """The session's lock ran out. Its messages are free at once; the holder is told a little later.
 
         A receiver that waits as long as the lock lasts ends by itself in that time, as it does at the service.
@@ -479,7 +479,7 @@ class Mailbox:
             self.clock.now() + self._laws.session_detach_seconds, lambda: holder.detach(errors.SESSION_LOCK_LOST, text)
         )
 
-    def _end_session(self, session: Session, *, counted: bool) -> None:
+    def _end_session(self, session: MessageSession, *, counted: bool) -> None:
         """Take the session from its holder. All its messages stand in line again before anybody else is served."""
         if self.sessions is None:
             return
@@ -495,7 +495,7 @@ class Mailbox:
         message = self.log.get(number)
         session = None if message is None else self.session_of(message)
         named = None if self.sessions is None or session_id is None else self.sessions.get(session_id)
-        if message is None or message.state is not State.DEFERRED or message.locked or session is not named:
+        if message is None or message.state is not MessageStateCode.DEFERRED or message.locked or session is not named:
             raise BrokerError(
                 errors.MESSAGE_NOT_FOUND, f"Failed to find a deferred message with the sequence number {number}."
             )
@@ -508,13 +508,13 @@ class Mailbox:
     def _activate(self, message: Message) -> None:
         """A scheduled message's time has come: it enters the entity again, with a new number."""
         self.take_out(message)
-        message.state = State.ACTIVE
+        message.state = MessageStateCode.ACTIVE
         self.entity.enqueue(message)
 
 
 def _is_due(message: Message, now: float) -> bool:
     return (
-        message.state is State.ACTIVE
+        message.state is MessageStateCode.ACTIVE
         and not message.locked
         and message.expires_at is not None
         and message.expires_at <= now

@@ -68,7 +68,7 @@ _SHORT_HEADER_BYTES = 64
 _LONGEST_ID = Laws().max_id_characters
 
 
-class State(IntEnum):
+class MessageStateCode(IntEnum):
     """The value of `x-opt-message-state`."""
 
     ACTIVE = 0
@@ -77,7 +77,7 @@ class State(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class MessageHead:
     """What the broker reads of a sent message beside its id. `scheduled_at` is epoch seconds, `ttl_seconds` is what
     the sender wishes. Messages that say the same share one."""
 
@@ -118,7 +118,7 @@ class Message:
         "state",
     )
 
-    def __init__(self, payload: bytes, message_id: object, head: Head) -> None:
+    def __init__(self, payload: bytes, message_id: object, head: MessageHead) -> None:
         self.payload = payload
         self.message_id = message_id
         self.head = head
@@ -126,7 +126,7 @@ class Message:
         self.enqueued_at = 0.0
         self.expires_at: float | None = None
         self.delivery_count = 0
-        self.state = State.ACTIVE
+        self.state = MessageStateCode.ACTIVE
         self.locked = False
         self.locked_until: float | None = None
         """Of a deferred message: when the lock under which it was deferred would have ended."""
@@ -238,7 +238,7 @@ class Message:
             SEQUENCE_NUMBER: Long(self.sequence_number),
             ENQUEUED_TIME: milliseconds(self.enqueued_at),
         }
-        if locked_until is None and self.state is State.DEFERRED:
+        if locked_until is None and self.state is MessageStateCode.DEFERRED:
             # Browsed deferred messages have one (azure-sdk-for-net, CreateFromReceivedMessageCopiesPropertiesTopic);
             # which time it is there is unknown.
             locked_until = self.locked_until or self.enqueued_at
@@ -246,7 +246,7 @@ class Message:
             stamps[LOCKED_UNTIL] = milliseconds(locked_until)
         if self.enqueued_sequence_number is not None:
             stamps[ENQUEUE_SEQUENCE_NUMBER] = Long(self.enqueued_sequence_number)
-        if self.state is not State.ACTIVE:
+        if self.state is not MessageStateCode.ACTIVE:
             stamps[MESSAGE_STATE] = AmqpInt(self.state)
         if self.dead_letter_source is not None:
             stamps[DEAD_LETTER_SOURCE] = self.dead_letter_source
@@ -332,7 +332,7 @@ def split_batch(payload: bytes) -> Iterator[bytes]:
         raise BrokerError(errors.DECODE_ERROR, "A batch must hold its messages in data sections.")
 
 
-def read_head(payload: bytes, spans: tuple[Span, ...], longest: int = _LONGEST_ID) -> tuple[object, Head]:
+def read_head(payload: bytes, spans: tuple[Span, ...], longest: int = _LONGEST_ID) -> tuple[object, MessageHead]:
     """A message's id, and the few fields that steer it. Ids have `longest` characters at most.
 
     Raises AmqpDecodeError, or BrokerError for ids that are too long.
@@ -353,8 +353,8 @@ def read_head(payload: bytes, spans: tuple[Span, ...], longest: int = _LONGEST_I
 
 
 @lru_cache(maxsize=1024)
-def _head(*fields: Any) -> Head:
-    return Head(*fields)
+def _head(*fields: Any) -> MessageHead:
+    return MessageHead(*fields)
 
 
 def as_mapping(value: object) -> Mapping[object, object]:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 
-from sbpair.emulator.broker.messages import Head, Message
+from sbpair.emulator.broker.messages import Message, MessageHead
 from sbpair.emulator.laws import Laws
 from sbpair.engine import errors
 from sbpair.engine.errors import BrokerError
@@ -34,7 +34,7 @@ def check_open(partition: int | None, closed: Collection[int]) -> None:
         )
 
 
-def check_keys(head: Head) -> None:
+def check_keys(head: MessageHead) -> None:
     """Refuse a partition key that differs from the session id."""
     if head.session_id is not None and head.partition_key is not None and head.session_id != head.partition_key:
         raise BrokerError(
@@ -43,7 +43,7 @@ def check_keys(head: Head) -> None:
         )
 
 
-def key_of(head: Head) -> str | None:
+def key_of(head: MessageHead) -> str | None:
     """What pins a message to a partition: the session id, else the partition key, else the transaction partition key.
 
     That the last one counts where there is no other is inferred: in azure-sdk-for-net's live test

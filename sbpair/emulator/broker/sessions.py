@@ -20,7 +20,7 @@ from sbpair.service import session_key
 # Receivers as a mailbox sees them.
 
 
-class Consumer(Protocol):
+class DeliveryTarget(Protocol):
     """Something that takes messages; the receiving link of a client, or a list in a test."""
 
     @property
@@ -44,23 +44,23 @@ class Waiting:
     """Consumers with room, served in turns so that a large prefetch of one does not starve the others."""
 
     def __init__(self) -> None:
-        self._turns: deque[Consumer] = deque()
-        self._members: set[Consumer] = set()
+        self._turns: deque[DeliveryTarget] = deque()
+        self._members: set[DeliveryTarget] = set()
 
     def __bool__(self) -> bool:
         return bool(self._turns)
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: DeliveryTarget) -> None:
         if consumer not in self._members:
             self._members.add(consumer)
             self._turns.append(consumer)
 
-    def discard(self, consumer: Consumer) -> None:
+    def discard(self, consumer: DeliveryTarget) -> None:
         if consumer in self._members:
             self._members.discard(consumer)
             self._turns.remove(consumer)
 
-    def next(self) -> Consumer | None:
+    def next(self) -> DeliveryTarget | None:
         """The one whose turn it is, with room for at least one message; it goes to the end of the line."""
         while self._turns:
             consumer = self._turns[0]
@@ -80,7 +80,7 @@ class Lock:
 
     __slots__ = ("_until", "message", "session", "timer", "token")
 
-    def __init__(self, message: Message, until: float, session: "Session | None") -> None:
+    def __init__(self, message: Message, until: float, session: "MessageSession | None") -> None:
         self.token = uuid.uuid4()
         self.message = message
         self.session = session
@@ -107,7 +107,7 @@ class Locks:
     def __len__(self) -> int:
         return len(self._locks)
 
-    def issue(self, message: Message, seconds: float, session: "Session | None" = None) -> Lock:
+    def issue(self, message: Message, seconds: float, session: "MessageSession | None" = None) -> Lock:
         """Lock a message for that many seconds, or for as long as its session is held."""
         lock = Lock(message, self._clock.now() + seconds, session)
         message.locked = True
@@ -176,7 +176,7 @@ class Locks:
             self._on_expiry(lock)
 
 
-class Session:
+class MessageSession:
     """One session: its messages, its state bytes, its holder."""
 
     def __init__(self, session_id: str, key: str) -> None:
@@ -186,7 +186,7 @@ class Session:
         self.log = MessageLog()
         self.ready = ReadyLine()
         self.state: bytes | None = None
-        self.holder: Consumer | None = None
+        self.holder: DeliveryTarget | None = None
         self.token: uuid.UUID | None = None
         """Of its lock, if the holder shares it: a receiver that shows it takes the session over."""
         self.locked_until = 0.0
@@ -200,10 +200,10 @@ class Session:
         return bool(len(self.log) or self.state is not None or self.holder is not None)
 
 
-class SessionWaiter(Consumer, Protocol):
+class SessionWaiter(DeliveryTarget, Protocol):
     """A consumer that wants the next available session."""
 
-    def granted(self, session: Session) -> None:
+    def granted(self, session: MessageSession) -> None:
         """The session is locked for this consumer."""
 
 
@@ -215,8 +215,8 @@ class Sessions:
         self,
         clock: Clock,
         lock_seconds: Callable[[], float],
-        has_ready: Callable[[Session], bool],
-        on_lost: Callable[[Session, Consumer], None],
+        has_ready: Callable[[MessageSession], bool],
+        on_lost: Callable[[MessageSession, DeliveryTarget], None],
         key_of: Callable[[str], str] = session_key,
     ) -> None:
         self.key_of = key_of
@@ -224,25 +224,25 @@ class Sessions:
         self._lock_seconds = lock_seconds
         self._has_ready = has_ready
         self._on_lost = on_lost
-        self._sessions: dict[str, Session] = {}
-        self._available: dict[str, Session] = {}
+        self._sessions: dict[str, MessageSession] = {}
+        self._available: dict[str, MessageSession] = {}
         self._waiters: deque[SessionWaiter] = deque()
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[MessageSession]:
         return iter(self._sessions.values())
 
-    def get(self, session_id: str) -> Session | None:
+    def get(self, session_id: str) -> MessageSession | None:
         return self._sessions.get(self.key_of(session_id))
 
-    def ensure(self, session_id: str) -> Session:
+    def ensure(self, session_id: str) -> MessageSession:
         """The session, made if need be."""
         key = self.key_of(session_id)
         session = self._sessions.get(key)
         if session is None:
-            session = self._sessions[key] = Session(session_id, key)
+            session = self._sessions[key] = MessageSession(session_id, key)
         return session
 
-    def hold(self, session_id: str, holder: Consumer, token: uuid.UUID | None = None) -> Session:
+    def hold(self, session_id: str, holder: DeliveryTarget, token: uuid.UUID | None = None) -> MessageSession:
         """Lock the named session for one holder, or BrokerError session-cannot-be-locked. With the token of the lock
         that another shares, it is taken over: messages under lock stay so, and the other loses its link."""
         session = self.ensure(session_id)
@@ -271,7 +271,7 @@ class Sessions:
         if waiter in self._waiters:
             self._waiters.remove(waiter)
 
-    def noticed(self, session: Session) -> None:
+    def noticed(self, session: MessageSession) -> None:
         """A message became ready in the session: if nobody holds it, it is available."""
         if session.holder is None:
             self._available.setdefault(session.key, session)
@@ -299,7 +299,7 @@ class Sessions:
         self._lock(session)
         return session.locked_until
 
-    def require_held(self, session_id: str) -> Session:
+    def require_held(self, session_id: str) -> MessageSession:
         """The session if somebody holds it, or BrokerError session-lock-lost."""
         session = self.get(session_id)
         if session is None or session.holder is None:
@@ -309,28 +309,28 @@ class Sessions:
             )
         return session
 
-    def set_state(self, session_id: str, state: bytes | None) -> Session:
+    def set_state(self, session_id: str, state: bytes | None) -> MessageSession:
         """Keep bytes with the session; None clears them."""
         session = self.require_held(session_id)
         session.state = state
         session.changed_at = self._clock.now()
         return session
 
-    def vacate(self, session: Session) -> None:
+    def vacate(self, session: MessageSession) -> None:
         """The session has no holder any more; nobody else is served yet."""
         if session.timer is not None:
             session.timer.cancel()
             session.timer = None
         session.holder = session.token = None
 
-    def freed(self, session: Session) -> None:
+    def freed(self, session: MessageSession) -> None:
         """The session's messages are in line again: it is available, or not needed any more."""
         if self._has_ready(session):
             self.noticed(session)
         else:
             self.discard_if_unneeded(session)
 
-    def discard_if_unneeded(self, session: Session) -> None:
+    def discard_if_unneeded(self, session: MessageSession) -> None:
         if not session.is_needed:
             self._sessions.pop(session.key, None)
             self._available.pop(session.key, None)
@@ -345,26 +345,26 @@ class Sessions:
         )
         return sorted(chosen)
 
-    def _grant(self, session: Session, holder: Consumer) -> None:
+    def _grant(self, session: MessageSession, holder: DeliveryTarget) -> None:
         self._available.pop(session.key, None)
         session.holder = holder
         session.token = uuid.uuid4() if getattr(holder, "shares_session", False) else None
         self._lock(session)
 
-    def shorten(self, session: Session, seconds: float) -> None:
+    def shorten(self, session: MessageSession, seconds: float) -> None:
         """Let the session's lock end earlier than its holder was told: for fault injection."""
         self._lock_for(session, seconds)
 
-    def _lock(self, session: Session) -> None:
+    def _lock(self, session: MessageSession) -> None:
         self._lock_for(session, self._lock_seconds())
 
-    def _lock_for(self, session: Session, seconds: float) -> None:
+    def _lock_for(self, session: MessageSession, seconds: float) -> None:
         if session.timer is not None:
             session.timer.cancel()
         session.locked_until = self._clock.now() + seconds
         session.timer = self._clock.call_at(session.locked_until, lambda: self._expire(session))
 
-    def _expire(self, session: Session) -> None:
+    def _expire(self, session: MessageSession) -> None:
         holder = session.holder
         session.timer = None
         if holder is not None:

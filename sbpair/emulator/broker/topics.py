@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from sbpair.emulator import validation
 from sbpair.emulator.broker.entity import MessageEntity, Quota
 from sbpair.emulator.broker.intake import Accepting, Intake
-from sbpair.emulator.broker.messages import Message, MessageLog, State
+from sbpair.emulator.broker.messages import Message, MessageLog, MessageStateCode
 from sbpair.emulator.broker.partitions import Numbering
-from sbpair.emulator.entities import Counts, RuleDescription, SubscriptionDescription, TopicDescription
-from sbpair.emulator.filters import FilterEvaluationError, MessageView, Rule
+from sbpair.emulator.entities import RuleDescription, StateCounts, SubscriptionDescription, TopicDescription
+from sbpair.emulator.filters import BrokerMessageView, FilterEvaluationError, Rule
 from sbpair.engine import errors
 from sbpair.engine.budgets import finish
 from sbpair.engine.clock import Timer
@@ -134,9 +134,9 @@ class Topic(Accepting):
     def status(self) -> EntityStatus:
         return self.description.status
 
-    def counts(self) -> Counts:
+    def counts(self) -> StateCounts:
         """Only scheduled messages stay in a topic; the size is that of its subscriptions' messages with them."""
-        return Counts(0, 0, len(self.scheduled.log), 0, 0, self.quota.used_bytes)
+        return StateCounts(0, 0, len(self.scheduled.log), 0, 0, self.quota.used_bytes)
 
     def update(self, description: TopicDescription) -> None:
         """Replace the description; it acts at once."""
@@ -185,7 +185,7 @@ class Topic(Accepting):
         elif self._is_early(message):
             message.sequence_number = reserved or self.reserve(message)
             message.enqueued_at = self.namespace.clock.now()
-            message.state = State.SCHEDULED
+            message.state = MessageStateCode.SCHEDULED
             self.scheduled.add(message)
         else:
             self._number(message, reserved)
@@ -193,7 +193,7 @@ class Topic(Accepting):
 
     def evaluating(self, message: Message) -> Generator[None, None, list[Offer]]:
         """Ask all rules; a step for each. What the subscriptions are to take comes back, and nothing has changed."""
-        view = MessageView(message)
+        view = BrokerMessageView(message)
         offers = []
         for subscription in list(self.subscriptions.values()):
             offers.append((yield from subscription.evaluating(message, view)))
@@ -279,7 +279,7 @@ class Subscription(MessageEntity):
         self.watch_idle()
         self.wake()
 
-    def evaluating(self, message: Message, view: MessageView) -> Generator[None, None, Offer]:
+    def evaluating(self, message: Message, view: BrokerMessageView) -> Generator[None, None, Offer]:
         """Find out what the rules want of a message; a step for each rule."""
         offer = Offer(self)
         if not self.status.may_send:

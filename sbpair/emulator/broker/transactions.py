@@ -25,13 +25,13 @@ from typing import NoReturn
 
 from sbpair.emulator.broker.intake import Prepared
 from sbpair.emulator.broker.mailbox import Mailbox
-from sbpair.emulator.broker.messages import Head, Message
+from sbpair.emulator.broker.messages import Message, MessageHead
 from sbpair.emulator.broker.partitions import key_of, partition_of
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.laws import Laws
 from sbpair.engine import errors
-from sbpair.engine.budgets import MAX_OPEN_TRANSACTIONS, Budget
+from sbpair.engine.budgets import MAX_OPEN_TRANSACTIONS, ClientBudget
 from sbpair.engine.clock import Clock, Timer
 from sbpair.engine.errors import BrokerError
 from sbpair.service import session_key
@@ -86,7 +86,7 @@ class Transaction:
     """What belongs to one open transaction. `budget` is that of the connection that declared it."""
 
     def __init__(
-        self, transaction_id: bytes, budget: Budget, laws: Laws, group: TransactionGroup | None = None
+        self, transaction_id: bytes, budget: ClientBudget, laws: Laws, group: TransactionGroup | None = None
     ) -> None:
         self.id = transaction_id
         self._laws = laws
@@ -287,7 +287,7 @@ class Transaction:
         self._top_path, self._partition = top_path, next(iter(partitions), None)
 
 
-def _key(head: Head, *, direct: bool) -> str | None:
+def _key(head: MessageHead, *, direct: bool) -> str | None:
     """What binds a message to a partition of the entity that it is sent to or, if not `direct`, through."""
     key = head.via_partition_key if not direct and head.via_partition_key is not None else key_of(head)
     return None if key is None else session_key(key)
@@ -304,7 +304,7 @@ class Transactions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def declare(self, budget: Budget, group: TransactionGroup | None = None) -> Transaction:
+    def declare(self, budget: ClientBudget, group: TransactionGroup | None = None) -> Transaction:
         """Begin one for the connection with this budget, and for the links of a group if there is one. BrokerError
         resource-limit-exceeded when the connection has too many."""
         if not budget.begin_transaction():
@@ -319,7 +319,7 @@ class Transactions:
         transaction.timer = self._clock.call_at(due, lambda: self._time_out(transaction.id))
         return transaction
 
-    def require(self, transaction_id: object, budget: Budget) -> Transaction:
+    def require(self, transaction_id: object, budget: ClientBudget) -> Transaction:
         """The open transaction of that connection with that id, or BrokerError."""
         found = self._open.get(transaction_id) if isinstance(transaction_id, bytes) else None
         if found is not None and (found.budget is budget or not self._laws.transaction_single_connection):
@@ -329,14 +329,14 @@ class Transactions:
             raise BrokerError(TIMED_OUT, f"The transaction was rolled back: it was open for more than {seconds:.0f} s.")
         raise BrokerError(UNKNOWN_ID, _UNKNOWN)
 
-    def committing(self, transaction_id: object, budget: Budget) -> Iterator[None]:
+    def committing(self, transaction_id: object, budget: ClientBudget) -> Iterator[None]:
         """End one by doing all of it, in steps of which only the last changes anything; BrokerError if it was rolled
         back instead."""
         transaction = self.require(transaction_id, budget)
         self._forget(transaction)
         yield from transaction.committing()
 
-    def roll_back(self, transaction_id: object, budget: Budget) -> None:
+    def roll_back(self, transaction_id: object, budget: ClientBudget) -> None:
         """End one by doing none of it. BrokerError for an id that is not open."""
         self._forget(self.require(transaction_id, budget))
 

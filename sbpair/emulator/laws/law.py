@@ -28,19 +28,19 @@ class Evidence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LawSource:
     """Where a law is known from: titles of public documents, names of live tests, public threads."""
 
     evidence: Evidence
     text: str
 
 
-documented = partial(Source, Evidence.DOCUMENTED)
-tested = partial(Source, Evidence.TESTED)
-recorded = partial(Source, Evidence.RECORDED)
-reported = partial(Source, Evidence.REPORTED)
-inferred = partial(Source, Evidence.INFERRED)
-unknown = partial(Source, Evidence.UNKNOWN)
+documented = partial(LawSource, Evidence.DOCUMENTED)
+tested = partial(LawSource, Evidence.TESTED)
+recorded = partial(LawSource, Evidence.RECORDED)
+reported = partial(LawSource, Evidence.REPORTED)
+inferred = partial(LawSource, Evidence.INFERRED)
+unknown = partial(LawSource, Evidence.UNKNOWN)
 
 
 class Form(StrEnum):
@@ -80,7 +80,7 @@ class Law(Generic[T]):
     name = attribute = chapter = ""
 
     def __init__(
-        self, sentence: str, source: Source, asked_in: str = "", *, differs: str = "", **forms: T | ByTier[T]
+        self, sentence: str, source: LawSource, asked_in: str = "", *, differs: str = "", **forms: T | ByTier[T]
     ) -> None:
         self.sentence, self.source, self.asked_in, self.differs = sentence, source, asked_in, differs
         self.values = {Form(form): value for form, value in forms.items()}
@@ -103,16 +103,16 @@ class Law(Generic[T]):
         return value.of(tier) if isinstance(value, ByTier) else value
 
 
-def limit(sentence: str, source: Source, asked_in: str, strict: T | ByTier[T], lax: T) -> Law[T]:
+def limit(sentence: str, source: LawSource, asked_in: str, strict: T | ByTier[T], lax: T) -> Law[T]:
     """A number that is the limit, or, if the law is lax, one beyond all that matters."""
     return Law[T](sentence, source, asked_in, strict=strict, lax=lax)
 
 
-def rule(sentence: str, source: Source, asked_in: str, *, differs: str = "", **other: bool) -> Law[bool]:
+def rule(sentence: str, source: LawSource, asked_in: str, *, differs: str = "", **other: bool) -> Law[bool]:
     """A law that is kept or, if it is lax, not."""
     return Law[bool](sentence, source, asked_in, differs=differs, strict=True, lax=False, **other)
 
 
-def fixed(sentence: str, source: Source, asked_in: str = "", *, differs: str = "") -> Law[Any]:
+def fixed(sentence: str, source: LawSource, asked_in: str = "", *, differs: str = "") -> Law[Any]:
     """A law that nothing bends: it follows from how the broker works, or is not kept at all (`differs`)."""
     return Law[Any](sentence, source, asked_in, differs=differs, strict=None)

@@ -69,7 +69,7 @@ class ManagementLaws:
     browsing_links = fixed(
         "A link in peek mode browses from a place that its client asks for.",
         inferred("the retired .NET library"),
-        "receivers.py Browser",
+        "receivers.py BrowsingLink",
         differs="from the first message on; newer clients browse by request",
     )
     idle_links = fixed(

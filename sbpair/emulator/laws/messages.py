@@ -140,13 +140,13 @@ class MessageLaws:
     properties_without_case = fixed(
         "Filters and actions find a property whatever the case of its name, and compare values with case.",
         unknown("none; the syntax of SQL filters does not say"),
-        "filters.py MessageView.user",
+        "filters.py BrokerMessageView.user",
         differs="so it is here",
     )
     filters_at_any_cost = fixed(
         "A filter is evaluated however long the properties are.",
         inferred("Topic filters and actions"),
-        "filters.py MessageView.spend",
+        "filters.py BrokerMessageView.spend",
         differs="rules that have to look at more than 5,000,000 characters of one message fail to evaluate",
     )
     sections_encoded_again = fixed(

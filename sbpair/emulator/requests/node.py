@@ -19,7 +19,7 @@ from sbpair.emulator.broker.topics import Topic
 from sbpair.emulator.broker.transactions import Transaction
 from sbpair.emulator.namespace import Namespace
 from sbpair.emulator.requests import operations
-from sbpair.emulator.requests.operations import Answering, Call, Operation, Reply, WithinTransaction
+from sbpair.emulator.requests.operations import Answering, Call, ManagementOperation, Reply, WithinTransaction
 from sbpair.emulator.senders import EntityLink
 from sbpair.engine import errors
 from sbpair.engine.auth import LISTEN, SEND, rights_for
@@ -38,20 +38,20 @@ AT_COMMIT, REFUSED = WithinTransaction.AT_COMMIT, WithinTransaction.REFUSED
 # All management operations by name.
 
 OPERATIONS = {
-    "com.microsoft:peek-message": Operation(operations.peek_message, LISTEN),
-    "com.microsoft:renew-lock": Operation(operations.renew_lock, LISTEN),
-    "com.microsoft:schedule-message": Operation(operations.schedule_message, SEND, AT_COMMIT),
-    "com.microsoft:cancel-scheduled-message": Operation(operations.cancel_scheduled_message, SEND, AT_COMMIT),
-    "com.microsoft:receive-by-sequence-number": Operation(operations.receive_by_sequence_number, LISTEN),
-    "com.microsoft:update-disposition": Operation(operations.update_disposition, LISTEN, AT_COMMIT),
-    "com.microsoft:renew-session-lock": Operation(operations.renew_session_lock, LISTEN),
-    "com.microsoft:get-session-state": Operation(operations.get_session_state, LISTEN),
-    "com.microsoft:set-session-state": Operation(operations.set_session_state, LISTEN, AT_COMMIT),
-    "com.microsoft:get-message-sessions": Operation(operations.get_message_sessions, LISTEN),
-    "com.microsoft:add-rule": Operation(operations.add_rule, LISTEN, REFUSED),
-    "com.microsoft:remove-rule": Operation(operations.remove_rule, LISTEN, REFUSED),
-    "com.microsoft:enumerate-rules": Operation(operations.enumerate_rules, LISTEN),
-    "com.microsoft:batch-delete-messages": Operation(operations.delete_messages, LISTEN, REFUSED),
+    "com.microsoft:peek-message": ManagementOperation(operations.peek_message, LISTEN),
+    "com.microsoft:renew-lock": ManagementOperation(operations.renew_lock, LISTEN),
+    "com.microsoft:schedule-message": ManagementOperation(operations.schedule_message, SEND, AT_COMMIT),
+    "com.microsoft:cancel-scheduled-message": ManagementOperation(operations.cancel_scheduled_message, SEND, AT_COMMIT),
+    "com.microsoft:receive-by-sequence-number": ManagementOperation(operations.receive_by_sequence_number, LISTEN),
+    "com.microsoft:update-disposition": ManagementOperation(operations.update_disposition, LISTEN, AT_COMMIT),
+    "com.microsoft:renew-session-lock": ManagementOperation(operations.renew_session_lock, LISTEN),
+    "com.microsoft:get-session-state": ManagementOperation(operations.get_session_state, LISTEN),
+    "com.microsoft:set-session-state": ManagementOperation(operations.set_session_state, LISTEN, AT_COMMIT),
+    "com.microsoft:get-message-sessions": ManagementOperation(operations.get_message_sessions, LISTEN),
+    "com.microsoft:add-rule": ManagementOperation(operations.add_rule, LISTEN, REFUSED),
+    "com.microsoft:remove-rule": ManagementOperation(operations.remove_rule, LISTEN, REFUSED),
+    "com.microsoft:enumerate-rules": ManagementOperation(operations.enumerate_rules, LISTEN),
+    "com.microsoft:batch-delete-messages": ManagementOperation(operations.delete_messages, LISTEN, REFUSED),
 }
 
 
@@ -135,7 +135,7 @@ class RequestNode(AnsweringNode):
         except BrokerError as error:
             return Reply.failure(errors.STATUSES.get(error.condition, 400), error.condition, error.description)
 
-    def _check_right(self, operation: Operation, address: str) -> None:
+    def _check_right(self, operation: ManagementOperation, address: str) -> None:
         if operation.right not in rights_for(self.connection, address, self.namespace.clock.client_now()):
             raise BrokerError(
                 errors.UNAUTHORIZED,
@@ -154,7 +154,7 @@ def _outcome(within: tuple[object, Described | None] | None) -> Described:
     return in_transaction(within[0], accepted())
 
 
-def _perform_within(transaction: Transaction, operation: Operation, call: Call, size_bytes: int) -> Answering:
+def _perform_within(transaction: Transaction, operation: ManagementOperation, call: Call, size_bytes: int) -> Answering:
     """A request in a transaction: done at its commit, or refused, and then the commit will fail; or done at once."""
     call = replace(call, transaction=transaction)
     if operation.within_transaction is WithinTransaction.AT_ONCE:

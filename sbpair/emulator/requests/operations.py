@@ -12,7 +12,7 @@ from functools import partial
 from sbpair.amqp.types import Array, Described, Int, Long, Ulong
 from sbpair.emulator.broker.addresses import Location
 from sbpair.emulator.broker.mailbox import MAIN, Mailbox, page
-from sbpair.emulator.broker.messages import Message, State, as_mapping, milliseconds
+from sbpair.emulator.broker.messages import Message, MessageStateCode, as_mapping, milliseconds
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.sessions import Sessions
@@ -142,7 +142,7 @@ class WithinTransaction(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ManagementOperation:
     """What performs an operation, and the right ("Send" or "Listen") it needs."""
 
     perform: Callable[[Call], Answering]
@@ -348,7 +348,7 @@ def delete_messages(call: Call) -> Answering:
     for message in log:
         if len(chosen) >= count or message.enqueued_at >= before:
             break
-        if message.state is State.ACTIVE and not message.locked:
+        if message.state is MessageStateCode.ACTIVE and not message.locked:
             chosen.append(message)
     deleted = 0
     for message in chosen:

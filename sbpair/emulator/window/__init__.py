@@ -53,7 +53,7 @@ class WindowError(Exception):
     """An action that cannot be carried out; the text says why, and nothing has changed."""
 
 
-class Window:
+class EmulatorWindow:
     """Serves the page for all namespaces of an emulator, on its loop. Port 0: any free one."""
 
     def __init__(self, emulator: "Emulator", number: int = 0) -> None:
@@ -207,9 +207,9 @@ class Window:
 
 
 @asynccontextmanager
-async def open_window(emulator: "Emulator") -> AsyncIterator[Window]:
+async def open_window(emulator: "Emulator") -> AsyncIterator[EmulatorWindow]:
     """The page, for as long as the block runs."""
-    window = Window(emulator)
+    window = EmulatorWindow(emulator)
     try:
         await window.start()
         yield window

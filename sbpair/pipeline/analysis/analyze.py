@@ -38,7 +38,7 @@ from sbpair.pipeline.analysis.partials import (
     worst,
     worst_of,
 )
-from sbpair.pipeline.analysis.units import Engine, LocalEngine, SparkEngine, Unit, read_ids, together, units_in
+from sbpair.pipeline.analysis.units import Engine, LocalEngine, ReadUnit, SparkEngine, read_ids, together, units_in
 from sbpair.pipeline.archive import Tell
 from sbpair.pipeline.manifest import LocalStore, check_archive, rows_in
 from sbpair.pipeline.tables import SparkTables
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sbpair.core.inspection.snapshot import Snapshot
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 ROWS_PER_SHARE = 4_000_000
 """Messages whose sessions or hashes one task merges."""
@@ -56,7 +56,7 @@ SINGLE_TASK_ROWS = 500_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AnalysisFrames:
     """The tables by name; of `sessions` (those in trouble) and `duplicates` the worst, and how many there are."""
 
     tables: "Mapping[str, pa.Table]"
@@ -93,7 +93,7 @@ class Analysis:
     duplicate_ids: int
     messages_per_second: float = field(metadata=HIDDEN)
     """Assumed of a drain."""
-    rows: results.Rows = field(metadata=INLINED)
+    rows: results.AnalysisRows = field(metadata=INLINED)
     forecast: tuple[DrainForecast, ...]
 
     def notes(self) -> Iterator[str]:
@@ -132,13 +132,13 @@ class Analysis:
         )
 
 
-def _messages(rows: Sequence[results.Destination], one: str, several: str) -> str:
+def _messages(rows: Sequence[results.DestinationRow], one: str, several: str) -> str:
     return counted(sum(row.messages for row in rows), f"message {one}", f"messages {several}")
 
 
-def to_analysis(found: Found, archives: Sequence[str], question: Question, prices: PriceTable) -> Analysis:
+def to_analysis(found: AnalysisFrames, archives: Sequence[str], question: Question, prices: PriceTable) -> Analysis:
     """What was found, with the forecast of each pair's drain."""
-    rows = results.Rows.of(found.tables)
+    rows = results.AnalysisRows.of(found.tables)
     return Analysis(
         archives=tuple(archives),
         as_of=question.as_of,
@@ -169,7 +169,7 @@ def analyse(
     top: int = 20,
     snapshots: "Sequence[Snapshot]" = (),
     folder: Path | None = None,
-) -> Found:
+) -> AnalysisFrames:
     """The analysis of an archive's messages. `folder`: write every table in full there, as Parquet."""
     shares = 1 if engine.units == 1 else max(engine.cores, -(-rows // ROWS_PER_SHARE))
     wanted = _Wanted(question, top, shares, folder)
@@ -191,7 +191,7 @@ def analyse(
     if folder is not None:
         for name in tables.keys() - {"sessions", "duplicates"}:
             _write_part(folder, name, 0, tables[name])
-    return Found(
+    return AnalysisFrames(
         {name: tables[name] for name in results.RESULTS}, {"sessions": of_sessions.count, "duplicates": of_ids.count}
     )
 
@@ -200,9 +200,9 @@ def analyse_archives(
     archives: Sequence[str],
     question: Question,
     *,
-    spark: "AbstractContextManager[tuple[Session, Tell]] | None" = None,
+    spark: "AbstractContextManager[tuple[StartedSpark, Tell]] | None" = None,
     **how: Any,
-) -> Found:
+) -> AnalysisFrames:
     """The analysis of whole archives. What lies in folders is opened by the tasks; what lies elsewhere Spark reads.
 
     Args:
@@ -213,7 +213,7 @@ def analyse_archives(
         UsageError: one of them is no archive; or not in a folder, and there is no Spark.
     """
     rows, cores = rows_in(archives), os.cpu_count() or 1
-    units: Sequence[Unit] = ()
+    units: Sequence[ReadUnit] = ()
     if rows is not None:
         stores = [LocalStore(Path(one)) for one in archives]
         files = [str(store.root / file.path) for store in stores for file in check_archive(store).files]

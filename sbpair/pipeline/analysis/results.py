@@ -37,7 +37,7 @@ class _OfDestination:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Destination(_OfDestination):
+class DestinationRow(_OfDestination):
     messages: int
     bytes: int
     units: int
@@ -87,7 +87,7 @@ class Minute(_OfDestination):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class QueueRow:
     pair: str
     queue: str
     dead_letter: bool
@@ -128,7 +128,7 @@ class TimeToLive(_OfDestination):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetters:
+class DeadLetterRow:
     pair: str
     reason: str | None
     destination: str | None
@@ -184,30 +184,30 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class AnalysisRows:
     """Every table of an analysis, in the order they are shown; of sessions and duplicates the worst."""
 
-    destinations: tuple[Destination, ...]
+    destinations: tuple[DestinationRow, ...]
     hours: tuple[Hour, ...]
     minutes: tuple[Minute, ...]
-    queues: tuple[Queue, ...]
+    queues: tuple[QueueRow, ...]
     outages: tuple[Outage, ...]
     time_to_live: tuple[TimeToLive, ...]
-    dead_letters: tuple[DeadLetters, ...]
+    dead_letters: tuple[DeadLetterRow, ...]
     sessions: tuple[SessionInTrouble, ...]
     duplicates: tuple[Duplicate, ...]
     size_histogram: tuple[SizeRange, ...]
     totals: tuple[Total, ...]
 
     @classmethod
-    def of(cls, tables: "Mapping[str, pa.Table]") -> "Rows":
+    def of(cls, tables: "Mapping[str, pa.Table]") -> "AnalysisRows":
         """The tables' columns are the rows' fields."""
         hints = get_type_hints(cls)
         kinds = {name: get_args(hints[name])[0] for name in RESULTS}
         return cls(**{name: tuple(kind(**row) for row in tables[name].to_pylist()) for name, kind in kinds.items()})
 
 
-RESULTS: Final = tuple(one.name for one in fields(Rows))
+RESULTS: Final = tuple(one.name for one in fields(AnalysisRows))
 """Names of the tables."""
 
 _SIZE_SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame
 
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 
 MOST_UNIT_ROWS: Final = 1_000_000
@@ -59,7 +59,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class ReadUnit:
     """What is read at once: (path, row groups), by queue and number."""
 
     parts: tuple[tuple[str, tuple[int, ...]], ...]
@@ -68,7 +68,7 @@ class Unit:
     """The same message may be in it more than once."""
 
 
-def units_in(files: Sequence[str], *, at_least: int = 1) -> list[Unit]:
+def units_in(files: Sequence[str], *, at_least: int = 1) -> list[ReadUnit]:
     """The units of an archive's files: as few as hold `MOST_UNIT_ROWS` each, `at_least` of them if that is worth it."""
     pieces = pieces_in(files)
     rows = sum(piece.rows for piece in pieces)
@@ -104,12 +104,12 @@ def _piece(path: str, group: int, described: Any, columns: dict[str, int]) -> Pi
     return Piece(path, (group,), place, first, last, described.num_rows)
 
 
-def units_of(pieces: Sequence[Piece], most_rows: int) -> list[Unit]:
+def units_of(pieces: Sequence[Piece], most_rows: int) -> list[ReadUnit]:
     """Pieces in units of about `most_rows`; pieces that overlap are never parted, and stand alone. Row groups of which
     it is not known what they hold make everything one unit: any two of them may overlap."""
     if any(piece.place is None for piece in pieces):
         return [_unit(pieces, overlapping=True)]
-    units: list[Unit] = []
+    units: list[ReadUnit] = []
     waiting: list[Piece] = []
     for cluster in _clusters(pieces):
         alone = len(cluster) > 1
@@ -138,15 +138,15 @@ def _clusters(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield cluster
 
 
-def _unit(pieces: Sequence[Piece], *, overlapping: bool = False) -> Unit:
+def _unit(pieces: Sequence[Piece], *, overlapping: bool = False) -> ReadUnit:
     groups: dict[str, list[int]] = {}
     for piece in pieces:
         groups.setdefault(piece.path, []).extend(piece.groups)
     parts = tuple((path, tuple(chosen)) for path, chosen in groups.items())
-    return Unit(parts, sum(piece.rows for piece in pieces), overlapping)
+    return ReadUnit(parts, sum(piece.rows for piece in pieces), overlapping)
 
 
-def together(units: Sequence[Unit]) -> Unit:
+def together(units: Sequence[ReadUnit]) -> ReadUnit:
     """Several units as one: what fits one task needs no shuffle."""
     return replace(
         units[0],
@@ -156,13 +156,13 @@ def together(units: Sequence[Unit]) -> Unit:
     )
 
 
-def read_unit(unit: Unit, columns: Sequence[str] = COLUMNS) -> "pa.Table":
+def read_unit(unit: ReadUnit, columns: Sequence[str] = COLUMNS) -> "pa.Table":
     """The unit's messages in these columns, each once."""
     table = row_groups(unit, columns, as_dictionaries=_FEW_VALUES)
     return with_folded_destinations(each_once(table) if unit.overlapping else table)
 
 
-def row_groups(unit: Unit, columns: Sequence[str], *, as_dictionaries: Sequence[str] = ()) -> "pa.Table":
+def row_groups(unit: ReadUnit, columns: Sequence[str], *, as_dictionaries: Sequence[str] = ()) -> "pa.Table":
     """All rows of a unit's row groups."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -189,7 +189,7 @@ def with_folded_destinations(table: "pa.Table") -> "pa.Table":
     return table.set_column(place, "destination", lower).append_column("spelled", column)
 
 
-def read_ids(unit: Unit) -> "pa.Table":
+def read_ids(unit: ReadUnit) -> "pa.Table":
     """The unit's messages in `ID_COLUMNS`, each once."""
     return read_unit(unit, (*ID_COLUMNS, "sequence_number") if unit.overlapping else ID_COLUMNS)
 
@@ -263,7 +263,7 @@ class SparkEngine:
     """Tasks of Spark, one for each unit and then one for each key."""
 
     def __init__(
-        self, session: "Session", units: "RDD[Any]", tell: Callable[[Any], None] | None, *, read: Read | None
+        self, session: "StartedSpark", units: "RDD[Any]", tell: Callable[[Any], None] | None, *, read: Read | None
     ) -> None:
         """`read`: None if the units are tables already."""
         self._session, self._units, self._tell, self._read = session, units, tell, read
@@ -273,7 +273,7 @@ class SparkEngine:
     @classmethod
     def over_units(
         cls,
-        session: "Session",
+        session: "StartedSpark",
         units: Sequence[Sized],
         tell: Callable[[Any], None] | None = None,
         *,
@@ -284,7 +284,7 @@ class SparkEngine:
 
     @classmethod
     def over_rows(
-        cls, session: "Session", messages: "DataFrame", rows: int, tell: Callable[[Any], None] | None = None
+        cls, session: "StartedSpark", messages: "DataFrame", rows: int, tell: Callable[[Any], None] | None = None
     ) -> "SparkEngine":
         """Of messages that only Spark can read, each once in the frame."""
         from pyspark.sql import functions as F

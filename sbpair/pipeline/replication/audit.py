@@ -45,12 +45,12 @@ from sbpair.runtime.replication.store import MESSAGE
 from sbpair.runtime.replication.store import SESSION as SESSION_ENTRY
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
     from sbpair.ports import Journal
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AuditTerms:
     """`as_of`, `until`: UTC epoch seconds; durations in seconds."""
 
     as_of: float
@@ -81,7 +81,7 @@ _IN_LINE: Final = "not dead_letter and state not in ('scheduled', 'deferred')"
 """What has a place in the queue's order."""
 
 
-def judge(asked: Asked, _: Key, parts: Sequence[sources.Rows]) -> Judged:
+def judge(asked: AuditTerms, _: Key, parts: Sequence[sources.Rows]) -> Judged:
     """All findings of the sessions whose rows these are."""
     import pyarrow as pa
 
@@ -340,10 +340,10 @@ def _in_file(path: Path) -> list[sources.Part]:
 
 def audit(
     parts: Sequence[sources.Part],
-    asked: Asked,
+    asked: AuditTerms,
     *,
     journal: str,
-    session: "Session | None" = None,
+    session: "StartedSpark | None" = None,
     tell: Callable[[Any], None] | None = None,
 ) -> ReplicationReport:
     """Hold archives and journal together, by Spark or in this process. `journal`: what the report calls it."""

@@ -26,7 +26,7 @@ from sbpair.core.replication.ownership import SessionEntry
 from sbpair.core.summary import describe
 from sbpair.journal.sqlite import KeyRange, documents
 from sbpair.pipeline.analysis.partials import MICROS, database
-from sbpair.pipeline.analysis.units import Unit, row_groups, units_in
+from sbpair.pipeline.analysis.units import ReadUnit, row_groups, units_in
 from sbpair.pipeline.manifest import COMMITS, LocalStore, check_archive
 from sbpair.pipeline.rows import arrow_schema, to_table
 from sbpair.runtime.replication.store import MESSAGE, destination_of
@@ -125,7 +125,7 @@ def _lines_in(file: str, side: str) -> "Iterator[LineCopies]":
 @dataclass(frozen=True, slots=True)
 class ParquetCopies:
     side: str
-    unit: Unit
+    unit: ReadUnit
 
     @property
     def rows(self) -> int:

@@ -16,8 +16,8 @@ from sbpair.core.errors import UsageError
 from sbpair.core.names import check_entity_path, check_source_path
 from sbpair.core.pairing import Pair, Side
 from sbpair.core.redact import quoted
-from sbpair.pipeline.executors import Connection, NamespaceByName, PairByName, first_from
-from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, Span
+from sbpair.pipeline.executors import NamespaceByName, PairByName, TaskConnection, first_from
+from sbpair.pipeline.spans import LAST_SEQUENCE_NUMBER, NumberRange
 from sbpair.runtime.inspection.backlog import index_of
 from sbpair.runtime.links import closing
 
@@ -59,7 +59,7 @@ _SPARKS_OWN = frozenset({"path", "checkpointlocation"})
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class BacklogOfPair:
     """The backlog queues of a pair, on its secondary."""
 
     pair: PairByName
@@ -77,10 +77,10 @@ class Backlog:
     def name(self) -> str:
         return self.pair.name
 
-    def connect(self) -> Connection:
-        return Connection.to(self.pair, self.side)
+    def connect(self) -> TaskConnection:
+        return TaskConnection.to(self.pair, self.side)
 
-    def paths(self, connection: Connection) -> tuple[str, ...]:
+    def paths(self, connection: TaskConnection) -> tuple[str, ...]:
         """Raises UsageError: an index that no queue has, or a path that cannot be one."""
         if self.side is Side.PRIMARY:
             return tuple(check_source_path(path) for path in self.queues)
@@ -100,10 +100,10 @@ class Entities:
     def name(self) -> str:
         return self.namespace.resolve().label
 
-    def connect(self) -> Connection:
-        return Connection(self.namespace.resolve())
+    def connect(self) -> TaskConnection:
+        return TaskConnection(self.namespace.resolve())
 
-    def paths(self, connection: Connection) -> tuple[str, ...]:
+    def paths(self, connection: TaskConnection) -> tuple[str, ...]:
         return self.entities
 
 
@@ -136,7 +136,7 @@ class Position:
                 hint=f'For example {{"orders": 1017}}; {EARLIEST} is earliest, {LATEST} is latest.',
             ) from error
 
-    def found(self, connection: Connection, present: Sequence[Span]) -> list[int]:
+    def found(self, connection: TaskConnection, present: Sequence[NumberRange]) -> list[int]:
         """The number in each of the stretches that hold messages: from its first to the one behind its last. Raises
         ServiceError: a queue cannot be browsed."""
         if self.at_ms is not None:
@@ -144,7 +144,7 @@ class Position:
             return connection.run(side_by_side(lambda span: number_at(connection, span, at_ms), present))
         return [self._in(span) for span in present]
 
-    def _in(self, span: Span) -> int:
+    def _in(self, span: NumberRange) -> int:
         given = self.of_queues.get(span.queue.lower(), self.everywhere)
         number = given if isinstance(given, int) else given.get(str(span.partition), self.everywhere)
         if number < 0:
@@ -156,13 +156,13 @@ class Position:
 class ReadOptions:
     """Options of a read, and where it reads."""
 
-    place: Backlog | Entities
+    place: BacklogOfPair | Entities
     dead_letters: tuple[bool, ...]
     messages_per_partition: int | None
     include_payload: bool
     first: int = 1
     last: int = LAST_SEQUENCE_NUMBER
-    ranges: tuple[Span, ...] | None = None
+    ranges: tuple[NumberRange, ...] | None = None
     begin: Position = Position(EARLIEST)
     end: Position = Position(LATEST)
     include_body: bool = True
@@ -210,7 +210,7 @@ class ReadOptions:
             place=backlog_in(options) if of_backlog else entities_in(options),
         )
 
-    def sources(self, connection: Connection) -> list[tuple[str, bool]]:
+    def sources(self, connection: TaskConnection) -> list[tuple[str, bool]]:
         """Paths of the entities and whether their dead-letter sub-queues are meant."""
         paths = (path for path in self.place.paths(connection) if self.only is None or path.lower() in self.only)
         return [(path, dead) for path in paths for dead in self.dead_letters]
@@ -237,7 +237,7 @@ def _moment_ms(option: str, text: str) -> int:
         raise UsageError(f"The option {option} is ISO 8601 or epoch milliseconds, not {quoted(text)}.") from None
 
 
-async def number_at(connection: Connection, span: Span, at_ms: int) -> int:
+async def number_at(connection: TaskConnection, span: NumberRange, at_ms: int) -> int:
     """The number of the first message of a stretch that was enqueued at a time or later; the one behind its last if
     there is none. Times rise with numbers, so that a few dozen looks find it."""
     low, high = span.first, span.last + 1
@@ -252,7 +252,7 @@ async def number_at(connection: Connection, span: Span, at_ms: int) -> int:
     return low
 
 
-def backlog_in(options: Mapping[str, str]) -> Backlog:
+def backlog_in(options: Mapping[str, str]) -> BacklogOfPair:
     """The pair that options name. Raises UsageError: a side that is none, or queues of the primary that are not named;
     ConfigurationError: it is not configured."""
     config, queues = options.get("config"), _listed(options, "queues")
@@ -261,7 +261,7 @@ def backlog_in(options: Mapping[str, str]) -> Backlog:
         raise UsageError(
             "The backlog queues are on the secondary; on the primary the option queues selects what is read."
         )
-    return Backlog(PairByName.load(options.get("pair"), Path(config) if config else None), queues, side)
+    return BacklogOfPair(PairByName.load(options.get("pair"), Path(config) if config else None), queues, side)
 
 
 def entities_in(options: Mapping[str, str]) -> Entities:
@@ -347,7 +347,7 @@ def truth(options: Mapping[str, str], name: str, default: bool) -> bool:
     return _chosen(options, name, {"true": True, "false": False}, default=str(default))
 
 
-def queue_paths(pair: Pair, wanted: Sequence[str], connection: Connection) -> tuple[str, ...]:
+def queue_paths(pair: Pair, wanted: Sequence[str], connection: TaskConnection) -> tuple[str, ...]:
     """Paths of the queues given as indexes or paths; without any, the configured backlog queues of the pair and those
     beyond them that exist: an application with more queues than the file says has put messages there. Raises
     UsageError: an index that no queue has, or a path that cannot be one."""
@@ -366,15 +366,15 @@ def queue_paths(pair: Pair, wanted: Sequence[str], connection: Connection) -> tu
     return tuple(dict.fromkeys(chosen)) or tuple(indexed.values())
 
 
-def spans_to_json(spans: Sequence[Span]) -> str:
+def spans_to_json(spans: Sequence[NumberRange]) -> str:
     """Spans as the option `ranges` takes them."""
     return json.dumps([[one.queue, one.dead_letter, one.first, one.last] for one in spans])
 
 
-def spans_from_json(text: str) -> tuple[Span, ...]:
+def spans_from_json(text: str) -> tuple[NumberRange, ...]:
     try:
         return tuple(
-            Span(str(queue), bool(dead), int(first), int(last)) for queue, dead, first, last in json.loads(text)
+            NumberRange(str(queue), bool(dead), int(first), int(last)) for queue, dead, first, last in json.loads(text)
         )
     except (ValueError, TypeError) as error:
         raise UsageError(f"The option ranges is not a list of [queue, dead letter, first, last]: {error}.") from error

@@ -20,10 +20,10 @@ from sbpair.core.errors import EntityNotFoundError, ServiceError, UsageError
 from sbpair.core.message import Received
 from sbpair.core.redact import quoted
 from sbpair.pipeline.errors import marking_errors
-from sbpair.pipeline.executors import Connection, first_from
+from sbpair.pipeline.executors import TaskConnection, first_from
 from sbpair.pipeline.rows import arrow_schema, rows_of, source_columns, to_batch
 from sbpair.pipeline.source.options import EARLIEST, LATEST, MESSAGES_PER_PARTITION, Position, ReadOptions
-from sbpair.pipeline.spans import Span, occupied, pieces
+from sbpair.pipeline.spans import NumberRange, occupied, pieces
 from sbpair.pipeline.tasks import logged_task, pace_of, span_facts
 from sbpair.runtime.links import closing
 
@@ -49,7 +49,7 @@ class BacklogReader(DataSourceReader):
         # A task for each span. Spark reads one partition in any case; without a span that one is empty.
         return [InputPartition(span) for span in cut] or [InputPartition(None)]
 
-    def _occupied(self) -> list[Span]:
+    def _occupied(self) -> list[NumberRange]:
         options = self.options
         with options.place.connect() as connection:
             sources, missing_is_empty = options.sources(connection), options.place.made_when_needed
@@ -98,7 +98,7 @@ class BacklogReader(DataSourceReader):
 
 
 def batches_of(
-    options: ReadOptions, span: Span, columns: tuple[tuple[str, str, str], ...]
+    options: ReadOptions, span: NumberRange, columns: tuple[tuple[str, str, str], ...]
 ) -> Iterator["pa.RecordBatch"]:
     """What lies in a span now, as rows of these columns."""
     without = {"payload"} if not options.include_payload else set[str]()
@@ -133,7 +133,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _refuse_topics(connection: Connection, sources: Sequence[tuple[str, bool]]) -> None:
+def _refuse_topics(connection: TaskConnection, sources: Sequence[tuple[str, bool]]) -> None:
     """A topic can be browsed (for what is scheduled in it) and shows nothing. Asked for a deferred message, of which it
     has none either, it says what it is."""
 
@@ -152,14 +152,14 @@ def _refuse_topics(connection: Connection, sources: Sequence[tuple[str, bool]]) 
 
 
 def find_spans(
-    connection: Connection,
+    connection: TaskConnection,
     sources: Sequence[tuple[str, bool]],
     *,
     first: int = 1,
     last: int | None = None,
     unread: Callable[[str, bool, Received], int] | None = None,
     missing_is_empty: bool = True,
-) -> list[Span]:
+) -> list[NumberRange]:
     """Where messages lie now, in all of the sources. `unread`: for a queue, whether its dead letters are meant, and a
     message there, the first number of the message's partition that counts. It is asked of the first messages of each
     partition, and of the last one.
@@ -171,7 +171,7 @@ def find_spans(
         ServiceError: one of them cannot be browsed.
     """
 
-    async def spans_of(source: tuple[str, bool]) -> list[Span]:
+    async def spans_of(source: tuple[str, bool]) -> list[NumberRange]:
         queue, dead_letter = source
 
         async def first_number(number: int) -> int | None:

@@ -41,7 +41,7 @@ from sbpair.core.redact import quoted
 from sbpair.core.retry import NAMESPACE_CREDITS_PER_SECOND, PATIENCE_SECONDS, credits_beside
 from sbpair.core.rewrite import TtlMode, as_sent
 from sbpair.core.transfer.custody import REFUSED_OUTCOME
-from sbpair.core.transfer.ledger import Entry, Line, Way
+from sbpair.core.transfer.ledger import LedgerEntry, LedgerLine, Way
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.pace import Pace
 from sbpair.core.transfer.state import Finish, Forward, Item, Key, Limits, Verdict, key_of
@@ -51,7 +51,7 @@ from sbpair.files import make_private_folder, open_private
 from sbpair.operations.restore import NO_MESSAGE
 from sbpair.pipeline import runs
 from sbpair.pipeline.errors import RUN_AGAIN, ReplayError, marking_errors
-from sbpair.pipeline.executors import CLOCK, Connection, NamespaceByName, PairByName
+from sbpair.pipeline.executors import CLOCK, NamespaceByName, PairByName, TaskConnection
 from sbpair.pipeline.manifest import put_in_place
 from sbpair.pipeline.rows import STORED_COLUMNS, messages_in
 from sbpair.pipeline.source.new_messages import ROWS, BadRow, check_new_messages, new_messages
@@ -75,15 +75,15 @@ TAKEN_OVER_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class ToPrimary:
+class BacklogToPrimary:
     """Backlog messages go to the primary of their pair, each as its application sent it."""
 
     pair: PairByName
     to: str | None
     ttl: TtlMode
 
-    def connect(self) -> Connection:
-        return Connection.to(self.pair, "primary")
+    def connect(self) -> TaskConnection:
+        return TaskConnection.to(self.pair, "primary")
 
     def way(self) -> Way:
         return self.pair.way()
@@ -107,8 +107,8 @@ class ToEntity:
     namespace: NamespaceByName
     to: str
 
-    def connect(self) -> Connection:
-        return Connection(self.namespace.resolve())
+    def connect(self) -> TaskConnection:
+        return TaskConnection(self.namespace.resolve())
 
     def way(self) -> Way:
         return Way(ROWS, namespace_name(self.namespace.resolve()))
@@ -141,7 +141,7 @@ def _as_sent_to(entity: str, received: Received) -> Verdict:
 class WriteOptions:
     """Options of a write, and where it sends to."""
 
-    place: ToPrimary | ToEntity
+    place: BacklogToPrimary | ToEntity
     ledger: Path | None
     rate: float | None
     budget: float | None
@@ -201,12 +201,12 @@ class WriteOptions:
 _RUN = re.compile(r"[\w.-]{1,80}", re.ASCII)
 
 
-def _primary_in(options: Mapping[str, str]) -> ToPrimary:
+def _primary_in(options: Mapping[str, str]) -> BacklogToPrimary:
     if "to" in options and not is_destination(options["to"]):
         raise UsageError(f"The option to is the path of a queue or a topic, not {options['to']!r}.")
     ttl = TtlMode(options.get("ttl", "full"))
     config = Path(options["config"]) if options.get("config") else None
-    return ToPrimary(PairByName.load(options.get("pair"), config), options.get("to"), ttl)
+    return BacklogToPrimary(PairByName.load(options.get("pair"), config), options.get("to"), ttl)
 
 
 def _entity_in(options: Mapping[str, str]) -> ToEntity:
@@ -217,7 +217,7 @@ def _entity_in(options: Mapping[str, str]) -> ToEntity:
 
 
 @dataclass(slots=True)
-class Tally:
+class WriterTally:
     """What became of the rows: messages by outcome, refusals by reason, messages by destination."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -235,13 +235,13 @@ class Tally:
     refused_files: list[str] = field(default_factory=list)
     """Files that hold them."""
 
-    def add(self, other: "Tally") -> None:
+    def add(self, other: "WriterTally") -> None:
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
         self.refused = self.refused[:MOST_NAMED_ROWS]
         self.refused_files = sorted({*self.refused_files})
 
-    def count(self, line: Line) -> None:
+    def count(self, line: LedgerLine) -> None:
         """A message that an earlier attempt of this task has dealt with, and that Spark knows of from nobody else."""
         self.outcomes[line.outcome] += 1
         if line.outcome == "forwarded":
@@ -250,13 +250,13 @@ class Tally:
 
 @dataclass
 class ReplayMessage(WriterCommitMessage):
-    tally: Tally
+    tally: WriterTally
     run: str
 
 
-def total_of(messages: Sequence[WriterCommitMessage | None]) -> Tally:
+def total_of(messages: Sequence[WriterCommitMessage | None]) -> WriterTally:
     """The sums over all tasks of a job."""
-    total = Tally()
+    total = WriterTally()
     for message in messages:
         if isinstance(message, ReplayMessage):
             total.add(message.tally)
@@ -320,14 +320,14 @@ class ReplayWriter(DataSourceArrowWriter):
 
     def _send(
         self,
-        connection: Connection,
+        connection: TaskConnection,
         batches: Iterator["pa.RecordBatch"],
         ledger: Ledger | None,
         rows: "_Rows",
         unsent: "_Unsent",
         pace: Pace,
         done: TaskDone,
-    ) -> Tally:
+    ) -> WriterTally:
         machine = Settlement(self._limits(), undeliverable=REFUSED_OUTCOME, pace=pace)
         folder, run, place = self.options.ledger, self.options.run, self.options.place
         check = partial(runs.check_run, folder, run) if folder is not None and run and self.options.only_run else None
@@ -358,7 +358,7 @@ class ReplayWriter(DataSourceArrowWriter):
             raise refusal
         numbers, names = machine.tally.numbers, machine.tally.names
         outcomes = {"forwarded": numbers["forwarded"], "ping": numbers["pings"]}
-        tally = Tally(
+        tally = WriterTally(
             outcomes=+Counter({**outcomes, REFUSED_OUTCOME: numbers["dead_lettered"]}),
             refusals=Counter(names["dead_letter_reasons"]),
             per_destination=Counter(names["per_destination"]),
@@ -386,11 +386,18 @@ class ReplayWriter(DataSourceArrowWriter):
         )
 
     def _refuse(
-        self, connection: Connection, bad: Sequence[BadRow], ledger: Ledger | None, unsent: "_Unsent", tally: Tally
+        self,
+        connection: TaskConnection,
+        bad: Sequence[BadRow],
+        ledger: Ledger | None,
+        unsent: "_Unsent",
+        tally: WriterTally,
     ) -> None:
         """Name and keep rows of which no message can be made."""
         now, to = CLOCK.now().isoformat(), self.options.place.to or ""
-        lines = [Entry(ROWS, 0, row.message_id, -1, to, None, REFUSED_OUTCOME, now, reason=row.reason) for row in bad]
+        lines = [
+            LedgerEntry(ROWS, 0, row.message_id, -1, to, None, REFUSED_OUTCOME, now, reason=row.reason) for row in bad
+        ]
         if ledger is not None:
             connection.run(ledger.record(lines))
         for row in bad:
@@ -422,7 +429,7 @@ class ReplayWriter(DataSourceArrowWriter):
 MOST_NAMED_ROWS = 3
 
 
-def refused_rows(total: Tally) -> ReplayError:
+def refused_rows(total: WriterTally) -> ReplayError:
     """What is said of rows that cannot be sent, and what to do with them."""
     number, sent = sum(total.refusals.values()), total.outcomes.get("forwarded", 0)
     reasons = ", ".join(f"{reason} ({count:,})" for reason, count in total.refusals.items())
@@ -442,9 +449,9 @@ def refused_rows(total: Tally) -> ReplayError:
     )
 
 
-def read_tally(path: Path) -> Tally:
+def read_tally(path: Path) -> WriterTally:
     """What `ReplayWriter.commit` wrote."""
-    return Tally(**json.loads(path.read_text(encoding="utf-8")))
+    return WriterTally(**json.loads(path.read_text(encoding="utf-8")))
 
 
 class _Unsent:
@@ -521,14 +528,14 @@ class _Rows:
 
     def __init__(
         self,
-        own: Mapping[Key, Line],
+        own: Mapping[Key, LedgerLine],
         earlier: frozenset[bytes],
         messages: "Callable[[pa.RecordBatch], Iterator[Received | BadRow]]",
     ) -> None:
         self._own, self._earlier, self._messages = own, earlier, messages
         self._seen: set[Key] = set()
         self._before: Key | None = None
-        self.sent_before: list[Line] = []
+        self.sent_before: list[LedgerLine] = []
         """What earlier attempts of this task have done with its rows."""
         self.bad: list[BadRow] = []
         self.skipped = 0

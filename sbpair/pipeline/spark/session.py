@@ -87,7 +87,7 @@ _DIRECT = ("local", "spark://")
 
 
 @dataclass(slots=True)
-class Session:
+class StartedSpark:
     """Spark, started."""
 
     context: "SparkContext"
@@ -216,7 +216,7 @@ def open_spark(
     name: str = "sbpair",
     log_directory: Path | None = None,
     prepare: "Callable[[SparkSession], None] | None" = None,
-) -> Iterator[Session]:
+) -> Iterator[StartedSpark]:
     """Open the one Spark session of this process, and end it with its JVM.
 
     Args:
@@ -239,7 +239,7 @@ def open_spark(
     try:
         with _way_to_the_jvm(jvm, properties, launcher_home(java, cache_directory() / "java")):
             context = _context(properties)
-        session = Session(
+        session = StartedSpark(
             context, log, sizing, f"Java {java.version_text} ({java.origin})", lambda: _sql(properties, prepare)
         )
         if threading.current_thread() is threading.main_thread():
@@ -378,7 +378,7 @@ def _sql(properties: Mapping[str, str], prepare: "Callable[[SparkSession], None]
     return spark
 
 
-def _stop(session: Session) -> None:
+def _stop(session: StartedSpark) -> None:
     """End session and gateway; what PySpark keeps of them would be in the way of the next session."""
     from pyspark import SparkContext
 

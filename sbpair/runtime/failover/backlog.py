@@ -34,7 +34,7 @@ from sbpair.core.failover.sending import (
     keys_of,
 )
 from sbpair.core.rewrite import for_backlog
-from sbpair.ports import Clock, MessageSender, Messaging, Observer
+from sbpair.ports import MessageSender, Messaging, Observer, RuntimeClock
 from sbpair.runtime.browse import pages_once
 from sbpair.runtime.links import Links, closing
 from sbpair.service import session_key
@@ -77,7 +77,7 @@ def waiting_session(payload: bytes) -> SessionKey | None:
 class SessionKeeper:
     """The background task behind `hold_sessions`: runs only while a session is held."""
 
-    def __init__(self, holds: SessionHolds, messaging: Messaging, *, clock: Clock) -> None:
+    def __init__(self, holds: SessionHolds, messaging: Messaging, *, clock: RuntimeClock) -> None:
         self.holds = holds
         self._messaging = messaging
         self._clock = clock
@@ -128,7 +128,7 @@ def _is_refusal(error: ServiceError) -> bool:
 
 
 @dataclass(slots=True)
-class KeptQueue:
+class StickyQueue:
     """The backlog queue that one sender drew and keeps while it works; None before its first diverted message."""
 
     queue: str | None = None
@@ -145,7 +145,7 @@ class Batching(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class MessageToDivert:
     """One message to divert: its position in the caller's send and its backlog form."""
 
     position: int
@@ -162,7 +162,7 @@ class Diversion:
     queues: list[str] = field(default_factory=list)
     uncertain: bool = False
 
-    def add(self, queue: str, items: Sequence[Item]) -> None:
+    def add(self, queue: str, items: Sequence[MessageToDivert]) -> None:
         if not items:
             return
         self.accepted.extend(item.position for item in items)
@@ -171,7 +171,7 @@ class Diversion:
         self.on_accepted(queue, len(items))
 
 
-class Backlog:
+class BacklogQueues:
     """The backlog queues of one pairing, as its senders use them."""
 
     def __init__(
@@ -179,7 +179,7 @@ class Backlog:
         messaging: Messaging,
         rotation: Rotation,
         *,
-        clock: Clock,
+        clock: RuntimeClock,
         observer: Observer,
         draw: Callable[[], float],
         keeper: SessionKeeper | None = None,
@@ -259,12 +259,12 @@ class Backlog:
         payloads: Sequence[bytes],
         budget: Budget,
         on_accepted: Callable[[str, int], None],
-        kept: KeptQueue | None = None,
+        sticky: StickyQueue | None = None,
     ) -> Diversion:
         """Put messages for `entity` into backlog queues, the messages of one session into one queue and in order.
 
         A queue that does not exist is one that fails: the next one is tried. Nothing but the right to send is needed.
-        `kept` is the sender's own queue, for its messages without a session.
+        `sticky` is the sender's own queue, for its messages without a session.
 
         Raises:
             ReservedPropertyError, MalformedMessageError: a message has no backlog form; nothing was sent.
@@ -275,7 +275,7 @@ class Backlog:
         diversion = Diversion(on_accepted)
         for session, items in _by_session(entity, payloads).items():
             try:
-                await self._place(session, items, budget, diversion, kept or KeptQueue())
+                await self._place(session, items, budget, diversion, sticky or StickyQueue())
             except (ServiceError, InterruptedWorkError) as error:
                 if not diversion.accepted:
                     if isinstance(error, ServiceError):
@@ -287,17 +287,17 @@ class Backlog:
     async def _place(
         self,
         session: SessionKey | None,
-        items: Sequence[Item],
+        items: Sequence[MessageToDivert],
         budget: Budget,
         diversion: Diversion,
-        kept: KeptQueue,
+        sticky: StickyQueue,
     ) -> None:
         """Get all items of one session (or all sessionless ones) accepted, by whichever queues it takes."""
         rest = list(items)
         failure: ServiceError | None = None
         batching = Batching.ANY
         while rest:
-            queue = await self._take_queue(session, budget, failure, kept)
+            queue = await self._take_queue(session, budget, failure, sticky)
             together = _together(rest, max(batching, Batching.ONE_KEY if queue in self._keyed else Batching.ANY))
             try:
                 accepted = await self._attempt(queue, session, together, budget)
@@ -315,12 +315,12 @@ class Backlog:
             else:
                 diversion.add(queue, accepted)
                 if session is None:
-                    kept.queue = queue
+                    sticky.queue = queue
             done = {item.position for item in accepted}
             rest = [item for item in rest if item.position not in done]
 
     async def _take_queue(
-        self, session: SessionKey | None, budget: Budget, failure: ServiceError | None, kept: KeptQueue
+        self, session: SessionKey | None, budget: Budget, failure: ServiceError | None, sticky: StickyQueue
     ) -> str:
         """A queue to try, waiting for one to come up for its probe if all are out. A held session keeps its queue.
 
@@ -334,7 +334,7 @@ class Backlog:
             if budget.left(now) < MIN_ATTEMPT_SECONDS:
                 raise failure or OperationTimeoutError("No backlog queue could be tried within the time-out.")
             among = self._bound_to(session)
-            queue = self._rotation.choose(session=session, draw=self._draw(), now=now, among=among, kept=kept.queue)
+            queue = self._rotation.choose(session=session, draw=self._draw(), now=now, among=among, sticky=sticky.queue)
             if queue is not None:
                 return queue
             if (refusal := self._refusal_of(among)) is not None:
@@ -357,8 +357,8 @@ class Backlog:
         return None if held is None else (held,)
 
     async def _attempt(
-        self, queue: str, session: SessionKey | None, items: Sequence[Item], budget: Budget
-    ) -> Sequence[Item]:
+        self, queue: str, session: SessionKey | None, items: Sequence[MessageToDivert], budget: Budget
+    ) -> Sequence[MessageToDivert]:
         """One transfer to one queue: as many of the items as fit. Whatever happens, the queue's probe and the session's
         hold are released."""
         stored = True
@@ -384,7 +384,9 @@ class Backlog:
         if was_refused:
             self.on_accepted()
 
-    async def _transfer(self, queue: str, items: Sequence[Item], budget: Budget) -> Sequence[Item]:
+    async def _transfer(
+        self, queue: str, items: Sequence[MessageToDivert], budget: Budget
+    ) -> Sequence[MessageToDivert]:
         with self._link(queue) as link:
             limit_bytes = await self._limit(link, budget)
             fitting = items[: first_that_fit((item.payload for item in items), limit_bytes, queue=queue)]
@@ -468,7 +470,7 @@ class Backlog:
         return self._clock.now().timestamp()
 
 
-def _together(items: Sequence[Item], batching: Batching) -> Sequence[Item]:
+def _together(items: Sequence[MessageToDivert], batching: Batching) -> Sequence[MessageToDivert]:
     """Those that may go in one transfer with the first of them, in their order."""
     if batching is Batching.ANY or len(items) == 1:
         return items
@@ -494,11 +496,11 @@ def incomplete(accepted: Sequence[int], total: int, error: SbpairError) -> SendI
     return failed
 
 
-def _by_session(entity: str, payloads: Sequence[bytes]) -> dict[SessionKey | None, list[Item]]:
+def _by_session(entity: str, payloads: Sequence[bytes]) -> dict[SessionKey | None, list[MessageToDivert]]:
     """The messages in backlog form by session, in their order; the sessionless ones under None."""
-    groups: dict[SessionKey | None, list[Item]] = {}
+    groups: dict[SessionKey | None, list[MessageToDivert]] = {}
     for position, payload in enumerate(payloads):
         session_id = keys_of(payload).session_id
         key = None if session_id is None else (entity.lower(), session_key(session_id))
-        groups.setdefault(key, []).append(Item(position, for_backlog(payload, entity)))
+        groups.setdefault(key, []).append(MessageToDivert(position, for_backlog(payload, entity)))
     return groups

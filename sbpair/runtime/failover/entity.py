@@ -23,11 +23,11 @@ from sbpair.core.events import (
     SideFaulted,
     SideRestored,
 )
-from sbpair.core.failover.machine import ROUTES, Change, EntityFailover, Policy, Route, State, Verdict
+from sbpair.core.failover.machine import ROUTES, Change, EntityFailover, FailureVerdict, Policy, Route, State
 from sbpair.core.failover.sending import EntityRules
 from sbpair.core.names import check_entity_path
 from sbpair.core.pairing import SendAvailabilityOptions, Side
-from sbpair.ports import Clock, Messaging, Observer
+from sbpair.ports import Messaging, Observer, RuntimeClock
 from sbpair.runtime.failover.ping import Pinger
 from sbpair.runtime.links import close_quietly
 
@@ -47,7 +47,7 @@ class MonitoredEntity:
         entity: str,
         machine: EntityFailover,
         *,
-        clock: Clock,
+        clock: RuntimeClock,
         observer: Observer | None,
         ping_interval_seconds: float,
         on_lull: Callable[[], None],
@@ -125,7 +125,7 @@ class MonitoredEntity:
         """Whether the same send may succeed a little later: on the primary, or on the backlog after failover."""
         return error.retryable or self._machine.counts(error)
 
-    def failed(self, error: ServiceError, ticket: int, observer: Observer) -> Verdict:
+    def failed(self, error: ServiceError, ticket: int, observer: Observer) -> FailureVerdict:
         """`observer`: of the sender."""
         now = self._clock.monotonic()
         verdict = self._machine.failed(error, ticket, now)
@@ -350,7 +350,7 @@ class MonitoredEntities:
         options: SendAvailabilityOptions,
         *,
         policy: Policy,
-        clock: Clock,
+        clock: RuntimeClock,
         observer: Observer | None = None,
         shared: bool = False,
         on_rest: Callable[[], None] = lambda: None,

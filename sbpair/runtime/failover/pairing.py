@@ -33,9 +33,9 @@ from sbpair.core.pairing import Condition, Coupling, Pair, Side, backlog_setting
 from sbpair.core.retry import SDK_RETRIES
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.state import Key
-from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer, Sides
-from sbpair.runtime.clock import Quiet, SystemClock
-from sbpair.runtime.failover.backlog import Backlog, SessionKeeper
+from sbpair.ports import Messaging, NamespaceAdmin, Observer, RuntimeClock, Sides
+from sbpair.runtime.clock import LoopClock, Quiet
+from sbpair.runtime.failover.backlog import BacklogQueues, SessionKeeper
 from sbpair.runtime.failover.entity import Member, MonitoredEntities, MonitoredEntity
 from sbpair.runtime.failover.sender import FailoverSender, InFlightSends
 from sbpair.runtime.inspection.application import verify
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 async def ensure_backlog_queues(
-    pair: Pair, *, admin: NamespaceAdmin, clock: Clock, observer: Observer, pause_seconds: float = PAUSE_SECONDS
+    pair: Pair, *, admin: NamespaceAdmin, clock: RuntimeClock, observer: Observer, pause_seconds: float = PAUSE_SECONDS
 ) -> tuple[str, ...]:
     """Paths of the usable backlog queues, index 0 first.
 
@@ -123,7 +123,7 @@ async def _create(
 class _Retry:
     """Tries up to three times unless trying again cannot help."""
 
-    clock: Clock
+    clock: RuntimeClock
     pause_seconds: float
 
     async def result(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -152,7 +152,7 @@ STOP_SECONDS = 10.0
 class SyphonRunner:
     """One syphon task."""
 
-    def __init__(self, factory: SyphonFactory, *, clock: Clock, observer: Observer) -> None:
+    def __init__(self, factory: SyphonFactory, *, clock: RuntimeClock, observer: Observer) -> None:
         self._factory = factory
         self._clock = clock
         self._observer = observer
@@ -220,7 +220,7 @@ class PairingContext:
         policy: which errors start a failover; by default the pair's.
         entities: what several pairings on this event loop share: the states of their entities, the pings, and the
             policy. By default the pairing has its own.
-        audience: hears in place of `observer` what `entities` announce to all who share them.
+        shared_observer: hears in place of `observer` what `entities` announce to all who share them.
         retries: how often a send to the primary is tried again before the policy hears of its failure, at the
             distances of the SDK. 0 where something below retries already.
         syphon: makes the coroutine that empties the backlog, given the event that stops it, in place of the usual
@@ -233,11 +233,11 @@ class PairingContext:
 
     primary: Messaging
     secondary: Messaging
-    clock: Clock
+    clock: RuntimeClock
     observer: Observer
     policy: Policy | None = None
     entities: MonitoredEntities | None = None
-    audience: Observer | None = None
+    shared_observer: Observer | None = None
     syphon: SyphonFactory | None = None
     hold_sessions: bool | None = None
     retries: int = 0
@@ -249,7 +249,7 @@ class PairingContext:
         return cls(
             primary=sides.primary,
             secondary=sides.secondary,
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=observer or Quiet(),
             retries=SDK_RETRIES,
             **more,
@@ -278,7 +278,7 @@ class PairedNamespaces:
         self._holds = SessionHolds()
         holds = pair.options.hold_sessions if context.hold_sessions is None else context.hold_sessions
         self._keeper = SessionKeeper(self._holds, context.secondary, clock=clock) if holds else None
-        self._backlog = Backlog(
+        self._backlog = BacklogQueues(
             context.secondary, Rotation(queues), clock=clock, observer=observer, draw=context.draw, keeper=self._keeper
         )
         self._backlog.on_refused = self._secondary_refused
@@ -291,7 +291,7 @@ class PairedNamespaces:
         self._primary_links = Links(context.primary)
         self._in_flight = InFlightSends()
         self._entities = entities
-        self._member = Member(context.primary, observer if context.audience is None else context.audience)
+        self._member = Member(context.primary, observer if context.shared_observer is None else context.shared_observer)
         self._syphon = None if syphon is None else SyphonRunner(syphon, clock=clock, observer=observer)
         self._coupling = Coupling(with_syphon=syphon is not None)
         self._partner_watch: asyncio.Task[None] | None = None
@@ -596,7 +596,7 @@ _paired: dict[int, tuple[Messaging, Messaging]] = {}
 """The open pairings of this process: primary and secondary by the identity of the primary."""
 
 
-def _register(primary: Messaging, secondary: Messaging, observer: Observer, clock: Clock) -> None:
+def _register(primary: Messaging, secondary: Messaging, observer: Observer, clock: RuntimeClock) -> None:
     """Enter a pairing, unless the old rules exclude it: each `Messaging` is what was one factory."""
     if primary is secondary or primary.host.lower() == secondary.host.lower():
         raise PairingError(f"Primary and secondary are the same namespace ({primary.host}).")

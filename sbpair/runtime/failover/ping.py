@@ -23,7 +23,7 @@ from sbpair.core.failover.measured import Milliseconds
 from sbpair.core.pairing import Side
 from sbpair.core.retry import UNREACHED_SECONDS, ends_in_time
 from sbpair.core.rewrite import ping_message
-from sbpair.ports import Clock, MessageSender, Messaging, NamespaceAdmin
+from sbpair.ports import MessageSender, Messaging, NamespaceAdmin, RuntimeClock
 from sbpair.runtime.links import close_quietly, closing
 
 PING_TIMEOUT_SECONDS = 120.0
@@ -197,7 +197,7 @@ class _Series:
 async def measure(
     targets: Sequence[PingTarget],
     *,
-    clock: Clock,
+    clock: RuntimeClock,
     count: int | None = 1,
     interval_seconds: float = 1.0,
     until_ok: bool = False,
@@ -244,7 +244,7 @@ def _is_over(series: _Series, count: int | None, until_ok: bool) -> bool:
     return count is not None and series.sent >= count
 
 
-async def _ping_once(target: PingTarget, clock: Clock) -> PingResult:
+async def _ping_once(target: PingTarget, clock: RuntimeClock) -> PingResult:
     at, started = clock.now().timestamp(), clock.monotonic()
     error: ServiceError | None = None
     try:

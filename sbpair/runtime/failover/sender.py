@@ -24,19 +24,19 @@ from sbpair.core.errors import (
     ServiceError,
     UsageError,
 )
-from sbpair.core.failover.machine import BUSY_PAUSE_SECONDS, ROUTES, Route, State, Verdict
+from sbpair.core.failover.machine import BUSY_PAUSE_SECONDS, ROUTES, FailureVerdict, Route, State
 from sbpair.core.failover.sending import (
     MIN_ATTEMPT_SECONDS,
     Budget,
-    Keys,
+    MessageKeys,
     check_partitioning,
     is_scheduled,
     keys_of,
     refuse_reserved,
 )
 from sbpair.core.retry import SDK, SENDER, UNREACHED_SECONDS
-from sbpair.ports import Clock, MessageSender, Observer
-from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT, Backlog, KeptQueue, accepted_of, incomplete
+from sbpair.ports import MessageSender, Observer, RuntimeClock
+from sbpair.runtime.failover.backlog import MESSAGE_AT_FAULT, BacklogQueues, StickyQueue, accepted_of, incomplete
 from sbpair.runtime.failover.entity import MonitoredEntity
 from sbpair.runtime.links import Links
 from sbpair.service import session_key
@@ -140,18 +140,22 @@ _Item = bytes | Sequence[bytes]
 _Attempt = Callable[[MessageSender, Sequence[bytes], float], Awaitable[list[int]]]
 
 
-class Where(StrEnum):
+class SentTo(StrEnum):
     PRIMARY = "primary"
     BACKLOG = "backlog"
     NAMESPACE = "namespace"
     """One that has no partner."""
 
 
+Where = SentTo
+"""Its name in 1.0."""
+
+
 @dataclass(frozen=True, slots=True)
 class SendResult:
     """Everything was accepted: where it went."""
 
-    where: Where
+    where: SentTo
     """BACKLOG if any message was diverted."""
     queue: str | None = None
     """The (first) backlog queue; None on the primary."""
@@ -195,7 +199,7 @@ class _Unreached:
 class _Attempts:
     """Attempts on the primary, with the SDK's retries."""
 
-    def __init__(self, failover: MonitoredEntity, links: Links, clock: Clock, retries: int) -> None:
+    def __init__(self, failover: MonitoredEntity, links: Links, clock: RuntimeClock, retries: int) -> None:
         self._failover = failover
         self._links = links
         self._clock = clock
@@ -247,10 +251,10 @@ class FailoverSender:
         self,
         failover: MonitoredEntity,
         primary: Links,
-        backlog: Backlog,
+        backlog: BacklogQueues,
         in_flight: InFlightSends,
         *,
-        clock: Clock,
+        clock: RuntimeClock,
         observer: Observer,
         partitioned: bool | None,
         hold_sessions: bool,
@@ -267,7 +271,7 @@ class FailoverSender:
             failover.rules.partitioned = partitioned
         self._hold_sessions = hold_sessions
         self._attempts = _Attempts(failover, primary, clock, retries)
-        self._kept = KeptQueue()
+        self._sticky = StickyQueue()
         self._closed = False
         self.answered = False
         """Either side has taken a message."""
@@ -414,7 +418,7 @@ class FailoverSender:
             await self._after_failure(error, ticket, budget)
             if ROUTES[self._failover.state] is Route.BACKLOG:
                 if payloads is None:
-                    return SendResult(Where.BACKLOG, messages=0)
+                    return SendResult(SentTo.BACKLOG, messages=0)
                 return await self._divert(payloads, budget, uncertain=error.uncertain)
         return None
 
@@ -431,16 +435,11 @@ class FailoverSender:
 
     def give_queue_back(self) -> None:
         """This sender's backlog queue is the next sender's; from any thread."""
-        queue, self._kept.queue = self._kept.queue, None
+        queue, self._sticky.queue = self._sticky.queue, None
         if queue is not None:
             self._failover.give_queue_back(queue)
 
-    async def _deliver(
-        self,
-        payloads: Sequence[bytes],
-        timeout_seconds: float | None,
-        attempt: _Attempt,
-    ) -> SendResult:
+    async def _deliver(self, payloads: Sequence[bytes], timeout_seconds: float | None, attempt: _Attempt) -> SendResult:
         async with self._in_flight.admit():
             self._check_open()
             for payload in payloads:
@@ -467,17 +466,13 @@ class FailoverSender:
             check_partitioning(keys, self.entity)
         return frozenset(position for position, key in enumerate(keys) if self._is_held(key))
 
-    def _is_held(self, keys: Keys) -> bool:
+    def _is_held(self, keys: MessageKeys) -> bool:
         return keys.session_id is not None and self._backlog.is_held(
             (self.entity.lower(), session_key(keys.session_id))
         )
 
     async def _deliver_held(
-        self,
-        payloads: Sequence[bytes],
-        held: frozenset[int],
-        budget: Budget,
-        attempt: _Attempt,
+        self, payloads: Sequence[bytes], held: frozenset[int], budget: Budget, attempt: _Attempt
     ) -> SendResult:
         """The held sessions' messages to the backlog, the others where they would go anyway."""
         first = sorted(held)
@@ -503,12 +498,7 @@ class FailoverSender:
             sequence_numbers=rest.sequence_numbers,
         )
 
-    async def _route(
-        self,
-        payloads: Sequence[bytes],
-        budget: Budget,
-        attempt: _Attempt,
-    ) -> SendResult:
+    async def _route(self, payloads: Sequence[bytes], budget: Budget, attempt: _Attempt) -> SendResult:
         """Do what the machine says until the messages are accepted or the answer is an error."""
         uncertain = False
         failures = 0
@@ -531,7 +521,7 @@ class FailoverSender:
                 self.answered = True
                 self._failover.sent()
                 return SendResult(
-                    Where.PRIMARY, uncertain=uncertain, messages=len(payloads), sequence_numbers=tuple(numbers)
+                    SentTo.PRIMARY, uncertain=uncertain, messages=len(payloads), sequence_numbers=tuple(numbers)
                 )
 
     async def _after_failure(self, error: ServiceError, ticket: int, budget: Budget) -> None:
@@ -541,10 +531,10 @@ class FailoverSender:
                 self._failover.failed(error.__cause__, ticket, self._observer)
             raise error
         verdict = self._failover.failed(error, ticket, self._observer)
-        if verdict is Verdict.REROUTE:
+        if verdict is FailureVerdict.REROUTE:
             return
         left = budget.for_primary(self._clock.monotonic())
-        if verdict is Verdict.RAISE or not budget.allows_pause(BUSY_PAUSE_SECONDS, left):
+        if verdict is FailureVerdict.RAISE or not budget.allows_pause(BUSY_PAUSE_SECONDS, left):
             raise error
         await self._attempts.pause(BUSY_PAUSE_SECONDS, error)
 
@@ -552,13 +542,13 @@ class FailoverSender:
         self._failover.rules.check(payloads, self.entity)
         if keys_of(payloads[0]).session_id is not None:
             self._failover.expect_sessions()
-        if self._kept.queue is None:
-            self._kept.queue = self._failover.take_queue()
+        if self._sticky.queue is None:
+            self._sticky.queue = self._failover.take_queue()
         if (wait := _current.get()) is not None:  # no longer the primary is waited for
             wait.tried, wait.error, wait.until = f"send to the backlog for {self.entity}", "", None
             wait.since = time.monotonic()
         try:
-            diversion = await self._backlog.divert(self.entity, payloads, budget, self._note_diverted, self._kept)
+            diversion = await self._backlog.divert(self.entity, payloads, budget, self._note_diverted, self._sticky)
         except ServiceError as error:
             error.uncertain = error.uncertain or uncertain
             if (refusal := self._refusal_of_both(error)) is None:
@@ -566,7 +556,7 @@ class FailoverSender:
             raise refusal from error
         self.answered = True
         return SendResult(
-            Where.BACKLOG,
+            SentTo.BACKLOG,
             queue=diversion.queues[0],
             uncertain=uncertain or diversion.uncertain,
             messages=len(payloads),
@@ -592,7 +582,7 @@ class FailoverSender:
 class _PatientSender:
     """Tries an item of `send_all` again for as long as its caller allows."""
 
-    def __init__(self, sender: FailoverSender, failover: MonitoredEntity, clock: Clock) -> None:
+    def __init__(self, sender: FailoverSender, failover: MonitoredEntity, clock: RuntimeClock) -> None:
         self._sender = sender
         self._failover = failover
         self._clock = clock

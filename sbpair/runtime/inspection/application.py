@@ -14,11 +14,11 @@ from contextlib import suppress
 from sbpair.concurrency import abandon_after, side_by_side
 from sbpair.core.access import NamespaceAccess
 from sbpair.core.errors import ConnectionLostError, ServiceError
-from sbpair.core.failover.machine import DOCUMENTED, Action
+from sbpair.core.failover.machine import DOCUMENTED, ErrorAction
 from sbpair.core.inspection.diagnosis import Diagnosis, Verdict, Verification
 from sbpair.core.pairing import Pair
 from sbpair.core.words import counted
-from sbpair.ports import Clock, Messaging
+from sbpair.ports import Messaging, RuntimeClock
 from sbpair.runtime.links import closing
 
 LINK_SECONDS = 10.0
@@ -35,7 +35,7 @@ async def verify(
     primary: Messaging,
     secondary: Messaging,
     entities: Sequence[str],
-    clock: Clock,
+    clock: RuntimeClock,
     on_queue: OnQueue = lambda queue, error: None,
     on_entity: OnEntity = lambda entity, max_message_bytes: None,
     link_seconds: float = LINK_SECONDS,
@@ -97,7 +97,7 @@ def _of_entity(entity: str, found: int | ServiceError) -> Diagnosis:
     """A primary that is away is no reason not to divert, and no problem that would still be told when it is back."""
     if isinstance(found, int):
         return Diagnosis("entity", entity, Verdict.OK, f"{entity} accepts messages up to {found} bytes.")
-    away = DOCUMENTED.action(found.category) is not Action.RAISE
+    away = DOCUMENTED.action(found.category) is not ErrorAction.RAISE
     return Diagnosis.of_error("entity", entity, found, verdict=Verdict.SKIPPED if away else Verdict.WARNING)
 
 

@@ -18,7 +18,7 @@ from sbpair.core.inspection.snapshot import describe_counts
 from sbpair.core.names import parse_backlog_queue_path
 from sbpair.core.outcome import Outcome, Report, Result
 from sbpair.core.words import counted
-from sbpair.ports import Clock, NamespaceAdmin, Observer
+from sbpair.ports import NamespaceAdmin, Observer, RuntimeClock
 from sbpair.runtime.browse import Peek
 from sbpair.runtime.inspection.gather import (
     BUSY_PAUSE_SECONDS,
@@ -49,7 +49,7 @@ class Applying:
     context: Mapping[str, Any] | None = None
 
 
-async def check_fresh(plan: Plan, *, admin: NamespaceAdmin, clock: Clock) -> None:
+async def check_fresh(plan: Plan, *, admin: NamespaceAdmin, clock: RuntimeClock) -> None:
     """Refuse a plan that was kept in a file if any of its queues was changed since.
 
     A queue to create that exists by now as it was going to be made is fine: another run did the step.
@@ -93,7 +93,7 @@ async def apply(
     plan: Plan,
     *,
     admin: NamespaceAdmin,
-    clock: Clock,
+    clock: RuntimeClock,
     observer: Observer | None = None,
     peek: Peek | None = None,
     log: OperationsLog | None = None,
@@ -114,7 +114,7 @@ async def apply(
 class _Worker:
     plan: Plan
     admin: NamespaceAdmin
-    clock: Clock
+    clock: RuntimeClock
     observer: Observer | None
     peek: Peek | None
     log: OperationsLog | None

@@ -21,10 +21,10 @@ from sbpair.core.errors import (
     OperationTimeoutError,
     ServiceError,
 )
-from sbpair.core.message import State
+from sbpair.core.message import MessageState
 from sbpair.core.names import BACKLOG_INFIX, ByName, Names, backlog_queue_path, by_path, parse_backlog_queue_path
 from sbpair.core.pairing import Pair
-from sbpair.ports import Clock, MessageReceiver, Messaging, NamespaceAdmin
+from sbpair.ports import MessageReceiver, Messaging, NamespaceAdmin, RuntimeClock
 from sbpair.runtime.browse import NOT_VISIBLE, PAGE_MESSAGES, head_of, pages_once
 from sbpair.runtime.links import closing
 
@@ -168,7 +168,7 @@ async def read_backlog(
     *,
     messaging: Messaging,
     admin: NamespaceAdmin | None,
-    clock: Clock,
+    clock: RuntimeClock,
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     only: Sequence[str] | None = None,
     recount: bool = True,
@@ -313,8 +313,8 @@ class _Reader:
                 break
             for message in page:
                 seen.number += 1
-                seen.deferred += message.state is State.DEFERRED
-                seen.scheduled += message.state is State.SCHEDULED
+                seen.deferred += message.state is MessageState.DEFERRED
+                seen.scheduled += message.state is MessageState.SCHEDULED
                 if message.enqueued_at is not None:
                     seen.oldest = message.enqueued_at if seen.oldest is None else min(seen.oldest, message.enqueued_at)
         return seen

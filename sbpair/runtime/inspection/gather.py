@@ -40,7 +40,7 @@ from sbpair.core.inspection.snapshot import (
 from sbpair.core.names import ByName, Names, by_path, parse_backlog_queue_path, same_name
 from sbpair.core.pairing import Pair
 from sbpair.core.retry import TokenBucket
-from sbpair.ports import Clock, NamespaceAdmin, Observer, Topology
+from sbpair.ports import NamespaceAdmin, Observer, RuntimeClock, Topology
 from sbpair.runtime.browse import PEEKS_PER_QUEUE, Peek
 from sbpair.service import CREDITS_PER_MANAGEMENT_CALL, PAGE_ENTITIES, EntityStatus, Tier
 
@@ -63,7 +63,7 @@ _WORTH_ANOTHER_TRY = (ServerBusyError, ConflictError, ServiceInternalError)
 class CreditPacer:
     """Hands out throttling credits at a steady rate, in the order they are asked for. No rate: no limit."""
 
-    def __init__(self, clock: Clock, credits_per_second: float | None = DEFAULT_CREDITS_PER_SECOND) -> None:
+    def __init__(self, clock: RuntimeClock, credits_per_second: float | None = DEFAULT_CREDITS_PER_SECOND) -> None:
         self._clock = clock
         self._bucket = None if credits_per_second is None else TokenBucket(credits_per_second, most=0.0)
 
@@ -77,7 +77,7 @@ class CreditPacer:
             await self._clock.sleep(wait)
 
 
-async def patiently(clock: Clock, call: Callable[[], Awaitable[T]]) -> T:
+async def patiently(clock: RuntimeClock, call: Callable[[], Awaitable[T]]) -> T:
     """Run `call`, up to three times while the namespace says it is busy or stumbles; 10 s pause after "busy".
 
     Time-outs and lost connections are not tried again here: the adapter below already did, and an unreachable namespace
@@ -100,7 +100,7 @@ _UNREACHABLE = "unreachable"
 _NOT_KNOWN = frozenset({AuthenticationFailedError.code, CredentialError.code})
 
 
-class Scope(StrEnum):
+class GatherScope(StrEnum):
     """How much is read."""
 
     FULL = "full"
@@ -115,7 +115,7 @@ class _Side:
 
     access: NamespaceAccess
     admin: NamespaceAdmin
-    clock: Clock
+    clock: RuntimeClock
     observer: Observer | None
     pacer: CreditPacer
     concurrency: int
@@ -319,10 +319,10 @@ async def gather(
     *,
     primary: NamespaceAdmin,
     secondary: NamespaceAdmin,
-    clock: Clock,
+    clock: RuntimeClock,
     observer: Observer | None = None,
     peek: Peek | None = None,
-    scope: Scope = Scope.FULL,
+    scope: GatherScope = GatherScope.FULL,
     tolerant: bool = True,
     credits_per_second: float | None = DEFAULT_CREDITS_PER_SECOND,
     concurrency: int = DEFAULT_CONCURRENCY,
@@ -342,7 +342,7 @@ async def gather(
         return _Side(access, admin, clock, observer, pacer, concurrency, tolerant)
 
     first, second = side(pair.primary, primary), side(pair.secondary, secondary)
-    if scope is Scope.FULL:
+    if scope is GatherScope.FULL:
         reads = [lambda: _read_primary(first, pair), lambda: _read_secondary(second, pair, peek, scope)]
         await side_by_side(lambda read: read(), reads, at_once=len(reads))
         await _read_destinations(first, second)
@@ -358,7 +358,7 @@ async def gather_namespace(
     admin: NamespaceAdmin,
     topology: Topology,
     peek: Peek,
-    clock: Clock,
+    clock: RuntimeClock,
     observer: Observer | None = None,
 ) -> tuple[Snapshot, tuple[EntitySeen, ...] | None]:
     """Read one namespace: itself, and all its entities with their rules and the age of their first message. None for
@@ -399,10 +399,10 @@ async def _read_primary(side: _Side, pair: Pair) -> None:
     await side.confirm_topics(path for path in unlisted if path not in side.queues)
 
 
-async def _read_secondary(side: _Side, pair: Pair, peek: Peek | None, scope: Scope) -> None:
+async def _read_secondary(side: _Side, pair: Pair, peek: Peek | None, scope: GatherScope) -> None:
     await side.read_namespace()
     await side.list_queues()
-    if scope is Scope.FULL:
+    if scope is GatherScope.FULL:
         await side.list_topics()
     if side.queues is None:
         return

@@ -17,22 +17,16 @@ from typing import Any
 from uuid import uuid4
 
 from sbpair.concurrency import abandon_after, end
-from sbpair.core.errors import (
-    JournalUnavailableError,
-    LockLostError,
-    ServiceError,
-    SessionUnavailableError,
-    UsageError,
-)
+from sbpair.core.errors import JournalUnavailableError, LockLostError, ServiceError, SessionUnavailableError, UsageError
 from sbpair.core.events import NotIdleYet, Paused, ReceiveFailed
-from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received, State
+from sbpair.core.message import NEXT_AVAILABLE_SESSION, MessageState, Received
 from sbpair.core.names import subscription_of
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import Terms
 from sbpair.core.replication.status import ConsumeReport, Copies, NotRead
 from sbpair.core.retry import SYPHON, Backoff
 from sbpair.core.summary import describe
-from sbpair.ports import Clock, Journal, MessageReceiver, Messaging, Observer
+from sbpair.ports import Journal, MessageReceiver, Messaging, Observer, RuntimeClock
 from sbpair.runtime.browse import pages_once
 from sbpair.runtime.links import close_quietly, closing
 from sbpair.runtime.replication.handlers import Handler
@@ -106,7 +100,7 @@ class _Consumer:
         sides: dict[Side, Messaging],
         journal: Journal,
         handler: Handler,
-        clock: Clock,
+        clock: RuntimeClock,
         observer: Observer,
         stop: asyncio.Event,
     ) -> None:
@@ -276,7 +270,9 @@ class _Consumer:
     async def _look(self) -> "Remaining":
         """What is still to come, as far as it can be seen."""
         sides = {side: self._sides[side] for side in self._request.sides if side not in self._unread}
-        remaining = await look(self._request.source, sides, self._single or (), page_seconds=CONFIRM_SECONDS)
+        remaining = await browse_remaining(
+            self._request.source, sides, self._single or (), page_seconds=CONFIRM_SECONDS
+        )
         for side, error in remaining.errors.items():
             if side not in self._answered:
                 self._unread[side] = error
@@ -377,7 +373,7 @@ async def consume(
     secondary: Messaging,
     journal: Journal,
     handler: Handler,
-    clock: Clock,
+    clock: RuntimeClock,
     observer: Observer,
     stop: asyncio.Event,
 ) -> ConsumeReport:
@@ -427,7 +423,7 @@ class Remaining:
         return replace(self, second_copies=second_copies, scheduled=None)
 
 
-async def look(
+async def browse_remaining(
     source: str, sides: Mapping[Side, Messaging], finished: Collection[CopyKey], *, page_seconds: float
 ) -> Remaining:
     """Browse the queue, or the subscription and its topic, on these sides to the end: copies may lie there for later.
@@ -452,7 +448,7 @@ async def look(
                 async for page in pages:
                     for message in page:
                         key = (session_key(message.session_id or ""), message.message_id or "")
-                        if message.state is State.SCHEDULED:
+                        if message.state is MessageState.SCHEDULED:
                             later[key] += 1
                             if (at := describe(message.payload).scheduled_at) is not None:
                                 times.append(at)

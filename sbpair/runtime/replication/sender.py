@@ -29,7 +29,7 @@ from sbpair.core.replication.ordering import Chain, Frontier, Keys, Place, Stamp
 from sbpair.core.replication.ownership import Terms
 from sbpair.core.retry import Backoff
 from sbpair.core.serialization import HIDDEN
-from sbpair.ports import Clock, Journal, Messaging
+from sbpair.ports import Journal, Messaging, RuntimeClock
 from sbpair.runtime.links import Links
 from sbpair.runtime.replication.store import SENDER, destination_of, key_of
 from sbpair.service import session_key
@@ -109,7 +109,7 @@ class DualSender:
         *,
         primary: Messaging,
         secondary: Messaging,
-        clock: Clock,
+        clock: RuntimeClock,
         journal: Journal | None = None,
         preferred: Side = Side.PRIMARY,
         delay_seconds: float = DEFAULT_DELAY_SECONDS,

@@ -33,18 +33,18 @@ from sbpair.core.replication.ownership import (
     Finished,
     GiveUp,
     LookUp,
+    NotYet,
     SessionEntry,
     Skip,
     Start,
     Terms,
-    Wait,
     decide,
 )
 from sbpair.core.retry import SERVER_BUSY_SECONDS, Backoff
-from sbpair.ports import Clock, MessageReceiver, Observer
+from sbpair.ports import MessageReceiver, Observer, RuntimeClock
 from sbpair.runtime.links import close_quietly, keep_session
 from sbpair.runtime.replication.handlers import Delivery, Handler, RetryLater
-from sbpair.runtime.replication.store import Known, SessionStore
+from sbpair.runtime.replication.store import KnownSession, SessionStore
 
 if TYPE_CHECKING:
     from sbpair.runtime.replication.consumer import ConsumeRequest
@@ -87,11 +87,11 @@ class LeaseHeldRun:
     """
 
     store: SessionStore
-    known: Known
+    known: KnownSession
     claim: Claim
     since: float
     """Monotonic time before the swap that began it, from which the lease counts."""
-    clock: Clock
+    clock: RuntimeClock
     terms: Terms
     stop: asyncio.Event
 
@@ -236,7 +236,7 @@ class Setup:
     request: "ConsumeRequest"
     store: SessionStore
     handler: Handler
-    clock: Clock
+    clock: RuntimeClock
     observer: Observer
     stop: asyncio.Event
     handlers: asyncio.Semaphore
@@ -261,7 +261,7 @@ class SessionWorker:
     receiver: MessageReceiver
     owner: str = ""
     _held: dict[Copy, Received] = field(default_factory=dict)
-    _known: Known | None = None
+    _known: KnownSession | None = None
     _outcomes: dict[str, Finished | None] = field(default_factory=dict)
     _recorded: set[str] = field(default_factory=set)
     """Messages in the entry's `recent` whose records are written."""
@@ -439,7 +439,7 @@ class SessionWorker:
                 self._forget()  # nothing to do as far as we know: read again before believing it
                 fresh = True
 
-    async def _note(self, waits: list[Wait]) -> None:
+    async def _note(self, waits: list[NotYet]) -> None:
         note = next((wait.note for wait in waits if wait.note is not None), None)
         if note is not None:
             await self._swap(note)  # if that fails something has happened, so the gap may be gone

@@ -65,7 +65,7 @@ async def entries_in(journal: Journal, destination: str | None = None) -> list[S
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownSession:
     """A session's entry as it was read. `raw` is None while there is none."""
 
     entry: SessionEntry
@@ -125,15 +125,15 @@ class SessionStore:
         except JournalConflictError:
             return  # another consumer has just done it
 
-    async def read(self, session_id: str) -> Known:
+    async def read(self, session_id: str) -> KnownSession:
         raw = await self._journal.read(SESSION, key_of(self.destination, session_key(session_id)))
         found = raw if raw is not None else await self._spelled(SESSION, session_id)
         if found is None:
-            return Known(SessionEntry(self.destination, session_id), None)
+            return KnownSession(SessionEntry(self.destination, session_id), None)
         # One of an earlier build stays as it is; the next version of the entry is made under the key.
-        return Known(_session(self._journal, found), raw)
+        return KnownSession(_session(self._journal, found), raw)
 
-    async def swap(self, known: Known, entry: SessionEntry) -> Known:
+    async def swap(self, known: KnownSession, entry: SessionEntry) -> KnownSession:
         """Raises JournalConflictError if somebody wrote since `known` was read."""
         seconds = ownership.forget_after_seconds(entry, self._terms)
         if known.raw is None:
@@ -141,7 +141,7 @@ class SessionStore:
             raw = await self._journal.create(SESSION, key, entry.to_dict(), ttl_seconds=seconds)
         else:
             raw = await self._journal.replace(known.raw, entry.to_dict(), ttl_seconds=seconds)
-        return Known(entry, raw)
+        return KnownSession(entry, raw)
 
     # Records of finished messages
 

@@ -18,7 +18,7 @@ from sbpair.concurrency import Wait, cancel_on, waiting
 from sbpair.core.entities import Counts, QueueFacts
 from sbpair.core.errors import ServiceError
 from sbpair.core.events import BacklogCounted
-from sbpair.core.message import State
+from sbpair.core.message import MessageState
 from sbpair.core.names import ByName, subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import TtlMode
@@ -30,8 +30,8 @@ from sbpair.core.transfer.order import LOCK_GRACE_SECONDS, LockPatience
 from sbpair.core.transfer.report import FILTERED_OUT, TOO_MANY_LEFT, DrainReport, LockedQueue, QueueFailure, reasons
 from sbpair.core.transfer.state import DEFAULT_LOCK_SECONDS, Key, Limited, Limits, LockClock
 from sbpair.core.transfer.verdict import Classifier, DestinationSeen, Judge
-from sbpair.ports import MOST_MOVED_AT_ONCE, Clock, MessageMover, Messaging, NamespaceAdmin, Observer
-from sbpair.runtime.browse import Found, survey
+from sbpair.ports import MOST_MOVED_AT_ONCE, MessageMover, Messaging, NamespaceAdmin, Observer, RuntimeClock
+from sbpair.runtime.browse import BrowsedMessages, survey
 from sbpair.runtime.transfer.dry_run import DryRun, ask_destinations
 from sbpair.runtime.transfer.ledger import Recorder
 from sbpair.runtime.transfer.pump import Pump
@@ -128,9 +128,9 @@ class TransferRequest(Limited):
         return f"No queue could be read; nothing was {self.verb}."
 
     @property
-    def also(self) -> frozenset[State]:
+    def also(self) -> frozenset[MessageState]:
         """States besides active whose messages are asked for."""
-        asked = ((State.DEFERRED, self.deferred), (State.SCHEDULED, self.scheduled))
+        asked = ((MessageState.DEFERRED, self.deferred), (MessageState.SCHEDULED, self.scheduled))
         return frozenset(state for state, wanted in asked if wanted)
 
     @property
@@ -143,16 +143,16 @@ class TransferRequest(Limited):
         return sum(counts.dead_letter if dead_letter else counts.active for dead_letter in self.kinds)
 
 
-def make_sink(request: TransferRequest, primary: Messaging, clock: Clock) -> Sink:
+def make_sink(request: TransferRequest, primary: Messaging, clock: RuntimeClock) -> Sink:
     return make_archive(request.to, clock) if isinstance(request.to, ToArchive) else NamespaceSink(primary)
 
 
-def make_archive(to: ToArchive, clock: Clock) -> ArchiveSink:
+def make_archive(to: ToArchive, clock: RuntimeClock) -> ArchiveSink:
     """A new file in its folder."""
     return ArchiveSink(to.directory, clock.now().strftime("%Y%m%dT%H%M%SZ"))
 
 
-def make_classifier(request: TransferRequest, clock: Clock) -> Classifier:
+def make_classifier(request: TransferRequest, clock: RuntimeClock) -> Classifier:
     return Classifier(
         now=lambda: clock.now().timestamp(),
         ttl=request.ttl,
@@ -276,7 +276,7 @@ def make_report(
     )
 
 
-def locked_queues(sources: Sequence[Source], machine: Settlement, clock: Clock) -> tuple[LockedQueue, ...]:
+def locked_queues(sources: Sequence[Source], machine: Settlement, clock: RuntimeClock) -> tuple[LockedQueue, ...]:
     """The queues that wait for another receiver's lock now."""
     locks, now_utc = machine.queues.foreign_locks(clock.monotonic()), clock.now().timestamp()
     paths = ByName((source.receiver.source, source.path) for source in sources)
@@ -342,7 +342,7 @@ class DrainJob:
     _: KW_ONLY
     secondary: Messaging
     primary: Messaging
-    clock: Clock
+    clock: RuntimeClock
     observer: Observer
     stop: asyncio.Event
     admin: NamespaceAdmin | None = None
@@ -425,7 +425,7 @@ class _Run:
         self._classify = judge
         self._sent_before: AbstractSet[Key] = job.ledger.forwarded if job.ledger is not None else frozenset()
         self._began = job.clock.monotonic()
-        self._found: dict[Source, Found] = {}
+        self._found: dict[Source, BrowsedMessages] = {}
         self._fetched: set[tuple[Source, int]] = set()
 
     async def carry_out(self, sink: Sink) -> DrainReport:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sbpair.concurrency import side_by_side
 from sbpair.core.errors import ConnectionLostError, OperationTimeoutError, ServiceError
-from sbpair.core.message import Disposition, Received, State
+from sbpair.core.message import Disposition, MessageState, Received
 from sbpair.core.names import is_dead_letter_path
 from sbpair.core.rewrite import without_tied_key
 from sbpair.core.transfer import custody
@@ -30,7 +30,7 @@ from sbpair.core.transfer.verdict import (
     missing,
     refused_by,
 )
-from sbpair.ports import Clock, Messaging, NamespaceAdmin
+from sbpair.ports import Messaging, NamespaceAdmin, RuntimeClock
 from sbpair.runtime.browse import survey
 from sbpair.runtime.transfer.reading import Source
 from sbpair.runtime.transfer.sinks import NamespaceSink
@@ -44,7 +44,7 @@ class DryRun:
     """Browses `sources` and adds up what `classify` says of each message; see `report`."""
 
     classify: Judge
-    also: frozenset[State] = frozenset()
+    also: frozenset[MessageState] = frozenset()
     """States besides active whose messages would go."""
     asked: MessageFilter = EVERYTHING
     most: int | None = None
@@ -67,7 +67,7 @@ class DryRun:
     """Of destinations, whose case does not matter: the first one that came."""
 
     async def browse(
-        self, sources: Sequence[Source], *, clock: Clock, stop: asyncio.Event, patience_seconds: float
+        self, sources: Sequence[Source], *, clock: RuntimeClock, stop: asyncio.Event, patience_seconds: float
     ) -> None:
         """Look at every message. A source that cannot be read keeps its error; the others go on."""
         patience, unreachable = patience_seconds, None
@@ -82,7 +82,7 @@ class DryRun:
                         unreachable = source.failed
             await source.receiver.close()
 
-    async def _browse_one(self, source: Source, clock: Clock, patience: float) -> None:
+    async def _browse_one(self, source: Source, clock: RuntimeClock, patience: float) -> None:
         try:
             found = await survey(
                 source.receiver,

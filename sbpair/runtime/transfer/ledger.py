@@ -32,9 +32,9 @@ from sbpair.core.transfer.ledger import (
     SENDING,
     SENT_OUTCOMES,
     STATE_MOVED,
-    Entry,
     InDoubt,
-    Line,
+    LedgerEntry,
+    LedgerLine,
     Way,
     batch_lines,
     between,
@@ -62,7 +62,7 @@ class Begun:
 
     lines: tuple[bytes, ...]
     """Of each message, once it was sent."""
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerEntry, ...]
     room_bytes: int
 
 
@@ -93,12 +93,12 @@ class Recorder(ABC):
             LedgerError: there is no room for that, or the lines cannot be written.
         """
 
-    async def record(self, entries: Sequence[Entry]) -> None:
+    async def record(self, entries: Sequence[LedgerEntry]) -> None:
         """Returns when the entries are on disk; raises as `append`."""
         if entries:
             await self.append([entry.line(self._between) for entry in entries])
 
-    async def begin(self, entries: Sequence[Entry], *, in_doubt: bool = True) -> Begun:
+    async def begin(self, entries: Sequence[LedgerEntry], *, in_doubt: bool = True) -> Begun:
         """Have room for the entries, and name their messages as on their way, before they are sent.
 
         Args:
@@ -357,7 +357,7 @@ def outcomes_in(path: Path) -> Iterator[tuple[Key, str]]:
     return ((line.key, line.outcome) for line in lines_in(path))
 
 
-def lines_in(path: Path, *, runs: bool = False) -> Iterator[Line]:
+def lines_in(path: Path, *, runs: bool = False) -> Iterator[LedgerLine]:
     """Every whole line about a message, in a ledger that somebody may still be writing; `runs`: about runs as well.
 
     Raises:
@@ -368,7 +368,7 @@ def lines_in(path: Path, *, runs: bool = False) -> Iterator[Line]:
         yield from (line for _, line in _lines(file, path) if line.outcome not in others)
 
 
-def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, Line]]:
+def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, LedgerLine]]:
     """The whole lines of a ledger. Its last line may be cut off, and end in NULs."""
     begun = False
     for number, text in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
@@ -379,7 +379,7 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, Line]]:
                 raise _no_ledger(path, number)
             return
         begun = True
-        if (line := Line.parse(text)) is None:
+        if (line := LedgerLine.parse(text)) is None:
             raise _no_ledger(path, number)
         yield text, line
 

@@ -20,7 +20,7 @@ from typing import cast
 
 from sbpair.concurrency import end
 from sbpair.core.errors import Category, LocksLostError, ServiceError
-from sbpair.core.message import Disposition, Origin, Received, State
+from sbpair.core.message import Disposition, MessageState, Origin, Received
 from sbpair.core.names import subscription_of
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.report import DrainReport, QueueFailure, parts_together
@@ -173,7 +173,7 @@ async def _safely(job: MoveJob, request: TransferRequest, before: list[DrainRepo
 
 def _without_scheduled(report: DrainReport) -> DrainReport:
     """Scheduled messages have had their turn: what the later part saw of them is reported there already."""
-    return replace(report, left=tuple(left for left in report.left if left.reason != State.SCHEDULED.value))
+    return replace(report, left=tuple(left for left in report.left if left.reason != MessageState.SCHEDULED.value))
 
 
 CANCEL_SECONDS = 30.0
@@ -189,7 +189,7 @@ class BrowsedMove:
     async def copied(self) -> DrainReport:
         """Everything that is asked for, sent and left where it is."""
         began = self._job.clock.monotonic()
-        wanted = frozenset({State.ACTIVE}) | self._job.request.also
+        wanted = frozenset({MessageState.ACTIVE}) | self._job.request.also
         parts: list[DrainReport] = []
         for source in make_sources(self._job.request, self._job.ends.source, self._job.facts, wait_seconds=0.0):
             try:
@@ -208,7 +208,7 @@ class BrowsedMove:
         )
         source = Source(self._job.path, receiver)
         try:
-            return await self._browsed(source, request, frozenset({State.SCHEDULED}), sender, mover)
+            return await self._browsed(source, request, frozenset({MessageState.SCHEDULED}), sender, mover)
         finally:
             for opened in (receiver, sender, mover):
                 if opened is not None:
@@ -218,7 +218,7 @@ class BrowsedMove:
         self,
         source: Source,
         request: TransferRequest,
-        states: frozenset[State],
+        states: frozenset[MessageState],
         canceller: MessageSender | None,
         mover: ScheduledMover | None = None,
     ) -> DrainReport:
@@ -278,7 +278,7 @@ class BrowsedMove:
         self,
         source: Source,
         stored: "_Browsed",
-        states: frozenset[State],
+        states: frozenset[MessageState],
         canceller: MessageSender | None,
         left: Counter[str],
     ) -> None:

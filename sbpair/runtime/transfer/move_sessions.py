@@ -13,9 +13,9 @@ from typing import cast
 
 from sbpair.concurrency import cancel_on, end, side_by_side, waiting
 from sbpair.core.errors import Category, ServiceError, SessionUnavailableError
-from sbpair.core.message import State
+from sbpair.core.message import MessageState
 from sbpair.core.transfer.conclusion import waits_for_more
-from sbpair.core.transfer.ledger import STATE_MOVED, Entry
+from sbpair.core.transfer.ledger import STATE_MOVED, LedgerEntry
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, QueueFailure, reasons
 from sbpair.core.transfer.resend import HELD, NOT_REACHED, OTHER_STATE, STATE_STAYS
 from sbpair.core.transfer.state import LEAST_LOCK_SECONDS, Key, Leave, LockClock, key_of
@@ -112,7 +112,7 @@ class SessionMove:
             for _ in range(PAGES_AT_ONCE):
                 if (page := await anext(browsed, None)) is None:
                     return found, FIRST_SEQUENCE_NUMBER
-                active = (one.session_id or "" for one in page if one.state is State.ACTIVE)
+                active = (one.session_id or "" for one in page if one.state is MessageState.ACTIVE)
                 found = {session_key(one): one for one in active} | found
                 first = max(one.sequence_number for one in page) + 1
             return found, first
@@ -161,7 +161,7 @@ class SessionMove:
 
     async def _look_for_sessions(self) -> _Look:
         receiver = self._job.ends.source.receiver(self._job.path)
-        states = frozenset({State.ACTIVE}) | (self._job.request.also - {State.SCHEDULED})
+        states = frozenset({MessageState.ACTIVE}) | (self._job.request.also - {MessageState.SCHEDULED})
         going: dict[Key, str] = {}
         others: dict[str, Counter[str]] = {}
         named: dict[str, str] = {}
@@ -323,8 +323,8 @@ class SessionMove:
             self._job.ledger.forwarded.add(_key_of_line(line))
         return None
 
-    def _state_line(self, session_id: str) -> Entry:
-        return Entry(
+    def _state_line(self, session_id: str) -> LedgerEntry:
+        return LedgerEntry(
             queue=self._job.path,
             sequence_number=0,
             message_id=session_key(session_id),
@@ -336,7 +336,7 @@ class SessionMove:
         )
 
 
-def _key_of_line(line: Entry) -> Key:
+def _key_of_line(line: LedgerEntry) -> Key:
     return line.queue, line.sequence_number, line.message_id, line.enqueued_at_ms
 
 

@@ -6,12 +6,12 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, cast
 
 from sbpair.core.entities import QueueFacts
-from sbpair.core.message import Received, State
+from sbpair.core.message import MessageState, Received
 from sbpair.core.names import same_name
 from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.state import Key, LockClock
 from sbpair.core.transfer.verdict import DestinationSeen, Judge
-from sbpair.ports import Clock, Ends, MessageMover, MessageReceiver, Observer
+from sbpair.ports import Ends, MessageMover, MessageReceiver, Observer, RuntimeClock
 from sbpair.runtime.transfer.drain import IDLE_SECONDS, DrainJob, TransferRequest, drain, make_sources
 from sbpair.runtime.transfer.ledger import Recorder
 from sbpair.runtime.transfer.reading import Source
@@ -50,7 +50,7 @@ class MoveJob:
     _: KW_ONLY
     seen: DestinationSeen
     facts: Mapping[str, QueueFacts | None]
-    clock: Clock
+    clock: RuntimeClock
     observer: Observer
     ledger: Recorder | None
     stop: asyncio.Event
@@ -170,7 +170,7 @@ class _DeferredOnly:
     async def peek(self, max_messages: int, *, from_sequence_number: int = 0) -> list[Received]:
         """The next deferred messages; an empty list is the end."""
         while page := await self._receiver.peek(max_messages, from_sequence_number=from_sequence_number):
-            if found := [message for message in page if message.state is State.DEFERRED]:
+            if found := [message for message in page if message.state is MessageState.DEFERRED]:
                 return found
             from_sequence_number = max(message.sequence_number for message in page) + 1
         return []

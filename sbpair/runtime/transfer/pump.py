@@ -26,7 +26,7 @@ from sbpair.core.events import (
     Resumed,
 )
 from sbpair.core.message import Disposition, Received
-from sbpair.core.transfer.ledger import Entry
+from sbpair.core.transfer.ledger import LedgerEntry
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.state import (
     Action,
@@ -44,7 +44,7 @@ from sbpair.core.transfer.state import (
     Settle,
     Verdict,
 )
-from sbpair.ports import Clock, Observer
+from sbpair.ports import Observer, RuntimeClock
 from sbpair.runtime.links import close_quietly
 from sbpair.runtime.transfer.ledger import Begun, LedgerError, Recorder
 from sbpair.runtime.transfer.reading import Patience, Reader, Room, Source
@@ -56,7 +56,7 @@ PROGRESS_SECONDS = 0.5
 class Progress:
     """Announces what was moved, every half second at the most. `moved` is set whenever messages leave their queue."""
 
-    def __init__(self, clock: Clock, observer: Observer, moved: asyncio.Event) -> None:
+    def __init__(self, clock: RuntimeClock, observer: Observer, moved: asyncio.Event) -> None:
         self._clock = clock
         self._observer = observer
         self._moved = moved
@@ -109,7 +109,7 @@ class Carrier:
     sink: Sink
     ledger: Recorder | None
     _: KW_ONLY
-    clock: Clock
+    clock: RuntimeClock
     progress: Progress
     break_down: Callable[[BaseException], None]
     """Called with an error that no retry mends; ends the run."""
@@ -234,10 +234,10 @@ class Carrier:
         if self.ledger is not None:
             await self.ledger.record(self._entries(items, outcome, reason))
 
-    def _entries(self, items: Sequence[Item], outcome: str, reason: str = "") -> list[Entry]:
+    def _entries(self, items: Sequence[Item], outcome: str, reason: str = "") -> list[LedgerEntry]:
         time = self.clock.now().astimezone(UTC).isoformat()
         return [
-            Entry(
+            LedgerEntry(
                 queue=item.key[0],
                 sequence_number=item.key[1],
                 message_id=item.key[2],
@@ -295,7 +295,7 @@ class Pump:
         classify: Callable[[Received], Verdict],
         sink: Sink,
         *,
-        clock: Clock,
+        clock: RuntimeClock,
         observer: Observer,
         ledger: Recorder | None,
         endless: bool,

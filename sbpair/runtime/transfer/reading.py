@@ -17,10 +17,10 @@ from sbpair.core.names import is_dead_letter_path
 from sbpair.core.retry import REFUSED, SYPHON, ends_in_time
 from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.machine import Settlement
-from sbpair.core.transfer.order import Skipped
+from sbpair.core.transfer.order import SkippedNumbers
 from sbpair.core.transfer.pace import BUSY
 from sbpair.core.transfer.state import LockClock, Sample, Verdict, has_order
-from sbpair.ports import Clock, MessageReceiver, Observer
+from sbpair.ports import MessageReceiver, Observer, RuntimeClock
 from sbpair.runtime.browse import pages
 from sbpair.runtime.clock import Awake
 from sbpair.runtime.transfer.stored import StoredMessages
@@ -113,7 +113,7 @@ class Reader:
     sources: Mapping[str, Source]
     """By the lower-case name of what they receive from; the pump adds to them."""
     _: KW_ONLY
-    clock: Clock
+    clock: RuntimeClock
     observer: Observer
     patience: Patience
     room: Room
@@ -240,7 +240,7 @@ class Reader:
             if self.machine.queues.forgotten(path) == forgotten:
                 return True
 
-    async def _browse(self, source: Source, skipped: Skipped, received: Sequence[Received]) -> bool:
+    async def _browse(self, source: Source, skipped: SkippedNumbers, received: Sequence[Received]) -> bool:
         patience = min(MOST_BROWSE_PATIENCE_SECONDS, source.locks.lock_seconds / 3)
         # Our own messages may be settled while the browse is under way, and still be in its answer.
         mine = self.machine.queues.in_hand(source.receiver.source) | {message.sequence_number for message in received}

@@ -21,7 +21,7 @@ from sbpair.core.transfer.restored import Restorable, Restored, Unsendable
 from sbpair.core.transfer.state import Limits, LockClock, Verdict, key_of
 from sbpair.core.words import merge_spellings
 from sbpair.files import make_private_folder, write_private
-from sbpair.ports import Clock, Messaging, Observer
+from sbpair.ports import Messaging, Observer, RuntimeClock
 from sbpair.runtime.browse import pages
 from sbpair.runtime.links import closing
 from sbpair.runtime.transfer.ledger import Recorder
@@ -39,7 +39,7 @@ NOT_TO_BE_WAITED_FOR = NO_USE_WAITING - {Category.NOT_FOUND}
 USUAL_LIMITS = Limits(patience_seconds=PATIENCE_SECONDS, unreached_seconds=UNREACHED_SECONDS)
 
 
-async def still_queued(secondary: Messaging, messages: Sequence[Restorable], *, clock: Clock) -> int:
+async def still_queued(secondary: Messaging, messages: Sequence[Restorable], *, clock: RuntimeClock) -> int:
     """How many of the messages that were only browsed lie in their queues now; the others have gone somewhere.
 
     Raises:
@@ -77,7 +77,7 @@ async def restore(
     *,
     primary: Messaging,
     ledger: Recorder | None,
-    clock: Clock,
+    clock: RuntimeClock,
     observer: Observer,
     stop: asyncio.Event,
     limits: Limits = USUAL_LIMITS,
@@ -130,7 +130,7 @@ async def send_stored(
     sink: Sink,
     *,
     ledger: Recorder | None,
-    clock: Clock,
+    clock: RuntimeClock,
     observer: Observer,
     stop: asyncio.Event,
     settled_by_us: bool = True,

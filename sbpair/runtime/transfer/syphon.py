@@ -22,7 +22,7 @@ from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.machine import Settlement
 from sbpair.core.transfer.report import DrainReport, Tally, together
 from sbpair.core.transfer.state import Key
-from sbpair.ports import Clock, Messaging, NamespaceAdmin, Observer
+from sbpair.ports import Messaging, NamespaceAdmin, Observer, RuntimeClock
 from sbpair.runtime.inspection.backlog import probe_others
 from sbpair.runtime.transfer.drain import (
     DrainJob,
@@ -150,7 +150,7 @@ class _Queues:
     secondary: Messaging
     admin: NamespaceAdmin | None
     pump: Pump
-    clock: Clock
+    clock: RuntimeClock
     observer: Observer
     poll_seconds: float
 
@@ -235,7 +235,7 @@ STEADY_SECONDS = 300.0
 _NO_USE_TRYING = (UsageError, IncompatibleSdkError)
 
 
-async def serve(run: Run, *, stop: asyncio.Event, clock: Clock, observer: Observer) -> DrainReport:
+async def serve(run: Run, *, stop: asyncio.Event, clock: RuntimeClock, observer: Observer) -> DrainReport:
     """Run again and again until `stop` is set; what all runs did together.
 
     After a breakdown it waits 1 second, growing to 2 minutes (the retired library's limits).

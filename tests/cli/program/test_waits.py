@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from sbpair.cli.context import EventLog
-from sbpair.cli.running import Notices, Scheduled, in_words, scheduled, waits_in
+from sbpair.cli.running import Notices, ProcessorTime, in_words, scheduled, waits_in
 from sbpair.concurrency import Wait, abandon_after, patiently, retried, waiting, waits
 from sbpair.core.errors import ConnectionLostError, ServerBusyError, ServiceError, for_pair
 from sbpair.core.events import Paused, Resumed
@@ -61,13 +61,13 @@ class Machine:
         self.now = 100.0
         self.ran, self.delayed = ran, delayed
         self.notices = Notices()
-        self._had = Scheduled(0.5, 0.5 * delayed / ran)
+        self._had = ProcessorTime(0.5, 0.5 * delayed / ran)
 
     def said(self, wait: Wait, seconds: float, *, silent_since: float = 0.0) -> list[tuple[float, str]]:
         """What is said while the wait goes on for so long, and after how many seconds of it."""
         lines = []
         for _ in range(round(seconds / 0.25)):
-            self._had = Scheduled(self._had.ran + self.ran, self._had.delayed + self.delayed)
+            self._had = ProcessorTime(self._had.ran + self.ran, self._had.delayed + self.delayed)
             if text := self.notices.due([wait], self.now, self.now - silent_since, self._had):
                 lines.append((self.now - wait.since, text))
                 silent_since = self.now

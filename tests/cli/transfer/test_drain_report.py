@@ -14,8 +14,8 @@ from sbpair.core.serialization import output_schema, to_plain
 from sbpair.core.transfer.conclusion import Asked, DrainResult, closing
 from sbpair.core.transfer.report import (
     Accepted,
+    CounterKind,
     DrainReport,
-    Kind,
     Left,
     LockedQueue,
     Moment,
@@ -32,7 +32,7 @@ from sbpair.render.drained import drain_result
 from tests.core.snapshots import a_pair
 
 NUMBERS = [one.name for one in numbers()]
-BY_NAME = [one.name for one in fields_of(Kind.BY_NAME)]
+BY_NAME = [one.name for one in fields_of(CounterKind.BY_NAME)]
 ASKED = Asked("orders", "contoso-weu", "sbpair drain orders")
 
 
@@ -211,9 +211,9 @@ def test_several_runs_add_up_field_by_field() -> None:
     both = together([full_report(), full_report()], seconds=2.0)
     for one in fields(DrainReport):
         kind, before, after = one.metadata.get("kind"), getattr(full_report(), one.name), getattr(both, one.name)
-        if kind is Kind.COUNT:
+        if kind is CounterKind.COUNT:
             assert after == 2 * before, one.name
-        elif kind is Kind.BY_NAME:
+        elif kind is CounterKind.BY_NAME:
             assert after == tuple((name, 2 * number) for name, number in before), one.name
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbpair.core.message import Disposition, State
+from sbpair.core.message import Disposition, MessageState
 from sbpair.core.rewrite import as_sent, compose
 from tests.cli.process import Sbpair
 from tests.cli.transfer.entities import Entities
@@ -81,7 +81,7 @@ def test_active_deferred_and_scheduled_messages_are_changed_where_they_lie(made:
         "active": compose(body="new active", message_id="active"),
         "scheduled": compose(body="new scheduled", message_id="scheduled", scheduled_at=at),
     }
-    assert lies["scheduled"].state is State.SCHEDULED
+    assert lies["scheduled"].state is MessageState.SCHEDULED
 
 
 def test_a_message_of_a_session_is_changed_behind_its_others_and_the_state_stays(made: Entities) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sbpair.core.message import Disposition, State
+from sbpair.core.message import Disposition, MessageState
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.rewrite import as_sent, compose
 from tests.cli.process import Sbpair
@@ -129,7 +129,7 @@ def test_a_scheduled_message_gets_another_time_and_is_there_once(made: Entities)
     ran = made.runner("message", "reschedule", queue, number, "2h", "--yes", "-o", "json")
     assert (ran.code, ran.data["forwarded"], ran.data["guarantee"]) == (0, 1, "exactly-once"), ran
     found = [one for one in made.lying(queue) if one.message_id == "a"]
-    assert [one.state for one in found] == [State.SCHEDULED]
+    assert [one.state for one in found] == [MessageState.SCHEDULED]
     shown = made.runner("message", "show", queue, str(found[0].sequence_number), "-o", "json").data
     assert abs(time.time() + 7200 - _epoch(shown["scheduled_at"])) < 120
     exact = made.runner(
@@ -163,8 +163,8 @@ def test_deferred_messages_become_active_in_their_queue_and_nothing_else_is_rece
     assert {one.message_id: as_sent(one.payload).payload for one in made.lying(queue)} == before
     states = {one.message_id: (one.state, one.delivery_count) for one in made.lying(queue)}
     assert states == {
-        **dict.fromkeys(("d1", "d2", "d3", "active"), (State.ACTIVE, 0)),
-        "scheduled": (State.SCHEDULED, 0),
+        **dict.fromkeys(("d1", "d2", "d3", "active"), (MessageState.ACTIVE, 0)),
+        "scheduled": (MessageState.SCHEDULED, 0),
     }
     nothing = made.runner("undefer", queue, "--yes", "-o", "json")
     assert (nothing.code, nothing.data["forwarded"]) == (0, 0)
@@ -179,8 +179,8 @@ def test_deferred_messages_of_sessions_become_active_behind_the_others(made: Ent
     ran = made.runner("undefer", queue, "--yes", "-o", "json")
     assert (ran.code, ran.data["forwarded"], ran.data["guarantee"]) == (0, 1, "exactly-once"), ran
     assert [(one.message_id, one.state) for one in made.lying(queue) if one.session_id == "s"] == [
-        ("b", State.ACTIVE),
-        ("a", State.ACTIVE),
+        ("b", MessageState.ACTIVE),
+        ("a", MessageState.ACTIVE),
     ]
     assert made.state(queue, "s") == b"state"
 

@@ -15,7 +15,7 @@ from sbpair.cli.transfer.options import patience
 from sbpair.core.access import namespace_name
 from sbpair.core.entities import QueueSettings
 from sbpair.core.errors import LocksLostError
-from sbpair.core.message import Disposition, Received, State
+from sbpair.core.message import Disposition, MessageState, Received
 from sbpair.core.pairing import Side
 from sbpair.core.retry import PATIENCE_SECONDS, UNREACHED_SECONDS
 from sbpair.core.rewrite import as_sent, compose
@@ -24,7 +24,7 @@ from sbpair.core.transfer.report import DrainReport
 from sbpair.core.transfer.resend import DUE, IN_DOUBT, NOT_SCHEDULED, OTHER_STATE, STATE_STAYS, Resender, Selection
 from sbpair.core.transfer.verdict import DestinationSeen
 from sbpair.ports import Ends, Sides, TransactedMessaging
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.transfer.drain import ToQueue, TransferRequest
 from sbpair.runtime.transfer.ledger import Begun, Ledger, outcomes_in, sent_in
 from sbpair.runtime.transfer.move import move
@@ -121,7 +121,7 @@ def test_scheduled_messages_keep_their_time_and_what_is_due_soon_stays(made: Ent
     assert (ran.data["guarantee"], ran.data["in_transactions"]) == ("exactly-once", 2)
     assert made.ids(queue) == ["soon"]
     moved = {one.message_id: one for one in made.lying(other)}
-    assert moved["later"].state is State.SCHEDULED and moved["now"].state is State.ACTIVE
+    assert moved["later"].state is MessageState.SCHEDULED and moved["now"].state is MessageState.ACTIVE
     assert as_sent(moved["later"].payload).payload == later
 
 
@@ -143,7 +143,7 @@ def test_what_is_scheduled_to_a_topic_is_moved_copied_and_deleted_there(made: En
     assert (purged.code, purged.data["forwarded"], made.ids(topic)) == (0, 1, []), purged
     there = made.lying(queue)
     assert sorted(as_sent(one.payload).payload for one in there) == sorted([*later, later[1]])
-    assert {one.state for one in there} == {State.SCHEDULED}
+    assert {one.state for one in there} == {MessageState.SCHEDULED}
     assert [as_sent(one.payload).payload for one in made.lying(queue, Side.SECONDARY)] == later[:1]
     assert made.ids(subscription) == ["now"]
     refused = made.runner("move", topic, queue, "--with-dlq", "--yes")
@@ -213,7 +213,7 @@ async def moved_without_facts(
             Resender(seen, Selection(), same_entity=False, now=time.time),
             seen=seen,
             facts={},
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=RecordingObserver(),
             ledger=ledger,
             stop=stop or asyncio.Event(),
@@ -425,8 +425,8 @@ def test_a_copy_leaves_all_where_it_is_and_its_ledger_doubles_nothing(made: Enti
     assert (again.code, again.data["forwarded"], again.data["already_forwarded"]) == (0, 0, 6), again
     assert made.lying(queue) == before
     lies = made.lying(queue, Side.SECONDARY)
-    assert [as_sent(one.payload).payload for one in lies if one.state is State.ACTIVE] == sent
-    assert [as_sent(one.payload).payload for one in lies if one.state is State.SCHEDULED] == [later]
+    assert [as_sent(one.payload).payload for one in lies if one.state is MessageState.ACTIVE] == sent
+    assert [as_sent(one.payload).payload for one in lies if one.state is MessageState.SCHEDULED] == [later]
 
 
 def test_a_ledger_knows_a_queue_however_it_is_spelled(made: Entities) -> None:
@@ -523,4 +523,4 @@ def test_a_purge_takes_sessions_and_what_is_scheduled_into_one_archive(made: Ent
         assert made.runner("restore", folder, "--pair", "local", "--yes").code == 0
         lies = made.lying(queue)
         assert sorted(as_sent(one.payload).payload for one in lies) == sorted([*sent, *later])
-        assert {one.message_id for one in lies if one.state is State.SCHEDULED} == {"l0", "l1"}
+        assert {one.message_id for one in lies if one.state is MessageState.SCHEDULED} == {"l0", "l1"}

@@ -13,14 +13,14 @@ import pytest
 
 from sbpair.core.backlog import Backlog, QueueContents
 from sbpair.core.transfer.conclusion import Asked, DrainResult
-from sbpair.core.transfer.ledger import Entry
+from sbpair.core.transfer.ledger import LedgerEntry
 from sbpair.core.transfer.ledger_report import IncidentReport
 from sbpair.core.transfer.report import DrainReport, Left
 from sbpair.operations.ledgers import ReportRequest, report
 from sbpair.render.drained import drain_result, page_of
 from sbpair.render.formats import page_to_markdown
 from sbpair.render.html import to_html
-from sbpair.render.page import Bars, Cards, Finding, Findings, Line, Lines, Page, Text, Tone
+from sbpair.render.page import Bars, Cards, ChartLine, EqualFindings, Findings, LineChart, Page, Text, Tone
 from sbpair.render.result import Table
 from tests.cli.process import Sbpair
 from tests.core.snapshots import a_pair
@@ -133,7 +133,7 @@ def test_many_destinations_are_told_once_each_and_few_of_them_drawn() -> None:
 @pytest.mark.parametrize("lines", [0, 1, 50_000])
 def test_the_ledger_is_told_by_its_digest(tmp_path: Path, lines: int) -> None:
     path = tmp_path / "ledger.jsonl"
-    one = Entry(QUEUE.queue, 1, "m1", 0, "orders", None, "forwarded", "2026-11-24T08:00:00+00:00").line()
+    one = LedgerEntry(QUEUE.queue, 1, "m1", 0, "orders", None, "forwarded", "2026-11-24T08:00:00+00:00").line()
     path.write_bytes(one * lines)
     told = asyncio.run(report(ReportRequest((path,))))
     (file,) = told.ledgers
@@ -189,9 +189,11 @@ def test_every_kind_of_section_has_a_markdown() -> None:
     made = Page(
         "A page",
         (
-            Lines("Over time", (Line("active", ((0, 1), (1, 2))),), "hour", "messages", note="of the last hours"),
+            LineChart(
+                "Over time", (ChartLine("active", ((0, 1), (1, 2))),), "hour", "messages", note="of the last hours"
+            ),
             Text("As it was", ("one\n  two",), literal=True),
-            Findings("Findings", (Finding("error", "SBP001", "Too few", "x", (("q", "3"),), ("Do this.",)),)),
+            Findings("Findings", (EqualFindings("error", "SBP001", "Too few", "x", (("q", "3"),), ("Do this.",)),)),
         ),
         lead="All is said.",
     )

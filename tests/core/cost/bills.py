@@ -25,7 +25,16 @@ from sbpair.core.cost.model import (
 )
 from sbpair.core.cost.request import Choices, CostRequest, problems, workload_of
 from sbpair.core.cost.result import billed_alone, billed_lines, compared, estimated, price_list
-from sbpair.core.cost.usage import COLUMNS, BilledRow, Field, add_up, billed_row, is_header, map_columns, read_metrics
+from sbpair.core.cost.usage import (
+    COLUMNS,
+    BilledRow,
+    UsageField,
+    add_up,
+    billed_row,
+    is_header,
+    map_columns,
+    read_metrics,
+)
 from sbpair.core.entities import Counts, NamespaceFacts, Tier
 from sbpair.core.errors import SbpairError
 from sbpair.core.prices import PriceTable, built_in, charge, check_bands, exact, steps, to_cents, total
@@ -36,12 +45,20 @@ METERS = (
     *("Standard Base Unit", "standard messaging operations", "Premium Messaging Units", "Hybrid Connection"),
     *("Standard Brokered Connections", "Basic Messaging Operations"),
 )
-CELLS: dict[Field, tuple[str, ...]] = {
-    Field.DATE: ("2026-02-28", "02/28/2026", "20260228", "2026-02-28T00:00:00", "13/01/2026", "0/1/2026", "yesterday"),
-    Field.CATEGORY: ("Service Bus", "Microsoft.ServiceBus", "Storage", ""),
-    Field.METER: METERS,
-    Field.QUANTITY: ("1", "2.5", "1,000", "0", "-3", "NaN", "many", "1e3", "Infinity"),
-    Field.UNIT: (
+CELLS: dict[UsageField, tuple[str, ...]] = {
+    UsageField.DATE: (
+        "2026-02-28",
+        "02/28/2026",
+        "20260228",
+        "2026-02-28T00:00:00",
+        "13/01/2026",
+        "0/1/2026",
+        "yesterday",
+    ),
+    UsageField.CATEGORY: ("Service Bus", "Microsoft.ServiceBus", "Storage", ""),
+    UsageField.METER: METERS,
+    UsageField.QUANTITY: ("1", "2.5", "1,000", "0", "-3", "NaN", "many", "1e3", "Infinity"),
+    UsageField.UNIT: (
         "",
         "1M",
         "10K",
@@ -54,11 +71,11 @@ CELLS: dict[Field, tuple[str, ...]] = {
         "1.5 m",
         "dozen 5",
     ),
-    Field.COST: ("", "1.25", "-2", "x", "0"),
-    Field.CURRENCY: ("usd", "EUR", " Usd", "", "eur "),
-    Field.RESOURCE: ("/subscriptions/1/namespaces/Contoso", "contoso ", ""),
-    Field.SUBSCRIPTION: (" /subscriptions/ABC", "abc", ""),
-    Field.CHARGE_TYPE: ("Usage", "Purchase", "Tax", ""),
+    UsageField.COST: ("", "1.25", "-2", "x", "0"),
+    UsageField.CURRENCY: ("usd", "EUR", " Usd", "", "eur "),
+    UsageField.RESOURCE: ("/subscriptions/1/namespaces/Contoso", "contoso ", ""),
+    UsageField.SUBSCRIPTION: (" /subscriptions/ABC", "abc", ""),
+    UsageField.CHARGE_TYPE: ("Usage", "Purchase", "Tax", ""),
 }
 NAMES = (
     "IncomingMessages",
@@ -74,9 +91,9 @@ SPANS = ("2026-02-01T00:00:00Z/2026-02-01T01:00:00Z", "2026-02-01T00:00:00Z/2026
 
 def rows(dice: random.Random) -> Iterator[str]:
     """A file of usage details: its header, its rows, and what they add up to."""
-    fields = [field for field in Field if dice.random() < 0.95]
+    fields = [field for field in UsageField if dice.random() < 0.95]
     headers = [dice.choice(COLUMNS[field]).title() + dice.choice(("", " ", "_")) for field in fields]
-    headers += [dice.choice(COLUMNS[field]) for field in dice.sample([*Field], 2)]
+    headers += [dice.choice(COLUMNS[field]) for field in dice.sample([*UsageField], 2)]
     yield str(is_header(headers)) + str(is_header(headers[: dice.randrange(len(headers))]))
     columns, found, well = {}, list[BilledRow](), dice.random() < 0.7
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sbpair.core.cost.usage import Billed, add_up, billed_row, column_key, is_header, map_columns, read_metrics
+from sbpair.core.cost.usage import MeterUsage, add_up, billed_row, column_key, is_header, map_columns, read_metrics
 from sbpair.core.errors import UsageError
 
 
@@ -145,7 +145,7 @@ def test_rows_add_up_exactly_whatever_their_order() -> None:
     columns = map_columns(ENTERPRISE)
     cells = [row(Quantity="0.1", CostInBillingCurrency="0.1"), row(Date="2026-03-01"), row(Quantity="0.2")]
     rows = [found for one in cells if (found := billed_row(columns, one, "row")) is not None]
-    first = Billed("2026-02", "s", "standard-operations", Decimal(300_000), Decimal("0.30"), "USD")
+    first = MeterUsage("2026-02", "s", "standard-operations", Decimal(300_000), Decimal("0.30"), "USD")
     assert add_up(rows) == add_up(reversed(rows))
     assert add_up(rows)[0] == first
     assert [one.month for one in add_up(rows)] == ["2026-02", "2026-03"]

@@ -9,7 +9,7 @@ from sbpair.core.failover.machine import (
     POLICIES,
     ROUTES,
     TRANSITIONS,
-    Action,
+    ErrorAction,
     Route,
     Signal,
     State,
@@ -42,10 +42,10 @@ _MEANINGS: Mapping[Category, str] = {
     Category.ARGUMENT: "message refused as such",
     Category.UNKNOWN: "anything else",
 }
-_CONSEQUENCES: Mapping[Action, str] = {
-    Action.START_TIMER: "starts the timer",
-    Action.WAIT_AND_RESEND: f"waits {BUSY_PAUSE_SECONDS:g} s, sends again",
-    Action.RAISE: "raises, no failover",
+_CONSEQUENCES: Mapping[ErrorAction, str] = {
+    ErrorAction.START_TIMER: "starts the timer",
+    ErrorAction.WAIT_AND_RESEND: f"waits {BUSY_PAUSE_SECONDS:g} s, sends again",
+    ErrorAction.RAISE: "raises, no failover",
 }
 
 

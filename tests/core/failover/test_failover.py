@@ -30,13 +30,13 @@ from sbpair.core.failover.machine import (
     ROUTES,
     SDK,
     TRANSITIONS,
-    Action,
     EntityFailover,
+    ErrorAction,
+    FailureVerdict,
     Policy,
     Route,
     Signal,
     State,
-    Verdict,
 )
 from tests.core.failover.drawn import diagram
 
@@ -96,39 +96,39 @@ def test_every_state_is_reachable_and_leads_back_to_healthy() -> None:
 
 def test_every_policy_answers_every_category() -> None:
     assert all(set(policy.actions) == set(Category) for policy in POLICIES.values())
-    assert machine(policy=Policy("empty", {})).failed(LOST, 0, 0.0) is Verdict.RAISE
+    assert machine(policy=Policy("empty", {})).failed(LOST, 0, 0.0) is FailureVerdict.RAISE
 
 
 @pytest.mark.parametrize(
     ("error", "documented", "sdk"),
     [
-        (OperationTimeoutError("x"), Action.START_TIMER, Action.START_TIMER),
-        (ConnectionLostError("x"), Action.START_TIMER, Action.START_TIMER),
-        (LinkDetachedError("x"), Action.START_TIMER, Action.START_TIMER),
-        (ServiceInternalError("x"), Action.START_TIMER, Action.START_TIMER),
-        (EntityDisabledError("x"), Action.START_TIMER, Action.RAISE),
-        (QuotaExceededError("x"), Action.START_TIMER, Action.RAISE),
-        (ServerBusyError("x"), Action.WAIT_AND_RESEND, Action.START_TIMER),
-        (UnauthorizedError("x"), Action.RAISE, Action.RAISE),
-        (AuthenticationFailedError("x"), Action.RAISE, Action.RAISE),
-        (CredentialError("x"), Action.RAISE, Action.RAISE),
-        (EntityNotFoundError("x"), Action.RAISE, Action.RAISE),
-        (MessageTooLargeError("x"), Action.RAISE, Action.RAISE),
-        (ArgumentRefusedError("x"), Action.RAISE, Action.RAISE),
-        (UnknownServiceError("x"), Action.RAISE, Action.RAISE),
+        (OperationTimeoutError("x"), ErrorAction.START_TIMER, ErrorAction.START_TIMER),
+        (ConnectionLostError("x"), ErrorAction.START_TIMER, ErrorAction.START_TIMER),
+        (LinkDetachedError("x"), ErrorAction.START_TIMER, ErrorAction.START_TIMER),
+        (ServiceInternalError("x"), ErrorAction.START_TIMER, ErrorAction.START_TIMER),
+        (EntityDisabledError("x"), ErrorAction.START_TIMER, ErrorAction.RAISE),
+        (QuotaExceededError("x"), ErrorAction.START_TIMER, ErrorAction.RAISE),
+        (ServerBusyError("x"), ErrorAction.WAIT_AND_RESEND, ErrorAction.START_TIMER),
+        (UnauthorizedError("x"), ErrorAction.RAISE, ErrorAction.RAISE),
+        (AuthenticationFailedError("x"), ErrorAction.RAISE, ErrorAction.RAISE),
+        (CredentialError("x"), ErrorAction.RAISE, ErrorAction.RAISE),
+        (EntityNotFoundError("x"), ErrorAction.RAISE, ErrorAction.RAISE),
+        (MessageTooLargeError("x"), ErrorAction.RAISE, ErrorAction.RAISE),
+        (ArgumentRefusedError("x"), ErrorAction.RAISE, ErrorAction.RAISE),
+        (UnknownServiceError("x"), ErrorAction.RAISE, ErrorAction.RAISE),
     ],
 )
-def test_policy_table(error: ServiceError, documented: Action, sdk: Action) -> None:
+def test_policy_table(error: ServiceError, documented: ErrorAction, sdk: ErrorAction) -> None:
     assert DOCUMENTED.action(error.category) is documented
     assert SDK.action(error.category) is sdk
 
 
 def test_during_the_interval_failing_sends_raise_and_go_on_to_the_primary() -> None:
     made = machine(interval=60)
-    assert made.failed(LOST, made.ticket, 0.0) is Verdict.RAISE
+    assert made.failed(LOST, made.ticket, 0.0) is FailureVerdict.RAISE
     assert made.state is State.SUSPECT
     assert made.route(59.9) is Route.PRIMARY
-    assert made.failed(LOST, made.ticket, 59.9) is Verdict.RAISE
+    assert made.failed(LOST, made.ticket, 59.9) is FailureVerdict.RAISE
 
 
 def test_after_the_interval_without_success_sends_go_to_the_backlog() -> None:
@@ -165,9 +165,11 @@ def test_a_primary_that_fails_again_right_after_its_return_is_left_without_an_er
     made.failed(LOST, made.ticket, 0.0)
     made.advance(60.0)
     made.ping_succeeded(ping(made, 60.0), 60.0)
-    assert made.failed(LOST, made.ticket, 119.0) is Verdict.REROUTE
+    assert made.failed(LOST, made.ticket, 119.0) is FailureVerdict.REROUTE
     made.ping_succeeded(ping(made, 120.0), 120.0)
-    assert made.failed(LOST, made.ticket, 120.0 + CALM_SECONDS) is Verdict.RAISE, "an interval of calm begins a new one"
+    assert made.failed(LOST, made.ticket, 120.0 + CALM_SECONDS) is FailureVerdict.RAISE, (
+        "an interval of calm begins a new one"
+    )
 
 
 def test_a_fail_back_by_hand_begins_a_new_interval() -> None:
@@ -175,7 +177,7 @@ def test_a_fail_back_by_hand_begins_a_new_interval() -> None:
     made.failed(LOST, made.ticket, 0.0)
     made.advance(60.0)
     made.fail_back(61.0)
-    assert made.failed(LOST, made.ticket, 62.0) is Verdict.RAISE
+    assert made.failed(LOST, made.ticket, 62.0) is FailureVerdict.RAISE
 
 
 @pytest.mark.parametrize("interval", [0.0, 1.0, 15.0, 60.0])
@@ -197,13 +199,13 @@ def test_a_flapping_primary_costs_no_more_errors_than_one_outage(
         if is_up:
             made.sent(now)
         else:
-            errors += made.failed(LOST, made.ticket, now) is Verdict.RAISE
+            errors += made.failed(LOST, made.ticket, now) is FailureVerdict.RAISE
     assert errors <= 4 * interval
 
 
 def test_with_interval_zero_the_failing_message_itself_is_rerouted() -> None:
     made = machine(interval=0)
-    assert made.failed(LOST, made.ticket, 7.0) is Verdict.REROUTE
+    assert made.failed(LOST, made.ticket, 7.0) is FailureVerdict.REROUTE
     assert made.state is State.FAILED_OVER
 
 
@@ -212,27 +214,27 @@ def test_a_failure_that_arrives_after_the_failover_is_rerouted_too() -> None:
     ticket = made.ticket
     made.failed(LOST, ticket, 0.0)
     made.advance(10.0)
-    assert made.failed(LOST, ticket, 12.0) is Verdict.REROUTE
+    assert made.failed(LOST, ticket, 12.0) is FailureVerdict.REROUTE
 
 
 @pytest.mark.parametrize("error", [UnauthorizedError("x"), EntityNotFoundError("x"), MessageTooLargeError("x")])
 def test_a_misconfigured_client_never_fails_over(error: ServiceError) -> None:
     made = machine(interval=0)
-    assert made.failed(error, made.ticket, 0.0) is Verdict.RAISE
+    assert made.failed(error, made.ticket, 0.0) is FailureVerdict.RAISE
     assert made.state is State.HEALTHY
     assert not made.counts(error)
 
 
 def test_a_busy_server_is_left_alone_and_never_starts_the_timer() -> None:
     made = machine(interval=0)
-    assert made.failed(ServerBusyError("x"), made.ticket, 0.0) is Verdict.WAIT_AND_RESEND
+    assert made.failed(ServerBusyError("x"), made.ticket, 0.0) is FailureVerdict.WAIT_AND_RESEND
     assert made.state is State.HEALTHY
     assert made.counts(ServerBusyError("x"))
 
 
 def test_under_the_sdk_policy_a_busy_server_fails_over() -> None:
     made = machine(interval=0, policy=SDK)
-    assert made.failed(ServerBusyError("x"), made.ticket, 0.0) is Verdict.REROUTE
+    assert made.failed(ServerBusyError("x"), made.ticket, 0.0) is FailureVerdict.REROUTE
 
 
 def test_nothing_is_pinged_while_healthy_suspect_or_forced() -> None:
@@ -294,7 +296,7 @@ def test_a_failure_from_before_the_failback_is_old_news() -> None:
     old = made.ticket
     made.failed(LOST, old, 0.0)
     made.ping_succeeded(ping(made, 0.0), 1.0)
-    assert made.failed(LOST, old, 2.0) is Verdict.RAISE
+    assert made.failed(LOST, old, 2.0) is FailureVerdict.RAISE
     assert made.state is State.HEALTHY
 
 

@@ -8,7 +8,7 @@ from sbpair.core.errors import ArgumentRefusedError, MessageTooLargeError, Reser
 from sbpair.core.failover.measured import Milliseconds, percentile
 from sbpair.core.failover.sending import (
     Budget,
-    Keys,
+    MessageKeys,
     SessionHolds,
     check_partitioning,
     first_that_fit,
@@ -87,24 +87,24 @@ def test_a_diversion_that_stored_nothing_holds_nothing() -> None:
 
 
 def test_keys_are_read_from_the_encoded_message() -> None:
-    assert keys_of(compose(body="x", message_id="1", session_id="s", partition_key="s")) == Keys("s", "s")
+    assert keys_of(compose(body="x", message_id="1", session_id="s", partition_key="s")) == MessageKeys("s", "s")
     assert keys_of(compose(body="x", message_id="1", partition_key="p")).pin == "p"
-    assert keys_of(compose(body="x", message_id="1")) == Keys(None, None)
+    assert keys_of(compose(body="x", message_id="1")) == MessageKeys(None, None)
     assert is_scheduled(compose(body="x", message_id="1", scheduled_at=1_800_000_000.0))
     assert not is_scheduled(compose(body="x", message_id="1"))
 
 
 def test_a_partition_key_other_than_the_session_id_is_refused() -> None:
-    check_partitioning([Keys("s", "s"), Keys("s", None)], "orders")
+    check_partitioning([MessageKeys("s", "s"), MessageKeys("s", None)], "orders")
     with pytest.raises(ArgumentRefusedError, match="differs from the session id"):
-        check_partitioning([Keys("s", "other")], "orders")
+        check_partitioning([MessageKeys("s", "other")], "orders")
 
 
 def test_a_batch_to_a_partitioned_entity_shares_its_key() -> None:
-    check_partitioning([Keys(None, "k"), Keys(None, "k")], "orders")
-    check_partitioning([Keys(None, None)] * 3, "orders")
+    check_partitioning([MessageKeys(None, "k"), MessageKeys(None, "k")], "orders")
+    check_partitioning([MessageKeys(None, None)] * 3, "orders")
     with pytest.raises(ArgumentRefusedError, match="one batch"):
-        check_partitioning([Keys(None, "k"), Keys(None, None)], "orders")
+        check_partitioning([MessageKeys(None, "k"), MessageKeys(None, None)], "orders")
 
 
 def test_a_reserved_property_is_found_before_the_outage() -> None:

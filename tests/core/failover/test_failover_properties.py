@@ -11,7 +11,7 @@ from sbpair.core.errors import (
     OperationTimeoutError,
     ServerBusyError,
 )
-from sbpair.core.failover.machine import PINGING, TRANSITIONS, EntityFailover, Route, State, Verdict
+from sbpair.core.failover.machine import PINGING, TRANSITIONS, EntityFailover, FailureVerdict, Route, State
 
 INTERVAL, PING = 60.0, 30.0
 COUNTED = st.sampled_from([ConnectionLostError("x"), OperationTimeoutError("x")])
@@ -46,14 +46,14 @@ class Histories(RuleBasedStateMachine):
         verdict = self.machine.failed(error, ticket, self.now)
         if before is State.HEALTHY and self.machine.state is State.SUSPECT:
             self.first_failure = self.now
-        assert (verdict is Verdict.REROUTE) == (self.machine.route(self.now) is Route.BACKLOG)
+        assert (verdict is FailureVerdict.REROUTE) == (self.machine.route(self.now) is Route.BACKLOG)
 
     @precondition(lambda self: self.tickets)
     @rule(error=UNCOUNTED)
     def a_send_fails_without_counting(self, error: ServerBusyError) -> None:
         before = self.machine.state
         verdict = self.machine.failed(error, self.tickets.pop(0), self.now)
-        assert verdict is not Verdict.REROUTE
+        assert verdict is not FailureVerdict.REROUTE
         assert self.machine.state is before
 
     @precondition(lambda self: self.tickets)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from sbpair.core.backlog import Backlog, FoundBy, QueueContents, Verdict
+from sbpair.core.backlog import Backlog, BacklogVerdict, FoundBy, QueueContents
 from sbpair.core.inspection.discovery import (
     Discovery,
     NamespaceSearched,
@@ -31,7 +31,7 @@ def found(primary: str, *queues: QueueContents, on: str = "fabrikam") -> Namespa
 def test_a_backlog_of_a_configured_pair_is_called_its() -> None:
     (one,) = found("contoso", contents("contoso", 0), contents("contoso", 12, 7, 90.0)).transfer
     assert (one.pair, one.configured_queues, one.backlog_queues, one.indexes) == ("orders", 3, 13, "0, 12")
-    assert (one.active, one.oldest_enqueued_at, one.verdict) == (7, 90.0, Verdict.WAITING)
+    assert (one.active, one.oldest_enqueued_at, one.verdict) == (7, 90.0, BacklogVerdict.WAITING)
 
 
 @pytest.mark.parametrize("spelled", [str.upper, str.lower, str.title])

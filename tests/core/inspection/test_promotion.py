@@ -4,18 +4,18 @@ import pytest
 
 from sbpair.core.entities import EntityFacts, EntityKind, QueueSettings
 from sbpair.core.inspection.contents import FoundNamespace
-from sbpair.core.inspection.promotion import Claim, Expected, PromotionEvidence, promotion_report
+from sbpair.core.inspection.promotion import ExpectedMessage, PromotionClaim, PromotionEvidence, promotion_report
 
 NOW, SENT = 1_790_000_000.0, 1_789_999_000.0
 
 
 def claimed(
     *, expires_at: float | None = None, lives_seconds: float | None = None, archived: bool = True, keeps: bool = False
-) -> tuple[Claim, str]:
+) -> tuple[PromotionClaim, str]:
     settings = QueueSettings(
         default_message_time_to_live_seconds=lives_seconds, dead_lettering_on_message_expiration=keeps
     )
-    gone = Expected("Orders", "a", SENT, "saved.jsonl", archived, expires_at)
+    gone = ExpectedMessage("Orders", "a", SENT, "saved.jsonl", archived, expires_at)
     now = FoundNamespace("contoso", None, NOW, (EntityFacts(EntityKind.QUEUE, "orders", settings),))
     (one,) = promotion_report(PromotionEvidence({}, (gone,), None, now, (), {}, undisturbed=True)).claims
     return one.claim, one.evidence
@@ -32,12 +32,12 @@ def claimed(
 )
 def test_a_time_to_live_that_has_ended_explains_it(own: float, queue: float | None, ago: str) -> None:
     claim, evidence = claimed(expires_at=own, lives_seconds=queue)
-    assert claim is Claim.UNACCOUNTED
+    assert claim is PromotionClaim.UNACCOUNTED
     assert f"its time to live ended {ago} ago" in evidence
 
 
 def test_otherwise_it_is_lost() -> None:
-    assert claimed(expires_at=NOW + 1, lives_seconds=1001.0)[0] is Claim.LOST
-    assert claimed()[0] is Claim.LOST
-    assert claimed(expires_at=NOW - 60, keeps=True)[0] is Claim.LOST, "it would be a dead letter"
+    assert claimed(expires_at=NOW + 1, lives_seconds=1001.0)[0] is PromotionClaim.LOST
+    assert claimed()[0] is PromotionClaim.LOST
+    assert claimed(expires_at=NOW - 60, keeps=True)[0] is PromotionClaim.LOST, "it would be a dead letter"
     assert claimed(archived=False)[1].endswith("its own time to live is not known, and may have ended")

@@ -16,11 +16,11 @@ from sbpair.core.replication.ownership import (
     GiveUp,
     Granularity,
     LookUp,
+    NotYet,
     SessionEntry,
     Skip,
     Start,
     Terms,
-    Wait,
 )
 
 STEPS = 60
@@ -103,7 +103,7 @@ class History:
             case Start(entry, claim) if self.dice.random() < 0.9:
                 self.entry = entry
                 self.claims.append(claim)
-            case GiveUp(entry) | Skip(entry) | Wait(note=SessionEntry() as entry) if self.dice.random() < 0.9:
+            case GiveUp(entry) | Skip(entry) | NotYet(note=SessionEntry() as entry) if self.dice.random() < 0.9:
                 self.entry = entry
 
     def go_on(self) -> None:

@@ -27,13 +27,13 @@ from sbpair.core.replication.ownership import (
     Granularity,
     LookUp,
     MessageRecord,
+    NotYet,
     Passed,
     SessionEntry,
     SessionState,
     Skip,
     Start,
     Terms,
-    Wait,
     decide,
 )
 from sbpair.core.replication.ownership import judge as judge_copy
@@ -167,7 +167,7 @@ def test_a_session_is_claimed_worked_on_and_finished() -> None:
 def test_a_lease_holds_others_off_until_the_margin_is_over_too() -> None:
     begun = start(NEW, stamp(1)).entry
     for now in (NOW, NOW + 10, NOW + 11.9):
-        assert judge(begun, stamp(1), "m1", owner="b", now=now, terms=TERMS) == Wait(Because.OWNED, NOW + 12)
+        assert judge(begun, stamp(1), "m1", owner="b", now=now, terms=TERMS) == NotYet(Because.OWNED, NOW + 12)
     taken = start(begun, stamp(1), owner="b", now=NOW + 12)
     assert (taken.claim.fence, taken.claim.attempt) == (NOW * 1000 + 1, 2)
 
@@ -203,7 +203,7 @@ def test_a_message_that_keeps_failing_is_failed_and_its_other_copy_dead_lettered
     pending = ownership.fail(first.entry, first.claim, "exit 1", now=NOW, pause_seconds=5, terms=TERMS)
     assert pending is not None
     assert (pending.state, pending.owner) == (SessionState.PENDING, "")
-    assert judge(pending, stamp(1), "m1", owner="b", now=NOW, terms=TERMS) == Wait(Because.PAUSE, NOW + 5)
+    assert judge(pending, stamp(1), "m1", owner="b", now=NOW, terms=TERMS) == NotYet(Because.PAUSE, NOW + 5)
     second = start(pending, stamp(1), owner="b", now=NOW + 5)
     failed = ownership.fail(second.entry, second.claim, "exit 2", now=NOW + 5, pause_seconds=5, terms=TERMS)
     assert failed is not None
@@ -242,11 +242,11 @@ def test_between_messages_a_session_stays_claimed_or_not(granularity: Granularit
 
 def test_nothing_begins_before_what_it_follows() -> None:
     decision = judge(NEW, stamp(2), "m2", owner="a", now=NOW, terms=TERMS)
-    assert isinstance(decision, Wait)
+    assert isinstance(decision, NotYet)
     assert (decision.because, decision.missing, decision.until) == (Because.GAP, "s:1", None)
     assert decision.note is not None
     repeated = judge(decision.note, stamp(2), "m2", owner="b", now=NOW + 9, terms=TERMS)
-    assert repeated == Wait(Because.GAP, None, "s:1"), "noted once"
+    assert repeated == NotYet(Because.GAP, None, "s:1"), "noted once"
     start(finished(decision.note, stamp(1)), stamp(2))
 
 
@@ -255,14 +255,14 @@ def test_nothing_begins_while_another_message_is_under_way_or_will_be_tried_agai
     pending = ownership.fail(begun.entry, begun.claim, "x", now=NOW, pause_seconds=5, terms=TERMS)
     assert pending is not None
     other = judge(pending, stamp(1, stream="t"), "o", owner="b", now=NOW, terms=TERMS)
-    assert isinstance(other, Wait)
+    assert isinstance(other, NotYet)
     assert other.because is Because.PAUSE
 
 
 def test_a_predecessor_is_given_up_after_the_gap_time_and_its_copy_dead_lettered() -> None:
     terms = replace(TERMS, gap_seconds=60)
     waiting = judge(NEW, stamp(4), "m4", owner="a", now=NOW, terms=terms)
-    assert isinstance(waiting, Wait)
+    assert isinstance(waiting, NotYet)
     assert waiting.until == NOW + 60
     assert waiting.note is not None
     begun = start(waiting.note, stamp(4), now=NOW + 60, terms=terms)
@@ -275,7 +275,7 @@ def test_a_predecessor_is_given_up_after_the_gap_time_and_its_copy_dead_lettered
 def test_a_copy_whose_number_is_finished_is_not_completed_once_the_journal_has_forgotten_why() -> None:
     terms = replace(TERMS, gap_seconds=60)
     waiting = judge(NEW, stamp(4), "m4", owner="a", now=NOW, terms=terms)
-    assert isinstance(waiting, Wait)
+    assert isinstance(waiting, NotYet)
     assert waiting.note is not None
     begun = start(waiting.note, stamp(4), now=NOW + 60, terms=terms)
     finished_at = NOW + 61 + terms.retention_seconds
@@ -289,15 +289,15 @@ def test_a_copy_whose_number_is_finished_is_not_completed_once_the_journal_has_f
 
 def test_of_several_gaps_the_first_of_the_stream_is_noted() -> None:
     later = judge(NEW, stamp(9), "m9", owner="a", now=NOW, terms=TERMS)
-    assert isinstance(later, Wait)
+    assert isinstance(later, NotYet)
     assert later.note is not None
     earlier = judge(later.note, stamp(3), "m3", owner="b", now=NOW, terms=TERMS)
-    assert isinstance(earlier, Wait)
+    assert isinstance(earlier, NotYet)
     assert earlier.note is not None
     assert earlier.note.gap is not None
     assert earlier.note.gap.missing == Place("s", 2)
     back = judge(earlier.note, stamp(9), "m9", owner="a", now=NOW, terms=TERMS)
-    assert back == Wait(Because.GAP, None, "s:8")
+    assert back == NotYet(Because.GAP, None, "s:8")
 
 
 def test_a_number_nobody_named_is_passed_when_its_successor_is_finished() -> None:
@@ -365,7 +365,7 @@ def test_a_message_sent_again_under_another_number_is_not_run_and_its_number_cou
 def test_the_number_of_a_message_sent_again_does_not_stand_for_unfinished_ones_before_it() -> None:
     one = finished(NEW, stamp(1))
     early = judge(one, stamp(3, stream="rerun"), "m1", owner="a", now=NOW, terms=TERMS)
-    assert isinstance(early, Wait)
+    assert isinstance(early, NotYet)
     assert early.missing == "rerun:2"
 
 
@@ -375,7 +375,7 @@ def test_a_gap_made_by_a_dropped_duplicate_closes_because_the_message_is_finishe
     asked = judge(one, follows, "m2", owner="a", now=NOW, terms=TERMS, records={})
     assert asked == LookUp(("m1",))
     unfinished = judge(one, follows, "m2", owner="a", now=NOW, terms=TERMS, records={"m1": None})
-    assert isinstance(unfinished, Wait)
+    assert isinstance(unfinished, NotYet)
     records: dict[str, Finished | None] = {"m1": Finished("m1", SessionState.COMPLETED, NOW), "m2": None}
     begun = judge(one, follows, "m2", owner="a", now=NOW, terms=TERMS, records=records)
     assert isinstance(begun, Start)
@@ -407,7 +407,7 @@ def test_a_begun_message_without_a_stamp_is_given_up_after_the_gap_time_and_neve
     paused = ownership.fail(begun.entry, begun.claim, "x", now=NOW, pause_seconds=0, terms=terms)
     assert paused is not None
     waiting = judge(paused, None, "m2", owner="b", now=NOW + 30, terms=terms)
-    assert isinstance(waiting, Wait)
+    assert isinstance(waiting, NotYet)
     assert waiting.note is not None
     later = judge(waiting.note, None, "m2", owner="b", now=NOW + 90, terms=terms)
     assert isinstance(later, Start)
@@ -462,7 +462,7 @@ def test_stuck_sessions_say_why() -> None:
     assert ownership.is_stuck(begun, now=NOW + 5, terms=TERMS) is None
     assert "nobody goes on" in (ownership.is_stuck(begun, now=NOW + 31, terms=TERMS) or "")
     gap = judge(NEW, stamp(2), "m2", owner="a", now=NOW, terms=TERMS)
-    assert isinstance(gap, Wait)
+    assert isinstance(gap, NotYet)
     assert gap.note is not None
     assert "m2 waits for s:1" in (ownership.is_stuck(gap.note, now=NOW + 21, terms=TERMS) or "")
     assert "clock" in (ownership.is_stuck(begun, now=NOW - 100, terms=TERMS) or "")

@@ -31,12 +31,12 @@ from sbpair.core.replication.ownership import (
     Finished,
     GiveUp,
     Granularity,
+    NotYet,
     SessionEntry,
     SessionState,
     Skip,
     Start,
     Terms,
-    Wait,
     decide,
 )
 
@@ -260,7 +260,7 @@ def _swap(world: World, rules: Rules, consumer: Consumer) -> tuple[Consumer, Wor
     forgetful = replace(consumer, phase="idle", decision=None, claim=None)
     if world.version != consumer.version:
         return forgetful, world
-    if isinstance(decision, Wait):
+    if isinstance(decision, NotYet):
         assert decision.note is not None
         return forgetful, replace(world, entry=decision.note, version=world.version + 1)
     assert isinstance(decision, (Start, GiveUp, Skip))

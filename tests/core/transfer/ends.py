@@ -23,8 +23,8 @@ from sbpair.core.transfer.report import (
     FILTERED_OUT,
     TOO_MANY_LEFT,
     UNDELIVERABLE,
+    CounterKind,
     DrainReport,
-    Kind,
     Left,
     LockedQueue,
     QueueFailure,
@@ -37,9 +37,9 @@ from sbpair.core.transfer.report import (
 from sbpair.core.transfer.resend import CAME_LATER, DUE, NOT_PLANNED, TOO_LARGE
 from sbpair.core.transfer.summary import (
     Act,
-    Difference,
     Emptied,
     Grown,
+    MessageDifference,
     MovePlan,
     MoveResult,
     Repaired,
@@ -87,7 +87,7 @@ def report(dice: random.Random) -> DrainReport:
     counted["forwarded_bytes"] = counted["forwarded"] * dice.choice((100, 65_536, 65_537))
     names = {
         one.name: tuple((name, dice.choice((1, 2))) for name in ("Orders", "bills")[: dice.choice((0, 0, 1, 2))])
-        for one in fields_of(Kind.BY_NAME)
+        for one in fields_of(CounterKind.BY_NAME)
     }
     return DrainReport(
         **counted,
@@ -168,7 +168,7 @@ def move(dice: random.Random) -> Iterator[str]:
     within = dice.choice((None, None, "two namespaces"))
     guarantee, why = guaranteed(done, "bills", within=within, keyless=dice.choice((0, 1, 2, 1500)))
     steps = tuple(StepResult(number, 1, 0, 0, 1.5) for number in (1, 2, 5)[: dice.choice((0, 1, 3))])
-    same = (Difference(1, ("---", "+++", "-a", "+b")), Difference(2, ("---", "+++", "-c")))
+    same = (MessageDifference(1, ("---", "+++", "-a", "+b")), MessageDifference(2, ("---", "+++", "-c")))
     plan = MovePlan(
         planned(dice.choice((0, 2))),
         before,

@@ -15,7 +15,7 @@ from typing import Any
 
 from sbpair.core import errors
 from sbpair.core.errors import Category, LockLostError, SendIncompleteError, ServiceError
-from sbpair.core.message import PARTITION_SHIFT, Disposition, Received, State
+from sbpair.core.message import PARTITION_SHIFT, Disposition, MessageState, Received
 from sbpair.core.names import dead_letter_path
 from sbpair.core.rewrite import compose
 from sbpair.core.transfer.custody import DEAD_LETTERED, PURGED, REFUSED_OUTCOME, TAKEN
@@ -65,7 +65,7 @@ class Stored:
     number: int
     verdict: Verdict
     locked_until: float = 0.0
-    state: State = State.ACTIVE
+    state: MessageState = MessageState.ACTIVE
 
 
 class History:
@@ -159,7 +159,7 @@ class History:
             elif what < 0.8:
                 one.locked_until = self.now
             elif what < 0.9:
-                one.state = State.DEFERRED
+                one.state = MessageState.DEFERRED
             else:
                 stored.remove(one)
 
@@ -170,7 +170,7 @@ class History:
         machine, dice, queue = self.machine, self.dice, self.dice.choice([*self.queues])
         granted = machine.grant(dice.choice((1, 4, 30)), self.now, queue if dice.random() < 0.9 else None)
         self.note("granted", queue, granted)
-        free = [one for one in self.queues[queue] if one.locked_until <= self.now and one.state is State.ACTIVE]
+        free = [one for one in self.queues[queue] if one.locked_until <= self.now and one.state is MessageState.ACTIVE]
         taken = free[:granted]
         for one in taken:
             one.locked_until = self.now + LOCK_SECONDS

@@ -11,7 +11,7 @@ from typing import Any
 from sbpair.amqp import sections, types
 from sbpair.amqp.sections import PropertyField
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFacts
-from sbpair.core.message import Received, State
+from sbpair.core.message import MessageState, Received
 from sbpair.core.names import dead_letter_path
 from sbpair.core.summary import describe
 from sbpair.core.transfer.explained import MessageContext, Near, cause_of, explain
@@ -98,7 +98,7 @@ def message(dice: random.Random, number: int) -> Received:
         dice.choice((None, at, at)),
         dice.choice((None, None, None, NOW - 1, NOW, NOW + 1)),
         dice.choice((0, 0, 1, 9, 10)),
-        dice.choice((State.ACTIVE, State.ACTIVE, *State)),
+        dice.choice((MessageState.ACTIVE, MessageState.ACTIVE, *MessageState)),
     )
 
 
@@ -135,7 +135,7 @@ def explained(dice: random.Random) -> Iterator[str]:
         RuleFacts("no", "(("),
     )
     facts = EntityFacts(EntityKind.QUEUE, "orders", settings, rules=rules)
-    near = [Near(number, dice.random() < 0.3, dice.choice([*State])) for number in range(1, 8)]
+    near = [Near(number, dice.random() < 0.3, dice.choice([*MessageState])) for number in range(1, 8)]
     known = MessageContext(
         "contoso",
         dice.choice(("orders", "news/Subscriptions/all")),

@@ -16,7 +16,7 @@ from typing import Any
 from sbpair.core.editing import Editable, Repair
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, QueueFacts, RuleFacts, TopicFacts
 from sbpair.core.errors import ConnectionLostError, EntityNotFoundError, SbpairError, ServerBusyError, ServiceError
-from sbpair.core.message import Disposition, Origin, Received, State
+from sbpair.core.message import Disposition, MessageState, Origin, Received
 from sbpair.core.names import dead_letter_path
 from sbpair.core.rewrite import TtlMode, compose, for_backlog
 from sbpair.core.summary import describe
@@ -28,9 +28,9 @@ from sbpair.core.transfer.ledger import (
     RUN_ENDED,
     SENDING,
     STATE_MOVED,
-    Entry,
     InDoubt,
-    Line,
+    LedgerEntry,
+    LedgerLine,
     Way,
     batch_lines,
     between,
@@ -39,8 +39,8 @@ from sbpair.core.transfer.ledger import (
     mark_of,
     run_line,
 )
-from sbpair.core.transfer.ledger_report import Chain, IncidentCounter
-from sbpair.core.transfer.order import Gap, Mode, Queues
+from sbpair.core.transfer.ledger_report import IncidentCounter, LedgerChain
+from sbpair.core.transfer.order import Mode, OrderGap, Queues
 from sbpair.core.transfer.pace import Load, Pace, Window
 from sbpair.core.transfer.resend import (
     Archiver,
@@ -91,10 +91,10 @@ WAYS = (Way("b.example", "a.example"), Way("b.example", None), Way("c.example", 
 OUTCOMES = ("forwarded", "forwarded", "already-forwarded", DEAD_LETTERED, REFUSED_OUTCOME, "taken", PURGED, STATE_MOVED)
 
 
-def entry(dice: random.Random, at: float) -> Entry:
+def entry(dice: random.Random, at: float) -> LedgerEntry:
     number = dice.randrange(1, 6)
     time = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}" if dice.random() < 0.95 else "at night"
-    return Entry(
+    return LedgerEntry(
         dice.choice(("q/0", "Q/0", "q/1")),
         number,
         dice.choice((None, f"m{number}")),
@@ -167,7 +167,7 @@ def ledger(dice: random.Random) -> Iterator[str]:
     counter, seen = IncidentCounter(), []
     for number in range(dice.choice((1, 2, 3))):
         files = [file_of(dice, dice.choice(WAYS)) for _ in range(dice.choice((1, 1, 2)))]
-        chain, doubt, since = Chain(put_together=len(files) > 1 or dice.random() < 0.2), InDoubt(), sha256()
+        chain, doubt, since = LedgerChain(put_together=len(files) > 1 or dice.random() < 0.2), InDoubt(), sha256()
         for text in [line for lines in files for line in lines]:
             line, since = chain.add(text), follow(text, since)
             if line is not None:
@@ -189,8 +189,8 @@ def strange_line(dice: random.Random) -> Iterator[str]:
     for name in dice.sample([*fields], dice.choice((0, 1, 1))):
         fields[name] = dice.choice((None, 1, "1", [], {}))
     fields |= dice.choice(({}, {"dead_letter": True}, {"dead_letter": 1}, {"to_namespace": "a", "from_namespace": 1}))
-    yield said(Line.parse(json.dumps(fields).encode()))
-    yield said(Line.parse(dice.choice((b"", b"[]", b"5", b'"x"', b"{}", b'{"queue": null}', b"[" * 3000))))
+    yield said(LedgerLine.parse(json.dumps(fields).encode()))
+    yield said(LedgerLine.parse(dice.choice((b"", b"[]", b"5", b'"x"', b"{}", b'{"queue": null}', b"[" * 3000))))
 
 
 # Dead letters
@@ -311,7 +311,7 @@ def received(dice: random.Random, number: int) -> Received:
     payload = dice.choice((b"\0\1", b"")) if dice.random() < 0.04 else sent_message(dice)
     at = dice.choice((None, NOW, NOW - 599.0, NOW - 600.0, NOW - 5000.0))
     origin = Origin("q/1", 7, "m9", 5) if dice.random() < 0.05 else None
-    state = dice.choice((State.ACTIVE, State.ACTIVE, *State))
+    state = dice.choice((MessageState.ACTIVE, MessageState.ACTIVE, *MessageState))
     return Received(payload, number, dice.choice(PATHS), enqueued_at=at, state=state, origin=origin)
 
 
@@ -326,7 +326,7 @@ def selection(dice: random.Random) -> Selection:
     return Selection(
         chosen if dice.random() < 0.3 else EVERYTHING,
         dice.choice(((), (), (), (), ("failed",), ("TOOOLD", "faild"))),
-        dice.choice(((), (), (), (), (State.ACTIVE,), (State.SCHEDULED, State.DEFERRED))),
+        dice.choice(((), (), (), (), (MessageState.ACTIVE,), (MessageState.SCHEDULED, MessageState.DEFERRED))),
     )
 
 
@@ -418,7 +418,7 @@ def judged(dice: random.Random) -> Iterator[str]:
     for message in some[: dice.choice((6, 12))]:
         for found in answer(partial(_said_of, asked, message)):
             yield f"{message.source}#{message.sequence_number} {message.state}: {found}"
-    yield f"{type(one).__name__} {planned.meant} {planned.without_key} {planned.remarks} {said(chosen.advice)}"
+    yield f"{type(one).__name__} {planned.chosen} {planned.without_key} {planned.remarks} {said(chosen.advice)}"
     yield f"{planned.repairs is None} {planned.only_for is None} {said(getattr(one, 'remarks', ''))}"
     yield f"{said(getattr(one, 'changed', ''))} {said(getattr(one, 'rules', ''))} {chosen.is_set}"
     planned.settle()
@@ -436,7 +436,7 @@ def for_one_subscription(dice: random.Random) -> Iterator[str]:
     asked = OnlyFor(resender, dice.choice(given).path.swapcase(), given)
     for number in range(8):
         message = received(dice, number)
-        message = message if dice.random() < 0.1 else replace(message, state=State.ACTIVE)
+        message = message if dice.random() < 0.1 else replace(message, state=MessageState.ACTIVE)
         yield from answer(partial(_said_of, asked, message))
 
 
@@ -516,7 +516,7 @@ def window(dice: random.Random) -> Iterator[str]:
             if queue.gaps:
                 queue.close_gap(min(queue.gaps))
             elif dice.random() < 0.3:
-                queue.open_gap(step, Gap(("orders", "a"), foreign=True), now)
+                queue.open_gap(step, OrderGap(("orders", "a"), foreign=True), now)
         elif what == 3:
             made.accepted(dice.choice((1, 20, 500)), now)
         elif what == 4:

@@ -18,7 +18,7 @@ from sbpair.core.transfer.custody import (
     TAKEN,
     Custody,
 )
-from sbpair.core.transfer.order import Gap, Queues
+from sbpair.core.transfer.order import OrderGap, Queues
 from sbpair.core.transfer.report import Tally
 from sbpair.core.transfer.state import Finish, Item, Limits, PollAgain, Renew, Settle, Stage, key_of
 
@@ -288,7 +288,7 @@ def test_what_could_not_be_settled_comes_again_and_what_follows_it_waits(error, 
     item = bench.take_in(1, size=10, lane=LANE)
     bench.custody.settle_failed(settle_of(item, Disposition.RELEASE), error, 5.0)
     assert (bench.custody.find(item.key), bench.custody.counted, bench.custody.size_bytes) == (None, 0, 0)
-    assert (bench.queue.gaps, bench.queue.check_at) == ({1: Gap(LANE, foreign=False)}, 5.0)
+    assert (bench.queue.gaps, bench.queue.check_at) == ({1: OrderGap(LANE, foreign=False)}, 5.0)
     assert (bench.tally.numbers["locks_lost"], bench.queue.in_hand) == (lost, set())
     assert bench.done() == [PollAgain(QUEUE)]
 

@@ -15,7 +15,7 @@ from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose
 from sbpair.core.transfer.delivery import CALM_SECONDS, HOLD_SECONDS, PROBE_SECONDS
 from sbpair.core.transfer.machine import Settlement
-from sbpair.core.transfer.order import Gap
+from sbpair.core.transfer.order import OrderGap
 from sbpair.core.transfer.state import (
     Forward,
     Limits,
@@ -443,7 +443,7 @@ def test_a_release_makes_what_follows_in_the_session_wait_or_not():
     queue = bench.machine.queues.of(QUEUE)
     bench.arrive(1, 2, session="s")
     bench.destinations.release(bench.item(1), bench.now)
-    assert queue.gaps == {1: Gap(("orders", "s"), foreign=False)}
+    assert queue.gaps == {1: OrderGap(("orders", "s"), foreign=False)}
     bench.destinations.release(bench.item(2), bench.now, comes_first=False)
     assert set(queue.gaps) == {1}
 

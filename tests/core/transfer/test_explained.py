@@ -9,13 +9,13 @@ from sbpair.amqp import sections
 from sbpair.amqp.types import Long, Symbol
 from sbpair.core.encoded import EncodedMessage
 from sbpair.core.entities import EntityFacts, EntityKind, EntitySettings, RuleFacts
-from sbpair.core.message import Received, State
+from sbpair.core.message import MessageState, Received
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.core.transfer.explained import ExplainedMessage, MessageContext, Near, explain
 from sbpair.service import EntityStatus
 
 NOW = 1_763_000_000.0
-ACTIVE, DEFERRED, SCHEDULED = State.ACTIVE, State.DEFERRED, State.SCHEDULED
+ACTIVE, DEFERRED, SCHEDULED = MessageState.ACTIVE, MessageState.DEFERRED, MessageState.SCHEDULED
 
 
 def annotated(payload: bytes, **annotations: Any) -> bytes:
@@ -28,7 +28,7 @@ def annotated(payload: bytes, **annotations: Any) -> bytes:
 def planted(
     *,
     dead: tuple[str | None, str | None] | None = None,
-    state: State = ACTIVE,
+    state: MessageState = ACTIVE,
     entity: str = "orders",
     settings: dict[str, Any] | None = None,
     rules: tuple[RuleFacts, ...] = (),
@@ -68,7 +68,7 @@ def planted(
     return MessageContext("contoso", entity, received, facts, before, same_id, NOW)
 
 
-def near(number: int, state: State = ACTIVE, *, dead: bool = False) -> Near:
+def near(number: int, state: MessageState = ACTIVE, *, dead: bool = False) -> Near:
     return Near(number, dead, state)
 
 

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from sbpair.core.errors import UsageError
-from sbpair.core.message import Origin, Received, State
+from sbpair.core.message import MessageState, Origin, Received
 from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.filters import EVERYTHING, SYSTEM_PROPERTIES, MessageFilter, Where
 from sbpair.core.transfer.peeked import GroupKey, grouped, peeked
@@ -146,7 +146,7 @@ def test_groups_have_one_line_for_a_session_in_all_its_spellings() -> None:
 
 def test_messages_are_grouped_by_everything_at_once() -> None:
     payload = for_backlog(compose(body=b"", message_id="m1", session_id="s", subject="paid"), "orders")
-    received = Received(payload, 1, "q", enqueued_at=AT, state=State.DEFERRED)
+    received = Received(payload, 1, "q", enqueued_at=AT, state=MessageState.DEFERRED)
     (group,) = grouped([peeked("q", received, describe(payload), with_body=False)], tuple(GroupKey))
     assert {name: value for name, value in group.values.items() if value is not None} == {
         "destination": "orders",

@@ -4,7 +4,7 @@ import pytest
 
 from sbpair.core.message import Disposition, Received
 from sbpair.core.transfer.machine import CHECK_SECONDS, Settlement
-from sbpair.core.transfer.order import FOLLOW_SECONDS, PARKED_MESSAGES, TELL_AGAIN_SECONDS, WAITS_BEHIND, Gap, Mode
+from sbpair.core.transfer.order import FOLLOW_SECONDS, PARKED_MESSAGES, TELL_AGAIN_SECONDS, WAITS_BEHIND, Mode, OrderGap
 from sbpair.core.transfer.state import Followed, Forward, Limits, PollAgain, Sample, Settle, Stage, key_of
 
 QUEUE, OTHER = "backlog/0", "backlog/1"
@@ -23,7 +23,7 @@ class Bench:
 
     def missing(self, number=1, *, source=QUEUE):
         queue = self.queue(source)
-        queue.open_gap(number, Gap(LANE, foreign=True), self.now)
+        queue.open_gap(number, OrderGap(LANE, foreign=True), self.now)
         queue.has_led = True
         queue.sample_at = 1e9
 
@@ -181,7 +181,7 @@ def test_what_waits_for_nothing_any_more_is_not_counted():
     assert (bench.keep(), bench.queue().blocked, bench.queue().behind_since) == ([], 0, None)
     bench.missing()
     bench.queue().blocked, bench.queue().behind_since, bench.queue().check_at = 7, 3.0, 0.0
-    bench.queue().lanes, bench.queue().gaps[1] = {}, Gap(("orders", "another"), foreign=True)
+    bench.queue().lanes, bench.queue().gaps[1] = {}, OrderGap(("orders", "another"), foreign=True)
     assert (bench.keep(), bench.queue().blocked, bench.queue().behind_since) == ([], 0, None)
 
 
@@ -224,7 +224,7 @@ def test_where_too_many_are_parked_all_goes_back_and_the_head_is_not_passed_agai
     bench.holding()
     for number in range(100, 100 + PARKED_MESSAGES):
         bench.queue(OTHER).park(("orders", "t"), number)
-    bench.queue(OTHER).gaps[1] = Gap(("orders", "t"), foreign=True)
+    bench.queue(OTHER).gaps[1] = OrderGap(("orders", "t"), foreign=True)
     bench.queue(OTHER).lanes[("orders", "t")] = bench.queue().lanes[LANE]
     bench.queue(OTHER).hold(bench.now)
     bench.queue(OTHER).check_at = 1e9

@@ -17,13 +17,13 @@ from sbpair.core.transfer.ledger import (
     RUN_BEGAN,
     RUN_ENDED,
     SENDING,
-    Entry,
+    LedgerEntry,
     batch_lines,
     chained,
     follow,
     run_line,
 )
-from sbpair.core.transfer.ledger_report import Chain, IncidentCounter, IncidentReport
+from sbpair.core.transfer.ledger_report import IncidentCounter, IncidentReport, LedgerChain
 
 WAY = {"from_namespace": "b.example", "to_namespace": "a.example"}
 QUEUE = "a/x-servicebus-transfer/0"
@@ -31,10 +31,10 @@ AT = "2026-11-24T08:00:{:02d}+00:00"
 BEGAN_MS = 1_795_500_000_000
 
 
-def entry(number: int, outcome: str = "forwarded", **more: object) -> Entry:
+def entry(number: int, outcome: str = "forwarded", **more: object) -> LedgerEntry:
     values: dict[str, object] = {"destination": "orders", "session_id": None, "time": AT.format(number % 60)}
     values |= {"outcome": outcome, **more}
-    return Entry(QUEUE, number, f"m{number}", BEGAN_MS + number, **values)  # type: ignore[arg-type]
+    return LedgerEntry(QUEUE, number, f"m{number}", BEGAN_MS + number, **values)  # type: ignore[arg-type]
 
 
 def in_writes(lines: Sequence[bytes], sizes: Iterable[int] = (1, 1, 5), since: bytes = EMPTY_MARK) -> list[bytes]:
@@ -66,8 +66,8 @@ def plain_lines(messages: int = 5) -> list[bytes]:
     return lines
 
 
-def read(data: bytes, *, put_together: bool = False) -> tuple[Chain, IncidentReport]:
-    chain, incident = Chain(put_together=put_together), IncidentCounter()
+def read(data: bytes, *, put_together: bool = False) -> tuple[LedgerChain, IncidentReport]:
+    chain, incident = LedgerChain(put_together=put_together), IncidentCounter()
     for text in data.splitlines(keepends=True):
         if (line := chain.add(text)) is not None:
             incident.add(line)

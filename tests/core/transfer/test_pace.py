@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from sbpair.core.errors import ServerBusyError
-from sbpair.core.transfer.order import Gap, Mode, Queues
+from sbpair.core.transfer.order import Mode, OrderGap, Queues
 from sbpair.core.transfer.pace import MOST_GROWTH, Load, Pace, Window
 from sbpair.core.transfer.state import Limits, PauseBegan
 
@@ -333,7 +333,7 @@ def test_a_receive_of_few_messages_is_made_where_what_is_on_its_way_may_not_go_s
         case "blocked":
             queue.blocked = 1
         case "gap":
-            queue.open_gap(20, Gap(lane, foreign=True), 0.0)
+            queue.open_gap(20, OrderGap(lane, foreign=True), 0.0)
         case "parked":
             queue.park(lane, 5)
         case "holding":

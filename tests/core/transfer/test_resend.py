@@ -20,7 +20,7 @@ from sbpair.core.entities import (
     TopicFacts,
 )
 from sbpair.core.errors import EntityNotFoundError, SbpairError, UsageError
-from sbpair.core.message import Received, State
+from sbpair.core.message import MessageState, Received
 from sbpair.core.rewrite import as_sent, compose, for_backlog
 from sbpair.core.summary import describe
 from sbpair.core.transfer.filters import EVERYTHING, MessageFilter, Where
@@ -210,7 +210,7 @@ def test_what_is_due_within_a_minute_is_not_moved_but_may_be_copied() -> None:
     for seconds, keep, going in ((59, False, False), (61, False, True), (59, True, True), (-5, False, False)):
         payload = compose(body=b"", message_id="a", scheduled_at=NOW + seconds)
         judge = Resender(seen, ALL, same_entity=False, now=lambda: NOW, keep=keep)
-        verdict = judge(Received(payload, 1, "orders", state=State.SCHEDULED))
+        verdict = judge(Received(payload, 1, "orders", state=MessageState.SCHEDULED))
         assert isinstance(verdict, Forward) if going else verdict == Leave(DUE)
 
 

@@ -18,11 +18,11 @@ from sbpair.core.errors import (
     SendIncompleteError,
     ServerBusyError,
 )
-from sbpair.core.message import BATCH_ENVELOPE_BYTES, Disposition, Received, State
+from sbpair.core.message import BATCH_ENVELOPE_BYTES, Disposition, MessageState, Received
 from sbpair.core.names import dead_letter_path
 from sbpair.core.transfer.delivery import HOLD_SECONDS
 from sbpair.core.transfer.machine import Settlement
-from sbpair.core.transfer.order import TRY_AFTER_SECONDS, Skipped
+from sbpair.core.transfer.order import TRY_AFTER_SECONDS, SkippedNumbers
 from sbpair.core.transfer.state import (
     Finish,
     Forward,
@@ -173,7 +173,7 @@ def lead(pump, number=1):
     pump.confirm(pump.settles())
 
 
-def answer(pump, sample, *numbers, state=State.ACTIVE):
+def answer(pump, sample, *numbers, state=MessageState.ACTIVE):
     page = [replace(received(number), state=state) for number in numbers]
     pump.machine.queues.sampled(sample, page, in_hand=pump.machine.queues.in_hand(QUEUE), now=pump.now)
 
@@ -198,7 +198,7 @@ def test_time_alone_closes_no_gap():
                 pump.machine.custody.settled([action])
 
 
-@pytest.mark.parametrize("state", [None, State.DEFERRED])
+@pytest.mark.parametrize("state", [None, MessageState.DEFERRED])
 def test_a_gap_closes_when_a_browse_shows_that_its_message_is_gone_or_deferred(state):
     pump = Pump()
     lead(pump)
@@ -305,11 +305,11 @@ def test_what_was_asked_for_and_released_is_noticed_when_somebody_else_takes_it(
     pump.arrive(2, session="s")
     pump.confirm(pump.settles())
     skip(pump, 3)
-    pump.machine.queues.proved(QUEUE, Skipped(1, 5))
+    pump.machine.queues.proved(QUEUE, SkippedNumbers(1, 5))
     pump.arrive(5, session="s")
     [release] = pump.settles()
     assert release.disposition is Disposition.RELEASE
-    assert pump.machine.queues.skipped([received(6)], [Forward(b"", "orders", "s")]) == [Skipped(1, 6)]
+    assert pump.machine.queues.skipped([received(6)], [Forward(b"", "orders", "s")]) == [SkippedNumbers(1, 6)]
 
 
 def test_what_was_released_while_standing_back_is_not_overtaken_by_what_came_with_it():
@@ -341,7 +341,7 @@ def test_whoever_is_handed_the_head_knows_nothing_of_what_lies_before_it():
     answer(pump, sample, 9)
     pump.machine.queues.tried(QUEUE, [received(7)], pump.now)
     assert not pump.machine.queues.standing_back(QUEUE)
-    assert pump.machine.queues.skipped([received(7)], [Forward(b"", "orders", "s")]) == [Skipped(1, 7)]
+    assert pump.machine.queues.skipped([received(7)], [Forward(b"", "orders", "s")]) == [SkippedNumbers(1, 7)]
 
 
 def test_a_browse_during_which_something_was_released_proves_nothing():

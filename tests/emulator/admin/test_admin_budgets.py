@@ -16,7 +16,7 @@ from sbpair.emulator.admin.calls import MAX_BODY_ITEMS
 from sbpair.emulator.admin.http import LARGEST_BODY_BYTES, make_app, make_runner
 from sbpair.emulator.namespace import Namespace
 from sbpair.engine.auth import ROOT_KEY_NAME, make_sas_token
-from sbpair.engine.budgets import Budget, Memory, Turns
+from sbpair.engine.budgets import ClientBudget, Memory, Turns
 from sbpair.engine.clock import SystemClock
 
 ATOM_ROUTES = {
@@ -83,7 +83,7 @@ class WatchedMemory(Memory):
         super().__init__(limit_bytes)
         self.most_bytes = 0
 
-    def changed(self, budget: Budget, by_bytes: int) -> None:
+    def changed(self, budget: ClientBudget, by_bytes: int) -> None:
         super().changed(budget, by_bytes)
         self.most_bytes = max(self.most_bytes, self.used_bytes)
 

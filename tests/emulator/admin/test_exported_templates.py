@@ -10,14 +10,14 @@ from sbpair.azure.management import _queue
 from sbpair.core.entities import Tier
 from sbpair.core.inspection.plan import differences
 from sbpair.core.pairing import expected_backlog_paths
-from sbpair.render.export import TERRAFORM_NAMES, ExportedPair, Kind, written
+from sbpair.render.export import TERRAFORM_NAMES, ExportedPair, ExportKind, written
 
 from .conftest import GROUP
 
 PAIR = ExportedPair("orders", "contoso-weu", "primary", queues=2, keys=(), environment={})
 
 
-def texts(kind: Kind) -> str:
+def texts(kind: ExportKind) -> str:
     return "\n".join(written(kind, PAIR, image="sbpair").values())
 
 
@@ -33,7 +33,7 @@ def check(arm: ServiceBusManagementClient, name: str, properties: dict[str, Any]
 
 
 def test_bicep(arm: ServiceBusManagementClient) -> None:
-    text = texts(Kind.BICEP)
+    text = texts(ExportKind.BICEP)
     body = re.search(r"properties: \{\n(.*?)\n  \}", text, re.DOTALL)
     assert body is not None
     properties = dict(re.findall(r"(\w+): (.*)", body[1]))
@@ -44,7 +44,7 @@ def test_bicep(arm: ServiceBusManagementClient) -> None:
 
 
 def test_terraform(arm: ServiceBusManagementClient) -> None:
-    text = texts(Kind.TERRAFORM)
+    text = texts(ExportKind.TERRAFORM)
     body = re.search(r"\.id\n\n(.*?)\n\n  lifecycle", text, re.DOTALL)
     assert body is not None
     attributes = dict(re.findall(r"(\w+) += (.*)", body[1]))

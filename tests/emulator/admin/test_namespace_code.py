@@ -23,7 +23,7 @@ from sbpair.core.inspection.contents import Contents, FoundNamespace, compare
 from sbpair.emulator import EmulatorThread
 from sbpair.emulator.seed import plant, seed_of
 from sbpair.operations import ListEntitiesRequest, read_namespace
-from sbpair.render.export import TERRAFORM_NAMES, Kind, in_hcl
+from sbpair.render.export import TERRAFORM_NAMES, ExportKind, in_hcl
 from sbpair.render.namespace_code import written_of
 from sbpair.service import EntityStatus, Tier
 
@@ -189,7 +189,7 @@ def test_the_random_namespaces_have_some_of_everything(found: list[FoundNamespac
 
 @pytest.mark.parametrize("index", SEEDS)
 def test_config_json_seeds_the_same_namespace(found: list[FoundNamespace], index: int) -> None:
-    texts, left_out = written_of(Kind.CONFIG_JSON, found[index])
+    texts, left_out = written_of(ExportKind.CONFIG_JSON, found[index])
     assert len(left_out) == 1, "all of it can be held"
     ((name, contents),) = seed_of(json.loads(texts["Config.json"])).items()
     assert name == found[index].namespace
@@ -201,7 +201,7 @@ def test_config_json_seeds_the_same_namespace(found: list[FoundNamespace], index
 
 def test_a_snapshot_reads_back_and_differs_by_what_was_changed(found: list[FoundNamespace]) -> None:
     one = found[0]
-    ((_, text),) = written_of(Kind.SNAPSHOT, one)[0].items()
+    ((_, text),) = written_of(ExportKind.SNAPSHOT, one)[0].items()
     kept = Contents.from_dict(json.loads(text))
     assert compare(kept, Contents.of(one)).same
     assert kept.taken_at == one.taken_at
@@ -344,25 +344,25 @@ async def made_of(server: AdminServer) -> FoundNamespace:
         return FoundNamespace.of("primary", Tier.STANDARD, None, await topology.entities(rules=True))
 
 
-@pytest.mark.parametrize("kind", [Kind.TERRAFORM, Kind.BICEP])
+@pytest.mark.parametrize("kind", [ExportKind.TERRAFORM, ExportKind.BICEP])
 @pytest.mark.parametrize("index", SEEDS)
 def test_templates_make_the_same_namespace(
-    found: list[FoundNamespace], index: int, kind: Kind, server: AdminServer
+    found: list[FoundNamespace], index: int, kind: ExportKind, server: AdminServer
 ) -> None:
     texts, left_out = written_of(kind, found[index])
     (text,) = (text for name, text in texts.items() if "imports" not in name)
-    make(server.arm(), of_terraform(text) if kind is Kind.TERRAFORM else of_bicep(text))
+    make(server.arm(), of_terraform(text) if kind is ExportKind.TERRAFORM else of_bicep(text))
     for entity, what, there, here in differences(found[index], asyncio.run(made_of(server))):
         if (what, there) == ("rule $Default", None):
             continue  # a subscription is born with it, as the file says
-        assert (kind, what, here) == (Kind.TERRAFORM, "user metadata", "none"), (entity, what, there, here)
+        assert (kind, what, here) == (ExportKind.TERRAFORM, "user metadata", "none"), (entity, what, there, here)
         assert f"{entity}: user metadata {there} is left out." in left_out
 
 
 @pytest.mark.skipif(not shutil.which("terraform"), reason="terraform is not installed")
 def test_terraform_reads_what_it_would_write_so(found: list[FoundNamespace], tmp_path: Path) -> None:
     for one in found:
-        for name, text in written_of(Kind.TERRAFORM, one)[0].items():
+        for name, text in written_of(ExportKind.TERRAFORM, one)[0].items():
             (tmp_path / name).write_text(text, encoding="utf-8")
     command = ["terraform", "fmt", "-check", "-diff", "-no-color", str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -423,9 +423,10 @@ def test_what_a_format_cannot_hold_is_left_out_and_told() -> None:
         f"{b}it forwards to gone, made later: apply the file twice.",
     }
     expected = {
-        Kind.BICEP: templates,
-        Kind.TERRAFORM: templates | {"news: status SendDisabled is left out.", "news: user metadata mine is left out."},
-        Kind.CONFIG_JSON: both
+        ExportKind.BICEP: templates,
+        ExportKind.TERRAFORM: templates
+        | {"news: status SendDisabled is left out.", "news: user metadata mine is left out."},
+        ExportKind.CONFIG_JSON: both
         | {
             "large: max size in megabytes 81920 is left out.",
             "large: max message size in kilobytes 102400 is left out.",

@@ -10,7 +10,7 @@ from sbpair.amqp.types import Symbol, Timestamp, Uint
 from sbpair.emulator.broker.mailbox import Mailbox
 from sbpair.emulator.broker.messages import BATCH_FORMAT, Message
 from sbpair.emulator.broker.queue import Queue
-from sbpair.emulator.broker.sessions import Lock, Session
+from sbpair.emulator.broker.sessions import Lock, MessageSession
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.namespace import Namespace
@@ -41,7 +41,7 @@ class Inbox:
     def detach(self, condition: str, description: str) -> None:
         self.detached = condition
 
-    def granted(self, session: Session) -> None:
+    def granted(self, session: MessageSession) -> None:
         self.session_id = session.id
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from sbpair.amqp.sections import Section
-from sbpair.emulator.broker.messages import State
+from sbpair.emulator.broker.messages import MessageStateCode
 from sbpair.emulator.broker.transactions import ROLLED_BACK, TransactionGroup, Transactions
 from sbpair.emulator.laws import Laws
 from sbpair.engine.errors import (
@@ -133,7 +133,7 @@ async def test_what_a_session_queue_has_not_is_not_found(bench):
     assert lock.until == queue.main.sessions.get("s").locked_until == bench.clock.now() + 20
     assert queue.main.locks.partition_of(lock.token) == 0
     queue.main.complete(lock.token)
-    assert (queue.main.locks.partition_of(lock.token), message.state) == (None, State.DEFERRED)
+    assert (queue.main.locks.partition_of(lock.token), message.state) == (None, MessageStateCode.DEFERRED)
 
 
 async def test_all_locks_are_freed_uncounted(bench):

@@ -6,7 +6,7 @@ from sbpair.amqp.sections import PropertyField, Section
 from sbpair.amqp.types import Int, Long, Uint
 from sbpair.emulator.broker.messages import parse
 from sbpair.emulator.entities import CorrelationFilter, RuleDescription, SqlAction, SqlFilter
-from sbpair.emulator.filters import FilterEvaluationError, FilterSyntaxError, MessageView, Rule, compile_filter
+from sbpair.emulator.filters import BrokerMessageView, FilterEvaluationError, FilterSyntaxError, Rule, compile_filter
 from sbpair.emulator.laws import Laws
 
 PROPERTIES = {
@@ -26,7 +26,7 @@ def view(bench):
     payload = bench.message(
         "body", message_id="id-1", session="s", subject="Hello", properties=PROPERTIES, to="there", correlation_id="c"
     )
-    return MessageView(parse(payload, Laws()))
+    return BrokerMessageView(parse(payload, Laws()))
 
 
 def holds(view, expression, **parameters):
@@ -175,7 +175,7 @@ def test_correlation_compares_what_is_given(view):
 def acted(bench, expression, **parameters):
     message = parse(bench.message("body", subject="old", properties={"color": "red", "size": Int(7)}), Laws())
     action = SqlAction(expression=expression, parameters=parameters)
-    return Rule("r", RuleDescription(action=action), 0.0).changed(MessageView(message))
+    return Rule("r", RuleDescription(action=action), 0.0).changed(BrokerMessageView(message))
 
 
 def test_actions_change_only_what_they_name(bench, property_of):
@@ -232,5 +232,5 @@ def test_actions_find_a_property_whatever_its_case(bench, expression, after):
 @pytest.mark.law("properties-without-case")
 @pytest.mark.parametrize(("expression", "found"), [("COLOR = 'red'", True), ("color = 'RED'", False)])
 def test_filters_compare_values_alone_with_case(bench, expression, found):
-    view = MessageView(parse(bench.message("x", properties={"Color": "red"}), Laws()))
+    view = BrokerMessageView(parse(bench.message("x", properties={"Color": "red"}), Laws()))
     assert holds(view, expression) is found

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sbpair.amqp.sections import Section
-from sbpair.emulator.broker.messages import State
+from sbpair.emulator.broker.messages import MessageStateCode
 from sbpair.engine.errors import MESSAGE_LOCK_LOST, MESSAGE_NOT_FOUND, BrokerError
 
 LOCK_SECONDS, DELIVERIES, STEP_SECONDS = 30.0, 2, 5.0
@@ -23,7 +23,7 @@ class Row:
     ttl: float | None
     due: float | None
     expires: float | None = None
-    state: State = State.ACTIVE
+    state: MessageStateCode = MessageStateCode.ACTIVE
     count: int = 0
     until: float | None = None
     """Somebody has it so long."""
@@ -43,7 +43,7 @@ class Model:
         row = Row(0, text, ttl, due)
         self._enter(row)
         if due is not None and due > self.now:
-            row.state, row.expires = State.SCHEDULED, None
+            row.state, row.expires = MessageStateCode.SCHEDULED, None
 
     def arrive(self, row: Row) -> None:
         """One that has its number and its time."""
@@ -54,7 +54,7 @@ class Model:
 
     def _enter(self, row: Row) -> None:
         self.last += 1
-        row.number, row.state = self.last, State.ACTIVE
+        row.number, row.state = self.last, MessageStateCode.ACTIVE
         row.expires = None if row.ttl is None else self.now + row.ttl
         self.rows.append(row)
 
@@ -68,7 +68,7 @@ class Model:
         return given
 
     def _waits(self, row: Row) -> bool:
-        return row.state is State.ACTIVE and row.until is None
+        return row.state is MessageStateCode.ACTIVE and row.until is None
 
     def _bury(self, row: Row, reason: str) -> None:
         self.rows.remove(row)
@@ -88,7 +88,7 @@ class Model:
         elif verb == "dead_letter":
             self._bury(row, "why")
         else:
-            row.state = State.DEFERRED if verb == "defer" else row.state
+            row.state = MessageStateCode.DEFERRED if verb == "defer" else row.state
             self.give_back(row, counted=verb != "release")
 
     def advance(self) -> None:
@@ -96,7 +96,7 @@ class Model:
         for row in list(self.rows):
             if row.until is not None and row.until <= self.now:
                 self.give_back(row, counted=True)
-        due = [row for row in self.rows if row.state is State.SCHEDULED and (row.due or 0) <= self.now]
+        due = [row for row in self.rows if row.state is MessageStateCode.SCHEDULED and (row.due or 0) <= self.now]
         for row in sorted(due, key=lambda row: (row.due, row.number)):
             self.rows.remove(row)
             self._enter(row)
@@ -159,7 +159,7 @@ class Walk:
         rows = self.dice.sample(self.model.rows, min(len(self.model.rows), self.dice.randrange(1, 3)))
         settled = self.dice.random() < 0.3
         numbers = [row.number for row in rows] or [77]
-        fine = bool(rows) and all(row.state is State.DEFERRED and row.until is None for row in rows)
+        fine = bool(rows) and all(row.state is MessageStateCode.DEFERRED and row.until is None for row in rows)
         try:
             got = self.queue.main.receive_deferred(numbers, settled=settled)
         except BrokerError as error:
@@ -176,7 +176,7 @@ class Walk:
     def cancel(self) -> None:
         rows = self.dice.sample(self.model.rows, min(len(self.model.rows), self.dice.randrange(1, 3)))
         numbers = [row.number for row in rows] or [77]
-        fine = bool(rows) and all(row.state is State.SCHEDULED for row in rows)
+        fine = bool(rows) and all(row.state is MessageStateCode.SCHEDULED for row in rows)
         assert self.refused(self.queue.cancel_scheduled, numbers) == ("" if fine else MESSAGE_NOT_FOUND)
         if fine:
             self.model.rows = [row for row in self.model.rows if row not in rows]
@@ -202,7 +202,7 @@ def compare(bench: Any, queue: Any, model: Model, live: set[Any], text: Any) -> 
     assert shown == [row.shown for row in model.rows]
     assert [one.locked for one in found] == [row.until is not None for row in model.rows]
     assert set(queue.main.locks.tokens()) == live
-    counts, scheduled = queue.counts(), sum(row.state is State.SCHEDULED for row in model.rows)
+    counts, scheduled = queue.counts(), sum(row.state is MessageStateCode.SCHEDULED for row in model.rows)
     assert (counts.active, counts.scheduled) == (len(model.rows) - scheduled, scheduled)
     dead = [(text(one), reason_of(one), one.delivery_count) for one in bench.peek(queue.dead_letters)]
     assert sorted(dead) == sorted(model.dead)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sbpair.emulator.broker.messages import State
+from sbpair.emulator.broker.messages import MessageStateCode
 from sbpair.emulator.broker.transactions import ROLLED_BACK, TIMED_OUT
 from sbpair.engine.errors import MESSAGE_LOCK_LOST, MESSAGE_NOT_FOUND, NOT_ALLOWED, BrokerError
 from tests.emulator.broker.test_model import LOCK_SECONDS, STEP_SECONDS, Model, Row, compare
@@ -88,12 +88,12 @@ class Ledger:
         assert asked
         self.models[name].last += 1
         assert numbers == [self.models[name].last]
-        begun.steps.append(("schedule", name, Row(numbers[0], text, None, due, state=State.SCHEDULED)))
+        begun.steps.append(("schedule", name, Row(numbers[0], text, None, due, state=MessageStateCode.SCHEDULED)))
 
     def cancel(self, begun: Begun) -> None:
         name = begun.queue or "b"
         noted = [row for what, _, row in begun.steps if what == "cancel"]
-        for row in [row for row in self.models[name].rows if row.state is State.SCHEDULED][:1]:
+        for row in [row for row in self.models[name].rows if row.state is MessageStateCode.SCHEDULED][:1]:
             try:
                 begun.opened.cancel_scheduled(self.queues[name], [row.number])
             except BrokerError as error:
@@ -146,7 +146,9 @@ class Ledger:
     def can(self, what: str, name: str, of: Any) -> bool:
         if what == "settle":
             return of[0] in self.live(name)
-        return what != "cancel" or any(row is of and row.state is State.SCHEDULED for row in self.models[name].rows)
+        return what != "cancel" or any(
+            row is of and row.state is MessageStateCode.SCHEDULED for row in self.models[name].rows
+        )
 
     def do(self, what: str, name: str, of: Any) -> None:
         model = self.models[name]
@@ -203,4 +205,4 @@ async def test_a_commit_does_all_or_nothing_as_its_model_does(bench, text, seed)
     assert {"committed", "refused", "rolled back"} <= set(ledger.ends)
     for begun in ledger.open:
         ledger.transactions.roll_back(begun.opened.id, ledger.client.budget)
-    assert (ledger.client.budget.kept_bytes, len(ledger.transactions)) == (0, 0)
+    assert (ledger.client.budget.retained_bytes, len(ledger.transactions)) == (0, 0)

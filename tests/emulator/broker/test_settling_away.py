@@ -4,7 +4,7 @@ import pytest
 
 from sbpair.amqp.sections import Section, read, scan
 from sbpair.amqp.types import Int, same
-from sbpair.emulator.broker.messages import State
+from sbpair.emulator.broker.messages import MessageStateCode
 from sbpair.engine.errors import MESSAGE_NOT_FOUND, NOT_ALLOWED, BrokerError
 
 
@@ -15,7 +15,7 @@ async def test_a_deferred_message_is_had_by_number_only(bench):
     queue.main.defer(inbox.token)
     assert bench.receive(queue).texts == ["b"]
     [(message, lock)] = queue.main.receive_deferred([1], settled=False)
-    assert message.state is State.DEFERRED
+    assert message.state is MessageStateCode.DEFERRED
     queue.main.complete(lock.token)
     assert queue.counts().active == 1
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from sbpair.emulator.broker.messages import State, parse
+from sbpair.emulator.broker.messages import MessageStateCode, parse
 from sbpair.emulator.broker.transactions import ROLLED_BACK
 from sbpair.emulator.entities import RuleDescription, SqlAction, SqlFilter
-from sbpair.emulator.filters import MAX_FILTER_STEPS_PER_RULE, FilterEvaluationError, MessageView, Rule
+from sbpair.emulator.filters import MAX_FILTER_STEPS_PER_RULE, BrokerMessageView, FilterEvaluationError, Rule
 from sbpair.emulator.laws import Laws
 from sbpair.engine.budgets import Background
 from sbpair.engine.errors import RESOURCE_DELETED, BrokerError
@@ -149,13 +149,13 @@ async def test_forwarding_that_is_switched_on_moves_what_waits_in_slices(slow, t
     bench.namespace.update_queue("orders", replace(queue.description, forward_to="target"))
     assert 0 < target.counts().active < 10
     await seen(lambda: target.counts().active == 99)
-    assert [message.state for message, _ in held.got] == [State.ACTIVE]
+    assert [message.state for message, _ in held.got] == [MessageStateCode.ACTIVE]
     assert [text(message) for message in bench.peek(target)] == [str(number) for number in range(1, 100)]
 
 
 @pytest.mark.law("filters-at-any-cost")
 def test_a_rule_may_look_at_so_much_and_the_next_one_has_a_share_of_its_own(bench):
-    view = MessageView(parse(bench.message("x", properties={"p": "a" * 30_000}), Laws()))
+    view = BrokerMessageView(parse(bench.message("x", properties={"p": "a" * 30_000}), Laws()))
     wild = Rule("r", RuleDescription(filter=SqlFilter(expression="p LIKE '%a" + "_" * 300 + "b%'")), 0.0)
     doubling = Rule("d", RuleDescription(action=SqlAction(expression="SET p = p + p; " * 8)), 0.0)
     for rule in (wild.matches, doubling.changed, wild.matches):

@@ -12,7 +12,7 @@ import pytest
 
 from sbpair.amqp.sections import build
 from sbpair.amqp.types import Int, Symbol
-from sbpair.emulator.broker.messages import State
+from sbpair.emulator.broker.messages import MessageStateCode
 from sbpair.emulator.entities import (
     AuthorizationRule,
     CorrelationFilter,
@@ -84,10 +84,10 @@ async def test_messages_come_back_with_bytes_counts_and_states(bench, durable):
     size = queue.counts().size_in_bytes
     queue = durable().get_queue("q")
     assert [(one.sequence_number, one.state, one.delivery_count) for one in queue.main.log] == [
-        (1, State.ACTIVE, 1),
-        (2, State.DEFERRED, 1),
-        (5, State.ACTIVE, 0),
-        (6, State.SCHEDULED, 0),
+        (1, MessageStateCode.ACTIVE, 1),
+        (2, MessageStateCode.DEFERRED, 1),
+        (5, MessageStateCode.ACTIVE, 0),
+        (6, MessageStateCode.SCHEDULED, 0),
     ]
     assert bench.peek(queue)[0].payload == payload
     assert bench.receive(queue.dead_letters).texts == ["dead"]

@@ -6,7 +6,7 @@ import pytest
 
 from sbpair.amqp.sections import HeaderField, PropertyField, Section
 from sbpair.amqp.types import Timestamp
-from sbpair.emulator.broker.messages import State
+from sbpair.emulator.broker.messages import MessageStateCode
 from sbpair.emulator.entities import QueueDescription
 from sbpair.engine.errors import MESSAGE_NOT_FOUND, BrokerError
 
@@ -76,12 +76,16 @@ async def test_a_scheduled_message_appears_in_time_with_a_new_number(bench):
     queue.send(bench.message("later", at=bench.clock.now() + 50))
     bench.send(queue, "now")
     [scheduled, _] = bench.peek(queue)
-    assert (scheduled.state, scheduled.sequence_number) == (State.SCHEDULED, 1)
+    assert (scheduled.state, scheduled.sequence_number) == (MessageStateCode.SCHEDULED, 1)
     assert (queue.counts().active, queue.counts().scheduled) == (1, 1)
     bench.clock.advance(50)
     assert inbox.texts == ["now", "later"]
     message = inbox.got[1][0]
-    assert (message.sequence_number, message.enqueued_at, message.state) == (3, bench.clock.now(), State.ACTIVE)
+    assert (message.sequence_number, message.enqueued_at, message.state) == (
+        3,
+        bench.clock.now(),
+        MessageStateCode.ACTIVE,
+    )
     assert queue.counts().scheduled == 0
 
 

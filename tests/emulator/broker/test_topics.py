@@ -6,7 +6,7 @@ import pytest
 
 from sbpair.amqp.sections import Section
 from sbpair.amqp.types import Int, Symbol
-from sbpair.emulator.broker.messages import State
+from sbpair.emulator.broker.messages import MessageStateCode
 from sbpair.emulator.entities import (
     EntityStatus,
     FalseFilter,
@@ -214,10 +214,10 @@ async def test_a_scheduled_message_in_a_topic_says_so_and_keeps_its_first_number
     sent_at = bench.clock.now()
     bench.send(topic, "later", at=sent_at + 10)
     [kept] = topic.scheduled.log
-    assert (kept.state, kept.enqueued_at, kept.sequence_number) == (State.SCHEDULED, sent_at, 2)
+    assert (kept.state, kept.enqueued_at, kept.sequence_number) == (MessageStateCode.SCHEDULED, sent_at, 2)
     bench.clock.advance(10)
     [_, later] = bench.peek(subscription)
-    assert (later.state, later.enqueued_at) == (State.ACTIVE, sent_at + 10)
+    assert (later.state, later.enqueued_at) == (MessageStateCode.ACTIVE, sent_at + 10)
     assert (later.sequence_number, later.enqueued_sequence_number) == (2, 3)
 
 

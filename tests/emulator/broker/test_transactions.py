@@ -26,7 +26,7 @@ from sbpair.amqp.performatives import (
 )
 from sbpair.amqp.sections import PropertyField, Section, build, read, scan
 from sbpair.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, Uint, Ulong
-from sbpair.emulator.broker.messages import State
+from sbpair.emulator.broker.messages import MessageStateCode
 from sbpair.emulator.broker.partitions import partition_of
 from sbpair.emulator.entities import QueueDescription
 from sbpair.emulator.server import Emulator, NamespaceConfig
@@ -288,7 +288,7 @@ async def test_after_a_rollback_a_delivery_is_settled_outside_transactions(
             await ask.settle(delivery, outcome, transaction)
             await ask.discharge(transaction, failed=True)
         [work] = kept.log
-        assert (work.locked, work.delivery_count, work.state) == (True, 0, State.ACTIVE)
+        assert (work.locked, work.delivery_count, work.state) == (True, 0, MessageStateCode.ACTIVE)
         client.settle(delivery.field(1), None, accepted())
         assert await ask.settled(delivery) == [ACCEPTED]
         assert not len(kept.log)
@@ -324,12 +324,12 @@ async def test_defer_dead_letter_abandon_and_schedule_wait_for_the_commit(emulat
         for delivery, outcome in zip(deliveries, (modified(False, True), dead, modified(True)), strict=True):
             assert (await ask.settle(delivery, outcome, transaction)).descriptor == TRANSACTIONAL_STATE
         await ask.send(later, 0, transaction)
-        assert [(one.locked, one.state) for one in queue.main.log] == [(True, State.ACTIVE)] * 3
+        assert [(one.locked, one.state) for one in queue.main.log] == [(True, MessageStateCode.ACTIVE)] * 3
         assert (await ask.discharge(transaction)).descriptor == ACCEPTED
         kept = {read(one.payload, scan(one.payload), Section.DATA): one for one in queue.main.log}
         assert await ask.settled(*deliveries) == [MODIFIED, REJECTED, MODIFIED]
-        assert kept[b"defer"].state is State.DEFERRED
-        assert kept[b"later"].state is State.SCHEDULED
+        assert kept[b"defer"].state is MessageStateCode.DEFERRED
+        assert kept[b"later"].state is MessageStateCode.SCHEDULED
         assert (kept[b"again"].delivery_count, kept[b"again"].locked) == (1, False)
         assert texts(queue, "dead_letters") == [b"dead"]
 

@@ -9,7 +9,7 @@ from itertools import chain
 import pytest
 
 from sbpair.amqp.types import Int
-from sbpair.emulator.broker.messages import Message, State
+from sbpair.emulator.broker.messages import Message, MessageStateCode
 from sbpair.emulator.entities import QueueDescription as Queue
 from sbpair.emulator.entities import RuleDescription, SqlAction, SqlFilter, SubscriptionDescription, TopicDescription
 from sbpair.emulator.namespace import Namespace
@@ -115,14 +115,14 @@ class Walk:
 
     def numbers(self) -> None:
         entity = self.dice.choice(self.receivable)
-        kept = [one for one in entity.main.log if one.state is State.DEFERRED]
+        kept = [one for one in entity.main.log if one.state is MessageStateCode.DEFERRED]
         if kept and self.dice.random() < 0.7:
             got = entity.main.receive_deferred([kept[0].sequence_number], settled=self.dice.random() < 0.3)
             if got[0][1] is not None and self.dice.random() < 0.5:
                 entity.main.abandon(got[0][1].token, {"again": "1"})
         for sent_to in (self.namespace.get_topic("events"), self.namespace.get_queue("plain")):
             log = sent_to.scheduled.log if hasattr(sent_to, "scheduled") else sent_to.main.log
-            waiting = [one.sequence_number for one in log if one.state is State.SCHEDULED]
+            waiting = [one.sequence_number for one in log if one.state is MessageStateCode.SCHEDULED]
             if waiting and self.dice.random() < 0.3:
                 sent_to.cancel_scheduled([self.dice.choice(waiting)])
 
@@ -144,7 +144,7 @@ class Walk:
         assert topic.counts().size_in_bytes == used[id(topic.quota)]
         for entity in self.receivable:
             assert entity.quota.used_bytes == used[id(entity.quota)], entity.path
-            scheduled = sum(one.state is State.SCHEDULED for one in entity.main.log)
+            scheduled = sum(one.state is MessageStateCode.SCHEDULED for one in entity.main.log)
             counts = entity.counts()
             assert counts.scheduled == scheduled
             assert counts.active == len(list(entity.main.log)) - scheduled

@@ -9,7 +9,7 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.pairing import expected_backlog_paths
 from sbpair.emulator import EmulatorThread
-from sbpair.runtime.clock import Quiet, SystemClock
+from sbpair.runtime.clock import LoopClock, Quiet
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
 from sbpair.runtime.transfer.syphon import syphon
 
@@ -58,7 +58,7 @@ async def _syphon(emulator: EmulatorThread, label: str, primary: str, stop: asyn
             TransferRequest(queues=expected_backlog_paths(label, QUEUES)),
             secondary=secondary,
             primary=home,
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=Quiet(),
             stop=stop,
         )

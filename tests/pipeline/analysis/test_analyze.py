@@ -36,8 +36,8 @@ from sbpair.pipeline.analysis.units import (
     Engine,
     LocalEngine,
     Piece,
+    ReadUnit,
     SparkEngine,
-    Unit,
     pieces_in,
     read_unit,
     together,
@@ -48,7 +48,7 @@ from sbpair.pipeline.rows import arrow_schema
 from tests.benchmarks.backlogs import make_archive
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 pytestmark = pytest.mark.spark
 
@@ -97,7 +97,13 @@ class Found:
 
 
 def analysed(
-    session: "Session", files: Sequence[str], *, by: str, units: int = 1, question: Question = QUESTION, **more: Any
+    session: "StartedSpark",
+    files: Sequence[str],
+    *,
+    by: str,
+    units: int = 1,
+    question: Question = QUESTION,
+    **more: Any,
 ) -> Found:
     """In this process, by Spark's tasks over the files, or over rows that only Spark reads."""
     cut = units_cut(files, units)
@@ -112,7 +118,7 @@ def analysed(
     return Found({name: table.to_pylist() for name, table in found.tables.items()})
 
 
-def units_cut(files: Sequence[str], most: int) -> list[Unit]:
+def units_cut(files: Sequence[str], most: int) -> list[ReadUnit]:
     """The units of a few rows each, if there are to be several."""
     found = units_in(files)
     if most == 1:
@@ -194,7 +200,7 @@ WAYS = [("local", 1), ("local", 5), ("spark", 1), ("spark", 5), ("rows", 1), ("r
 
 
 @pytest.fixture(scope="module", params=WAYS, ids=[f"{by}-{units}" for by, units in WAYS])
-def found(request: pytest.FixtureRequest, session: "Session", tmp_path_factory: pytest.TempPathFactory) -> Found:
+def found(request: pytest.FixtureRequest, session: "StartedSpark", tmp_path_factory: pytest.TempPathFactory) -> Found:
     """All scenarios in one analysis, each as a pair of its own, by every engine, in one unit and in several."""
     folder = tmp_path_factory.mktemp("archive")
     files = [
@@ -277,7 +283,7 @@ def test_outages_have_a_beginning_and_an_end(found: Found) -> None:
     assert rows[0]["began_at"] == NOON - timedelta(minutes=200)
 
 
-def test_destinations_that_do_not_exist(session: "Session", tmp_path: Path) -> None:
+def test_destinations_that_do_not_exist(session: "StartedSpark", tmp_path: Path) -> None:
     names = ("Orders", "gone", "news", None)
     file = write(tmp_path / "a.parquet", [message(number, 5, destination=name) for number, name in enumerate(names)])
     seen = NamespaceSnapshot(
@@ -297,7 +303,7 @@ def test_destinations_that_do_not_exist(session: "Session", tmp_path: Path) -> N
     assert existing_paths([replace(snapshot, primary=replace(seen, topics=None))]) is None
 
 
-def test_a_destination_has_the_spelling_that_most_messages_have(session: "Session", tmp_path: Path) -> None:
+def test_a_destination_has_the_spelling_that_most_messages_have(session: "StartedSpark", tmp_path: Path) -> None:
     names = ("ORDERS", "orders", "orders")
     rows = [message(number, 5, destination=name, message_id="same") for number, name in enumerate(names)]
     files = [write(tmp_path / f"{place}.parquet", [row]) for place, row in enumerate(rows)]
@@ -307,7 +313,7 @@ def test_a_destination_has_the_spelling_that_most_messages_have(session: "Sessio
 
 
 @pytest.mark.parametrize("by", ["local", "spark"])
-def test_messages_archived_twice_count_once(session: "Session", tmp_path: Path, by: str) -> None:
+def test_messages_archived_twice_count_once(session: "StartedSpark", tmp_path: Path, by: str) -> None:
     """A run that broke off and was repeated."""
     rows = [message(number, 60 - number, session_id="s") for number in range(1, 9)]
     files = [write(tmp_path / "a.parquet", rows[:6]), write(tmp_path / "b.parquet", rows[3:])]
@@ -318,7 +324,7 @@ def test_messages_archived_twice_count_once(session: "Session", tmp_path: Path, 
     assert [(row["messages"], row["inversions"]) for row in found.of("shop", "sessions")] == [(9, 0)]
 
 
-def test_row_groups_with_several_queues_make_one_unit(session: "Session", tmp_path: Path) -> None:
+def test_row_groups_with_several_queues_make_one_unit(session: "StartedSpark", tmp_path: Path) -> None:
     rows = [message(1, 5), message(2, 5, queue=in_queue(1))]
     files = [write(tmp_path / "a.parquet", rows), write(tmp_path / "b.parquet", rows)]
     (unit,) = units_in(files)
@@ -328,7 +334,7 @@ def test_row_groups_with_several_queues_make_one_unit(session: "Session", tmp_pa
 
 @pytest.mark.parametrize("rows", [[], [message(1, 5, message_id=None)]])
 def test_an_archive_without_messages_sessions_or_ids(
-    session: "Session", tmp_path: Path, rows: list[dict[str, Any]]
+    session: "StartedSpark", tmp_path: Path, rows: list[dict[str, Any]]
 ) -> None:
     found = analysed(session, [write(tmp_path / "a.parquet", rows)], by="local")
     assert tuple(found.tables) == RESULTS
@@ -336,7 +342,7 @@ def test_an_archive_without_messages_sessions_or_ids(
     assert len(found.tables["destinations"]) == len(rows)
 
 
-def test_all_engines_say_the_same_of_a_large_archive(session: "Session", tmp_path: Path) -> None:
+def test_all_engines_say_the_same_of_a_large_archive(session: "StartedSpark", tmp_path: Path) -> None:
     files = make_archive(tmp_path, 20_000)
     question = Question(as_of=1_793_491_200 + 9 * 3600)
     first, *others = (
@@ -349,7 +355,7 @@ def test_all_engines_say_the_same_of_a_large_archive(session: "Session", tmp_pat
             assert other[name] == first[name], name
 
 
-def test_the_worst_and_every_row_in_files(plain: "Session", tmp_path: Path) -> None:
+def test_the_worst_and_every_row_in_files(plain: "StartedSpark", tmp_path: Path) -> None:
     files = make_archive(tmp_path / "archive", 5_000)
     for by in ("local", "spark"):
         cut = units_cut(files, 4)
@@ -365,7 +371,7 @@ def test_the_worst_and_every_row_in_files(plain: "Session", tmp_path: Path) -> N
 
 def test_too_many_messages_are_left_to_spark() -> None:
     with pytest.raises(UsageError, match="--engine local takes up to 10,000,000"):
-        LocalEngine([Unit((), 10_000_001, False)], cores=2)
+        LocalEngine([ReadUnit((), 10_000_001, False)], cores=2)
 
 
 @pytest.mark.parametrize("most_numbers", [2**62, 40, 1])
@@ -387,7 +393,7 @@ def test_spellings_of_a_session_that_differ_in_case_are_one_session(tmp_path: Pa
         message(2, 5, queue=in_queue(0)) | {"session_id": "ORDER-7"},
         message(1, 3, queue=in_queue(1)) | {"session_id": "order-7"},
     ]
-    _, sessions = parts(Unit(((write(tmp_path / "a.parquet", rows), (0,)),), 3, False))
+    _, sessions = parts(ReadUnit(((write(tmp_path / "a.parquet", rows), (0,)),), 3, False))
     (found,) = sessions_found(sessions).to_pylist()
     assert (found["session_id"], found["messages"], found["queues"], found["inversions"]) == ("ORDER-7", 3, 2, 1)
 
@@ -405,8 +411,8 @@ def test_parts_of_units_merge_as_if_they_had_been_read_at_once(tmp_path: Path) -
             made["enqueued_at"] = chance.choice([made["enqueued_at"]] * 9 + [None])
             rows.append(made)
     file = write(tmp_path / "a.parquet", rows, row_group_size=75)
-    whole = parts(Unit(((file, tuple(range(8))),), 600, False))
-    apart = [parts(Unit(((file, (group,)),), 75, False)) for group in range(8)]
+    whole = parts(ReadUnit(((file, tuple(range(8))),), 600, False))
+    apart = [parts(ReadUnit(((file, (group,)),), 75, False)) for group in range(8)]
     left, right = apart[:3], apart[3:]
     for merged in (apart, [merged_parts(left), merged_parts(right)], [apart[0], merged_parts(apart[1:])]):
         together_again = merged_parts(merged)
@@ -419,7 +425,7 @@ def test_parts_of_units_merge_as_if_they_had_been_read_at_once(tmp_path: Path) -
     assert sum(whole[1]["inversions"].to_pylist()) > within
 
 
-def parts(unit: Unit) -> tuple[Small, pa.Table]:
+def parts(unit: ReadUnit) -> tuple[Small, pa.Table]:
     found = dict(parts_of(read_unit(unit), QUESTION, 1))
     return found["small", 0], found["session", 0]
 

@@ -14,7 +14,7 @@ from sbpair.core.errors import JournalError, UsageError
 from sbpair.core.replication.ordering import Stamp
 from sbpair.core.replication.ownership import Head, SessionEntry
 from sbpair.journal.sqlite import SqliteJournal, documents, key_ranges
-from sbpair.pipeline.replication.audit import Asked, archive_parts, audit, journal_parts
+from sbpair.pipeline.replication.audit import AuditTerms, archive_parts, audit, journal_parts
 from sbpair.pipeline.replication.sources import JournalRange, LineCopies
 from sbpair.pipeline.reports import ReplicationReport
 from sbpair.ports import Entry
@@ -22,7 +22,7 @@ from sbpair.runtime.replication.store import MESSAGE
 from tests.pipeline.replication.replicated import DAY, DESTINATION, HOUR, NOW, Archives, done, journal_of, place, story
 
 if TYPE_CHECKING:
-    from sbpair.pipeline.spark.session import Session
+    from sbpair.pipeline.spark.session import StartedSpark
 
 WAYS = [("local", "lines"), ("local", "parquet"), ("spark", "parquet"), ("spark", "lines")]
 
@@ -72,8 +72,8 @@ def audited(
     parts = archive_parts(written["primary"], written["secondary"], at_least=2)
     store = SqliteJournal(journal) if isinstance(journal, Path) else journal
     parts += asyncio.run(journal_parts(store))  # type: ignore[arg-type]
-    session: Session | None = None if by == "local" else request.getfixturevalue("session")
-    return audit(parts, Asked(as_of=NOW, **asked), journal="j", session=session)
+    session: StartedSpark | None = None if by == "local" else request.getfixturevalue("session")
+    return audit(parts, AuditTerms(as_of=NOW, **asked), journal="j", session=session)
 
 
 def verdicts(report: ReplicationReport) -> set[tuple[str, str]]:

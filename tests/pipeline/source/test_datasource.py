@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from sbpair.core.errors import UsageError
 from sbpair.pipeline.errors import error_in
 from sbpair.pipeline.source.options import ReadOptions
-from sbpair.pipeline.spark.session import Session, explained
+from sbpair.pipeline.spark.session import StartedSpark, explained
 from tests.pipeline.stage import Stage, backlog, messages
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def test_options_choose_queues_numbers_and_dead_letters(spark: "SparkSession", s
     assert load(spark, stage, queues="0").count() == 0
 
 
-def test_no_secret_is_in_a_plan_or_a_log(spark: "SparkSession", session: Session, stage: Stage) -> None:
+def test_no_secret_is_in_a_plan_or_a_log(spark: "SparkSession", session: StartedSpark, stage: Stage) -> None:
     stage.divert(messages(1))
     frame = load(spark, stage)
     text = explained(frame)

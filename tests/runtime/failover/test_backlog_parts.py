@@ -20,7 +20,7 @@ from sbpair.core.events import BacklogQueueLeft, BacklogQueueReturned
 from sbpair.core.failover.sending import ALL_OUT_PAUSE_SECONDS, Budget, Rotation, SessionHolds
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.runtime.failover import backlog as backlogs
-from sbpair.runtime.failover.backlog import Backlog, KeptQueue, SessionKeeper, sessions_waiting, waiting_session
+from sbpair.runtime.failover.backlog import BacklogQueues, SessionKeeper, StickyQueue, sessions_waiting, waiting_session
 from tests.fakes import FakeClock, FakeNamespace, RecordingObserver, virtual_time
 from tests.runtime.failover.pairs import message
 
@@ -37,7 +37,7 @@ class World:
         for queue in self.queues:
             self.namespace.add_queue(queue)
         self.keeper = SessionKeeper(SessionHolds(), self.namespace.messaging(), clock=self.clock) if holds else None
-        self.backlog = Backlog(
+        self.backlog = BacklogQueues(
             self.namespace.messaging(),
             Rotation(self.queues),
             clock=self.clock,
@@ -60,9 +60,9 @@ class World:
         self.namespace.hook = note
         return times
 
-    async def divert(self, *payloads: bytes, seconds: float = 60.0, kept: KeptQueue | None = None) -> Any:
+    async def divert(self, *payloads: bytes, seconds: float = 60.0, sticky: StickyQueue | None = None) -> Any:
         budget = Budget.of(seconds, partitioned=False, now=self.clock.monotonic())
-        return await self.backlog.divert("orders", payloads, budget, lambda queue, messages: None, kept)
+        return await self.backlog.divert("orders", payloads, budget, lambda queue, messages: None, sticky)
 
 
 @pytest.mark.parametrize(
@@ -183,12 +183,12 @@ async def test_a_batch_that_a_queue_refuses_as_such_goes_key_by_key_and_one_of_w
 @virtual_time
 async def test_a_sender_keeps_its_queue_and_each_session_its_own() -> None:
     world = World()
-    kept = KeptQueue(QUEUES[2])
-    assert (await world.divert(message("1"), kept=kept)).queues == [QUEUES[2]]
+    kept = StickyQueue(QUEUES[2])
+    assert (await world.divert(message("1"), sticky=kept)).queues == [QUEUES[2]]
     world.namespace.fail("send", ConnectionLostError("down"), entity=QUEUES[2])
-    assert (await world.divert(message("2"), kept=kept)).queues == [QUEUES[0]]
+    assert (await world.divert(message("2"), sticky=kept)).queues == [QUEUES[0]]
     assert kept.queue == QUEUES[0]
-    of_a_session = await world.divert(message("3", session="s"), kept=kept)
+    of_a_session = await world.divert(message("3", session="s"), sticky=kept)
     assert kept.queue == QUEUES[0], "a session's queue is not the sender's"
     assert of_a_session.queues == (await world.divert(message("4", session="S"))).queues
 

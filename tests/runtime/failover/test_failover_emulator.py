@@ -23,9 +23,9 @@ from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose, for_primary
 from sbpair.emulator import Emulator
 from sbpair.ports import MessageReceiver
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
-from sbpair.runtime.failover.sender import Where
+from sbpair.runtime.failover.sender import SentTo
 from tests.fakes import RecordingObserver
 from tests.waiting import LIMIT_SECONDS
 
@@ -53,7 +53,7 @@ class Stage:
     def state(self, entity: str = "orders") -> State:
         return next(one.state for one in self.pairing.state().entities if one.entity == entity)
 
-    async def send(self, message_id: str, entity: str = "orders", *, timeout: float = 5.0) -> Where:
+    async def send(self, message_id: str, entity: str = "orders", *, timeout: float = 5.0) -> SentTo:
         result = await self.pairing.sender(entity).send(message(message_id), timeout_seconds=timeout)
         return result.where
 
@@ -125,7 +125,7 @@ async def stage(
                 PairingContext(
                     primary=AzureMessaging(primary),
                     secondary=AzureMessaging(secondary),
-                    clock=SystemClock(),
+                    clock=LoopClock(),
                     observer=observer,
                 ),
                 secondary_admin=admin,
@@ -140,7 +140,7 @@ async def stage(
 async def test_healthy_sends_go_to_the_primary_and_the_queues_are_there() -> None:
     async with stage() as on:
         assert on.pairing.backlog_queue_count == QUEUES
-        assert await on.send("1") is Where.PRIMARY
+        assert await on.send("1") is SentTo.PRIMARY
         assert await on.stored() == ["1"]
         assert sorted(queue.path for queue in on.emulator.namespace("secondary").queues()) == [
             f"primary/x-servicebus-transfer/{index}" for index in range(QUEUES)
@@ -151,11 +151,11 @@ async def test_a_dark_primary_fails_over_and_back() -> None:
     async with stage() as on:
         await on.send("1")
         on.break_primary("dark")
-        assert await on.send("2") is Where.BACKLOG
-        assert await on.send("3", "invoices") is Where.BACKLOG
+        assert await on.send("2") is SentTo.BACKLOG
+        assert await on.send("3", "invoices") is SentTo.BACKLOG
         on.heal_primary()
         await on.until(State.HEALTHY)
-        assert await on.send("4") is Where.PRIMARY
+        assert await on.send("4") is SentTo.PRIMARY
         assert await on.diverted() == [("invoices", "3"), ("orders", "2")]
         assert await on.stored() == ["1", "4"]
 
@@ -163,15 +163,15 @@ async def test_a_dark_primary_fails_over_and_back() -> None:
 async def test_one_dark_entity_does_not_take_the_others_along() -> None:
     async with stage() as on:
         on.break_primary("fail:entity=orders,condition=amqp:internal-error")
-        assert await on.send("1") is Where.BACKLOG
-        assert await on.send("2", "invoices") is Where.PRIMARY
+        assert await on.send("1") is SentTo.BACKLOG
+        assert await on.send("2", "invoices") is SentTo.PRIMARY
         assert on.state("invoices") is State.HEALTHY
 
 
 async def test_a_silent_primary_leaves_time_for_the_backlog_and_cannot_hang_the_pings() -> None:
     async with stage() as on:
         on.break_primary("silent")
-        assert await on.send("1", timeout=8.0) is Where.BACKLOG
+        assert await on.send("1", timeout=8.0) is SentTo.BACKLOG
         async with asyncio.timeout(LIMIT_SECONDS):  # closing is bounded
             await on.pairing.close()
 
@@ -183,7 +183,7 @@ async def test_during_the_interval_sends_raise_and_after_it_they_are_diverted() 
             await on.send("1", timeout=0.4)
         assert on.state() is State.SUSPECT
         await on.until(State.FAILED_OVER)
-        assert await on.send("2") is Where.BACKLOG
+        assert await on.send("2") is SentTo.BACKLOG
         assert await on.diverted() == [("orders", "2")]
 
 
@@ -203,11 +203,11 @@ async def test_a_disabled_entity_fails_over_until_it_is_enabled(status: EntitySt
         facts = await primary.get_queue("orders")
         assert facts is not None
         await primary.update_queue("orders", replace(facts.settings, status=status))
-        assert await on.send("1") is Where.BACKLOG
+        assert await on.send("1") is SentTo.BACKLOG
         await primary.update_queue("orders", facts.settings)
         await primary.close()
         await on.until(State.HEALTHY)
-        assert await on.send("2") is Where.PRIMARY
+        assert await on.send("2") is SentTo.PRIMARY
 
 
 async def test_a_deleted_entity_raises_and_never_fills_the_backlog() -> None:
@@ -222,7 +222,7 @@ async def test_a_deleted_entity_raises_and_never_fills_the_backlog() -> None:
 async def test_an_entity_deleted_during_the_outage_is_found_out_by_the_ping() -> None:
     async with stage() as on:
         on.break_primary("dark")
-        assert await on.send("1") is Where.BACKLOG
+        assert await on.send("1") is SentTo.BACKLOG
         namespace = on.emulator.namespace("primary")
         namespace.delete_queue("orders")
         on.heal_primary()
@@ -231,14 +231,14 @@ async def test_an_entity_deleted_during_the_outage_is_found_out_by_the_ping() ->
             await on.send("2")
         namespace.create_queue("orders")
         await on.until(State.HEALTHY)
-        assert await on.send("3") is Where.PRIMARY
+        assert await on.send("3") is SentTo.PRIMARY
         assert await on.diverted() == [("orders", "1")]
 
 
 async def test_a_full_queue_fails_over() -> None:
     async with stage() as on:
         on.break_primary("quota:entity=orders")
-        assert await on.send("1") is Where.BACKLOG
+        assert await on.send("1") is SentTo.BACKLOG
         (event,) = on.observer.of(FailedOver)
         assert event.cause == "quota-exceeded"
 
@@ -264,7 +264,7 @@ async def test_backlog_queues_that_fail_one_after_another_leave_the_rotation() -
         for queue in bad:
             on.break_secondary(f"disabled:entity={queue}")
             result = await on.pairing.sender("orders").send(message(queue, session=queue), timeout_seconds=5)
-            assert result.where is Where.BACKLOG
+            assert result.where is SentTo.BACKLOG
         result = await on.pairing.sender("orders").send([message(str(number)) for number in range(20)])
         out = {event.queue for event in on.observer.of(BacklogQueueLeft)}
         assert out <= set(bad)
@@ -282,7 +282,7 @@ async def test_with_both_sides_dark_a_send_raises_in_time() -> None:
             with pytest.raises(ServiceError):
                 await on.send("1", timeout=2.0)
         on.emulator.faults("secondary").clear()
-        assert await on.send("2") is Where.BACKLOG
+        assert await on.send("2") is SentTo.BACKLOG
 
 
 async def test_a_flapping_link_does_not_lose_or_double_what_is_certain() -> None:
@@ -310,7 +310,7 @@ async def test_a_thousand_concurrent_senders_open_few_connections() -> None:
         on.break_primary("quota:entity=orders")
         sends = [on.pairing.sender("orders").send(message(str(number)), timeout_seconds=120) for number in range(1000)]
         results = await asyncio.gather(*sends)
-        assert {result.where for result in results} == {Where.BACKLOG}
+        assert {result.where for result in results} == {SentTo.BACKLOG}
         counts = [queue.counts().active for queue in on.emulator.namespace("secondary").queues()]
         assert sum(counts) == 1000
 

@@ -24,7 +24,7 @@ from sbpair.core.failover.machine import DOCUMENTED, SDK, State
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, Condition, Side
 from sbpair.runtime.failover.entity import MonitoredEntities
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
-from sbpair.runtime.failover.sender import Where
+from sbpair.runtime.failover.sender import SentTo
 from tests.fakes import EPOCH, FakeMessaging, FakeNamespace, virtual_time
 from tests.runtime.failover.pairs import World, a_pair, a_world, message, open_pairing, opened
 
@@ -222,7 +222,7 @@ async def test_with_the_syphon_enabled_diverted_messages_go_home_by_themselves()
     async with await open_pairing(world, a_pair(interval=0, ping=1, syphon=True)) as pairing:
         fault = world.primary.go_dark()
         results = [await pairing.sender("orders").send(message(str(number))) for number in range(20)]
-        assert {result.where for result in results} == {Where.BACKLOG}
+        assert {result.where for result in results} == {SentTo.BACKLOG}
         world.primary.heal(fault)
         await asyncio.sleep(300)
         stored = world.primary.queue("orders").messages.values()
@@ -248,8 +248,8 @@ async def test_held_sessions_keep_their_order_across_failover_and_failback() -> 
         await asyncio.sleep(300)
         ids = [int(one.message_id or "") for one in world.primary.queue("orders").messages.values()]
         assert ids == list(range(200))
-        assert {wheres[0], wheres[-1]} == {Where.PRIMARY}
-        assert wheres.count(Where.BACKLOG) > 40, "some were held after the failback"
+        assert {wheres[0], wheres[-1]} == {SentTo.PRIMARY}
+        assert wheres.count(SentTo.BACKLOG) > 40, "some were held after the failback"
 
 
 @virtual_time
@@ -267,12 +267,12 @@ async def test_failover_can_be_forced_and_undone() -> None:
     async with opened(ping=1) as world:
         sender = world.pairing.sender("orders")
         world.pairing.force_failover("Orders")
-        assert (await sender.send(message("1"))).where is Where.BACKLOG
+        assert (await sender.send(message("1"))).where is SentTo.BACKLOG
         await asyncio.sleep(3600)
         assert world.state_of("orders") is State.FORCED
         assert world.pings() == 0
         world.pairing.fail_back("orders")
-        assert (await sender.send(message("2"))).where is Where.PRIMARY
+        assert (await sender.send(message("2"))).where is SentTo.PRIMARY
         (over,) = world.events(FailedOver)
         (back,) = world.events(FailedBack)
         assert (over.forced, back.diverted_messages, back.seconds_away) == (True, 1, pytest.approx(3600))
@@ -285,7 +285,7 @@ async def test_what_is_forced_twice_is_undone_by_hand_alone() -> None:
         world.pairing.force_failover("orders")
         await asyncio.sleep(60)
         assert (world.state_of("orders"), world.pings()) == (State.FORCED, 0)
-        assert (await world.pairing.sender("orders").send(message("1"))).where is Where.BACKLOG
+        assert (await world.pairing.sender("orders").send(message("1"))).where is SentTo.BACKLOG
 
 
 @virtual_time
@@ -335,7 +335,7 @@ async def test_a_side_is_unknown_until_any_part_of_it_has_answered() -> None:
 async def test_the_sdk_policy_fails_over_on_a_busy_server() -> None:
     async with opened(interval=0, policy=SDK) as world:
         world.primary.fail("send", ServerBusyError("busy"), entity="orders")
-        assert (await world.pairing.sender("orders").send(message("1"))).where is Where.BACKLOG
+        assert (await world.pairing.sender("orders").send(message("1"))).where is SentTo.BACKLOG
 
 
 # Close
@@ -349,7 +349,7 @@ async def test_close_waits_for_the_sends_under_way() -> None:
         await asyncio.sleep(1)
         await world.pairing.close()
         assert world.clock.monotonic() == pytest.approx(5)
-        assert (await sending).where is Where.PRIMARY
+        assert (await sending).where is SentTo.PRIMARY
 
 
 @virtual_time
@@ -394,7 +394,7 @@ async def test_what_is_shared_keeps_a_connection_until_the_ping_on_it_has_ended(
     )
     pairing = await open_pairing(world, pair, entities=entities)
     world.primary.fail("send", ConnectionLostError("gone"), entity="orders", times=1)
-    assert (await pairing.sender("orders").send(message("1"))).where is Where.BACKLOG
+    assert (await pairing.sender("orders").send(message("1"))).where is SentTo.BACKLOG
     world.primary.delays["send"] = 5.0
     await asyncio.sleep(2)
     await pairing.close()
@@ -439,7 +439,7 @@ async def test_with_the_syphon_the_partner_of_a_closed_side_is_faulted_after_fiv
     pairing = await open_pairing(world, a_pair(syphon=True), syphon=idle_syphon)
     await pairing.close(Side.SECONDARY)
     await asyncio.sleep(4.9)
-    assert (await pairing.sender("orders").send(message("1"))).where is Where.PRIMARY
+    assert (await pairing.sender("orders").send(message("1"))).where is SentTo.PRIMARY
     await asyncio.sleep(0.2)
     with pytest.raises(InterruptedWorkError, match="faulted"):
         await pairing.sender("orders").send(message("2"))
@@ -466,7 +466,7 @@ async def test_without_the_syphon_a_closed_secondary_only_ends_diverting() -> No
         await world.pairing.close(Side.SECONDARY)
         await asyncio.sleep(100)
         sender = world.pairing.sender("orders")
-        assert (await sender.send(message("1"))).where is Where.PRIMARY
+        assert (await sender.send(message("1"))).where is SentTo.PRIMARY
         world.primary.go_dark()
         with pytest.raises(InterruptedWorkError):
             await sender.send(message("2"))
@@ -531,7 +531,7 @@ async def test_a_syphon_that_no_restart_mends_is_told_of() -> None:
     world = a_world()
     async with await open_pairing(world, a_pair(syphon=True), syphon=outdated) as pairing:
         await asyncio.sleep(1)
-        assert (await pairing.sender("orders").send(message("1"))).where is Where.PRIMARY
+        assert (await pairing.sender("orders").send(message("1"))).where is SentTo.PRIMARY
     (told,) = [event for event in world.events(PairingNoticed) if event.code == "syphon-ended"]
     assert "moved" in told.message
 

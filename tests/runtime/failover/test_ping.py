@@ -32,7 +32,7 @@ from sbpair.runtime.failover.ping import (
     measure,
     message_target,
 )
-from sbpair.runtime.failover.sender import Where
+from sbpair.runtime.failover.sender import SentTo
 from tests.fakes import FakeClock, FakeMessaging, FakeNamespace, FakeSender, virtual_time
 from tests.runtime.failover.pairs import a_pair, a_world, message, open_pairing, opened
 
@@ -233,7 +233,7 @@ async def test_a_failure_while_the_pings_are_being_closed_is_pinged_too() -> Non
         while pairing.state().entities[0].state is not State.HEALTHY:
             await asyncio.sleep(0.1)
         fault = world.primary.go_dark()
-        assert (await sender.send(message("2"))).where is Where.BACKLOG
+        assert (await sender.send(message("2"))).where is SentTo.BACKLOG
         world.primary.heal(fault)
         await asyncio.sleep(61)
         assert pairing.state().entities[0].state is State.HEALTHY
@@ -401,7 +401,7 @@ async def test_pings_leave_no_link_open_once_they_are_over() -> None:
     world.primary_messaging = messaging = Keeping(world.primary)
     async with await open_pairing(world, a_pair(interval=0, ping=1)) as pairing:
         fault = world.primary.go_dark()
-        assert (await pairing.sender("orders").send(message("1"))).where is Where.BACKLOG
+        assert (await pairing.sender("orders").send(message("1"))).where is SentTo.BACKLOG
         world.primary.heal(fault)
         await asyncio.sleep(30.0)
         assert pairing.state().entities[0].state is State.HEALTHY

@@ -37,7 +37,7 @@ from sbpair.core.failover.sending import Budget
 from sbpair.core.pairing import Condition
 from sbpair.core.rewrite import compose, for_backlog, for_primary
 from sbpair.runtime.failover.backlog import IDLE_SECONDS
-from sbpair.runtime.failover.sender import Where
+from sbpair.runtime.failover.sender import SentTo
 from tests.fakes import EPOCH, virtual_time
 from tests.runtime.failover.pairs import World, a_pair, a_world, message, open_pairing, opened
 
@@ -51,7 +51,7 @@ def homeward(payload: bytes) -> tuple[str, str | None, str | None]:
 async def fail_over(world: World, entity: str = "orders") -> None:
     """Let the entity fail over by itself, with an interval of 0 as the worlds below have."""
     result = await world.pairing.sender(entity).send(message("first diverted"))
-    assert result.where is Where.BACKLOG
+    assert result.where is SentTo.BACKLOG
 
 
 # Healthy
@@ -62,7 +62,7 @@ async def test_while_healthy_nothing_changes() -> None:
     async with opened() as world:
         payload = message("1")
         result = await world.pairing.sender("orders").send(payload)
-        assert (result.where, result.queue, result.uncertain, result.messages) == (Where.PRIMARY, None, False, 1)
+        assert (result.where, result.queue, result.uncertain, result.messages) == (SentTo.PRIMARY, None, False, 1)
         assert world.primary.queue("orders").payloads == [payload]
         assert world.diverted_payloads() == []
         await asyncio.sleep(3600)
@@ -73,7 +73,7 @@ async def test_while_healthy_nothing_changes() -> None:
 async def test_queues_and_topics_are_sent_to_alike() -> None:
     async with opened() as world:
         world.primary.add_queue("news/all", topic=True)
-        assert (await world.pairing.sender("news/all").send(message("1"))).where is Where.PRIMARY
+        assert (await world.pairing.sender("news/all").send(message("1"))).where is SentTo.PRIMARY
         assert len(world.primary.queue("news/all").payloads) == 1
 
 
@@ -106,7 +106,7 @@ async def test_a_thousand_senders_fail_over_without_opening_a_thousand_links() -
         world.primary.go_dark()
         sends = [world.pairing.sender("orders").send(message(str(number))) for number in range(1000)]
         results = await asyncio.gather(*sends)
-        assert all(result.where is Where.BACKLOG for result in results)
+        assert all(result.where is SentTo.BACKLOG for result in results)
         assert len(world.diverted_payloads()) == 1000
         assert sum(world.links_opened.values()) <= 2 + 10
 
@@ -119,7 +119,7 @@ async def test_with_interval_zero_the_failing_message_itself_is_rerouted() -> No
     async with opened(interval=0) as world:
         world.primary.fail("send", EntityDisabledError("disabled"))
         result = await world.pairing.sender("orders").send(message("7", session="s"))
-        assert (result.where, result.uncertain, result.diverted) == (Where.BACKLOG, False, 1)
+        assert (result.where, result.uncertain, result.diverted) == (SentTo.BACKLOG, False, 1)
         assert result.queue in world.pairing.backlog_queues
         (payload,) = world.diverted_payloads()
         assert homeward(payload) == ("orders", "s", "7")
@@ -136,7 +136,7 @@ async def test_during_the_interval_failing_sends_raise_then_sends_are_diverted()
             await asyncio.sleep(9)
         assert world.diverted_payloads() == []
         await asyncio.sleep(6.1)
-        assert (await sender.send(message("y"))).where is Where.BACKLOG
+        assert (await sender.send(message("y"))).where is SentTo.BACKLOG
         assert [event.timer_seconds_left for event in world.events(SendFailed)] == [60, 51, 42, 33, 24, 15]
         (event,) = world.events(FailedOver)
         assert (event.entity, event.cause, event.forced) == ("orders", "entity-disabled", False)
@@ -162,8 +162,8 @@ async def test_failover_is_per_entity_and_shared_by_all_senders() -> None:
         world.primary.fail("send", ConnectionLostError("gone"), entity="orders")
         await fail_over(world)
         before = world.primary.calls["send", "orders"]
-        assert (await world.pairing.sender("ORDERS").send(message("2"))).where is Where.BACKLOG
-        assert (await world.pairing.sender("invoices").send(message("3"))).where is Where.PRIMARY
+        assert (await world.pairing.sender("ORDERS").send(message("2"))).where is SentTo.BACKLOG
+        assert (await world.pairing.sender("invoices").send(message("3"))).where is SentTo.PRIMARY
         assert world.primary.calls["send", "orders"] - before <= 1, "at most the ping went to the dark entity"
 
 
@@ -177,7 +177,7 @@ async def test_after_a_successful_ping_new_sends_go_to_the_primary_at_once() -> 
         await asyncio.sleep(29)
         assert world.state_of("orders") is State.FAILED_OVER
         await asyncio.sleep(2)
-        assert (await world.pairing.sender("orders").send(message("2"))).where is Where.PRIMARY
+        assert (await world.pairing.sender("orders").send(message("2"))).where is SentTo.PRIMARY
         (event,) = world.events(FailedBack)
         assert (event.entity, event.diverted_messages) == ("orders", 1)
         assert event.seconds_away == pytest.approx(120, abs=1)
@@ -201,7 +201,7 @@ def test_errors_of_the_caller_never_fail_over(error: ServiceError) -> None:
 async def test_a_full_queue_fails_over() -> None:
     async with opened(interval=0) as world:
         world.primary.fail("send", QuotaExceededError("full"), entity="orders")
-        assert (await world.pairing.sender("orders").send(message("1"))).where is Where.BACKLOG
+        assert (await world.pairing.sender("orders").send(message("1"))).where is SentTo.BACKLOG
 
 
 # Server busy
@@ -213,7 +213,7 @@ async def test_a_busy_server_gets_ten_seconds_and_the_message_again() -> None:
         world.primary.fail("send", ServerBusyError("busy"), times=2)
         started = world.clock.monotonic()
         result = await world.pairing.sender("orders").send(message("1"), timeout_seconds=60)
-        assert (result.where, result.uncertain) == (Where.PRIMARY, False)
+        assert (result.where, result.uncertain) == (SentTo.PRIMARY, False)
         assert world.clock.monotonic() - started == pytest.approx(20)
 
 
@@ -236,7 +236,7 @@ async def test_a_message_that_waits_for_a_busy_server_follows_a_failover() -> No
         waiting = asyncio.create_task(world.pairing.sender("orders").send(message("1")))
         await asyncio.sleep(5)
         world.pairing.force_failover("orders")
-        assert (await waiting).where is Where.BACKLOG
+        assert (await waiting).where is SentTo.BACKLOG
 
 
 # Time
@@ -248,7 +248,7 @@ async def test_a_hanging_primary_leaves_time_for_the_backlog() -> None:
         world.primary.hook = hang_on("send", "orders")
         started = world.clock.monotonic()
         result = await world.pairing.sender("orders").send(message("1"), timeout_seconds=20)
-        assert (result.where, result.uncertain) == (Where.BACKLOG, True)
+        assert (result.where, result.uncertain) == (SentTo.BACKLOG, True)
         assert world.clock.monotonic() - started == pytest.approx(15)
 
 
@@ -271,7 +271,7 @@ async def test_a_hanging_backlog_queue_leaves_time_for_another() -> None:
         world.primary.go_dark()
         world.draws[:] = [0.0]
         result = await world.pairing.sender("orders").send(message("1"), timeout_seconds=20)
-        assert (result.where, result.uncertain) == (Where.BACKLOG, True)
+        assert (result.where, result.uncertain) == (SentTo.BACKLOG, True)
         assert result.queue != first
 
 
@@ -291,11 +291,11 @@ async def test_one_hiccup_starts_no_failover_where_sends_are_retried() -> None:
     async with opened(interval=0, retries=3) as world:
         world.primary.fail("send", ConnectionLostError("blip"), times=2)
         result = await world.pairing.sender("orders").send(message("1"))
-        assert (result.where, result.uncertain) == (Where.PRIMARY, True)
+        assert (result.where, result.uncertain) == (SentTo.PRIMARY, True)
         assert world.clock.monotonic() == pytest.approx(1.6 + 3.2)
         assert world.events(SendFailed) == world.events(FailedOver) == []
         world.primary.go_dark()
-        assert (await world.pairing.sender("orders").send(message("2"))).where is Where.BACKLOG
+        assert (await world.pairing.sender("orders").send(message("2"))).where is SentTo.BACKLOG
         assert world.primary.calls["send", "orders"] == 3 + 4
 
 
@@ -304,7 +304,7 @@ async def test_no_retry_is_waited_for_that_leaves_no_time_for_another_attempt() 
     async with opened(interval=0, retries=3) as world:
         world.primary.fail("send", ConnectionLostError("blip"))
         result = await world.pairing.sender("orders").send(message("1"), timeout_seconds=6)
-        assert result.where is Where.BACKLOG
+        assert result.where is SentTo.BACKLOG
         assert (world.primary.calls["send", "orders"], world.clock.monotonic()) == (2, pytest.approx(1.6))
 
 
@@ -317,7 +317,7 @@ async def test_cancelling_a_send_leaves_the_pairing_usable() -> None:
             async with asyncio.timeout(1):
                 await world.pairing.sender("orders").send(message("1"))
         world.secondary.hook = None
-        assert (await world.pairing.sender("orders").send(message("2"))).where is Where.BACKLOG
+        assert (await world.pairing.sender("orders").send(message("2"))).where is SentTo.BACKLOG
         assert world.pairing.state().sends_under_way == 0
 
 
@@ -329,7 +329,7 @@ async def test_a_lost_answer_marks_the_diverted_copy_and_keeps_its_message_id() 
     async with opened(interval=0) as world:
         world.primary.fail("send", ConnectionLostError("answer lost"), times=1, after=True)
         result = await world.pairing.sender("orders").send(message("same-id"))
-        assert (result.where, result.uncertain) == (Where.BACKLOG, True)
+        assert (result.where, result.uncertain) == (SentTo.BACKLOG, True)
         (original,) = world.primary.queue("orders").messages.values()
         assert homeward(world.diverted_payloads()[0])[2] == original.message_id == "same-id"
 
@@ -340,7 +340,7 @@ async def test_a_lost_answer_from_a_backlog_queue_is_marked_too() -> None:
         world.primary.fail("send", EntityDisabledError("disabled"), entity="orders")
         world.secondary.fail("send", OperationTimeoutError("answer lost"), times=1, after=True)
         result = await world.pairing.sender("orders").send(message("1"))
-        assert (result.where, result.uncertain) == (Where.BACKLOG, True)
+        assert (result.where, result.uncertain) == (SentTo.BACKLOG, True)
         assert len(world.diverted_payloads()) == 2
 
 
@@ -375,7 +375,7 @@ async def test_a_lost_answer_is_remembered_when_a_later_attempt_on_the_primary_s
         world.primary.fail("send", ConnectionLostError("answer lost"), times=1, after=True)
         world.primary.fail("send", ServerBusyError("busy"), times=1, skip=1)
         result = await world.pairing.sender("orders").send(message("1"))
-        assert (result.where, result.uncertain) == (Where.PRIMARY, True)
+        assert (result.where, result.uncertain) == (SentTo.PRIMARY, True)
         assert [stored.message_id for stored in world.primary.queue("orders").messages.values()] == ["1", "1"]
 
 
@@ -432,7 +432,7 @@ async def test_with_all_queues_out_a_send_waits_for_the_next_probe() -> None:
         world.primary.go_dark()
         world.secondary.fail("send", ConnectionLostError("blip"), times=1)
         started = world.clock.monotonic()
-        assert (await world.pairing.sender("orders").send(message("1"))).where is Where.BACKLOG
+        assert (await world.pairing.sender("orders").send(message("1"))).where is SentTo.BACKLOG
         assert world.clock.monotonic() - started == pytest.approx(1.0)
 
 
@@ -442,7 +442,7 @@ async def test_a_busy_secondary_is_left_alone_for_ten_seconds_and_keeps_its_plac
         world.primary.go_dark()
         world.secondary.fail("send", ServerBusyError("busy"), times=1)
         started = world.clock.monotonic()
-        assert (await world.pairing.sender("orders").send(message("1"))).where is Where.BACKLOG
+        assert (await world.pairing.sender("orders").send(message("1"))).where is SentTo.BACKLOG
         assert world.clock.monotonic() - started == pytest.approx(10)
         assert world.events(BacklogQueueLeft) == []
 
@@ -483,7 +483,7 @@ async def test_opening_asks_nothing_of_a_dark_secondary_and_sends_to_the_primary
     world = a_world()
     world.secondary.go_dark()
     async with await open_pairing(world, a_pair(), create_missing=False) as pairing:
-        assert (await pairing.sender("orders").send(message("1"))).where is Where.PRIMARY
+        assert (await pairing.sender("orders").send(message("1"))).where is SentTo.PRIMARY
         assert not world.secondary.calls
 
 
@@ -522,7 +522,7 @@ async def test_a_secondary_that_refuses_for_good_is_told_at_once_counts_as_fault
         await asyncio.sleep(30)
         assert [event.side for event in world.events(SideRestored)] == ["secondary"]
         assert world.pairing.state().secondary is Condition.OPEN
-        assert (await sender.send(message("2"))).where is Where.BACKLOG
+        assert (await sender.send(message("2"))).where is SentTo.BACKLOG
 
 
 @virtual_time
@@ -532,9 +532,9 @@ async def test_a_refusing_secondary_does_not_touch_a_healthy_primary() -> None:
         world.pairing.force_failover("orders")
         with pytest.raises(UnauthorizedError):
             await world.pairing.sender("orders").send(message("1"))
-        assert (await world.pairing.sender("invoices").send(message("2"))).where is Where.PRIMARY
+        assert (await world.pairing.sender("invoices").send(message("2"))).where is SentTo.PRIMARY
         await asyncio.sleep(600)
-        assert (await world.pairing.sender("invoices").send(message("3"))).where is Where.PRIMARY
+        assert (await world.pairing.sender("invoices").send(message("3"))).where is SentTo.PRIMARY
 
 
 # Messages that the primary would refuse
@@ -548,7 +548,7 @@ async def test_a_key_beside_another_session_is_diverted_only_where_it_is_known_t
         with pytest.raises(ArgumentRefusedError, match="'B' differs from the session id 'A'"):
             await world.pairing.sender("orders").send(conflicting)
         assert world.diverted_payloads() == []
-        assert (await world.pairing.sender("invoices", partitioned=False).send(conflicting)).where is Where.BACKLOG
+        assert (await world.pairing.sender("invoices", partitioned=False).send(conflicting)).where is SentTo.BACKLOG
 
 
 @virtual_time
@@ -562,7 +562,7 @@ async def test_that_an_entity_needs_sessions_is_learned_from_its_first_refusal()
         world.primary.go_dark()
         with pytest.raises(ArgumentRefusedError, match="has no session id"):
             await sender.send(message("2"))
-        assert (await sender.send(message("3", session="s"))).where is Where.BACKLOG
+        assert (await sender.send(message("3", session="s"))).where is SentTo.BACKLOG
 
 
 # Batches, sizes, schedules in the backlog
@@ -666,7 +666,7 @@ async def test_what_the_primary_would_never_take_is_not_diverted() -> None:
             await world.pairing.sender("orders").send(large)
         assert len(world.diverted_payloads()) == 1
         fits = compose(body=b"x" * 3500, message_id="2")
-        assert (await world.pairing.sender("orders").send(fits)).where is Where.BACKLOG
+        assert (await world.pairing.sender("orders").send(fits)).where is SentTo.BACKLOG
 
 
 @pytest.mark.parametrize("sends_before", [False, True])
@@ -730,7 +730,7 @@ async def test_scheduling_and_cancelling_on_the_primary() -> None:
     async with opened() as world:
         sender = world.pairing.sender("orders")
         result = await sender.schedule(message("1", scheduled_at=EPOCH + 600))
-        assert (result.where, len(result.sequence_numbers)) == (Where.PRIMARY, 1)
+        assert (result.where, len(result.sequence_numbers)) == (SentTo.PRIMARY, 1)
         await sender.cancel_scheduled(result.sequence_numbers)
         assert world.primary.queue("orders").payloads == []
         for batch in (message("2"), [message("2"), message("3", scheduled_at=EPOCH + 600)]):
@@ -743,7 +743,7 @@ async def test_a_scheduled_message_is_visible_in_the_backlog_at_once_with_its_ti
     async with opened(interval=0) as world:
         world.primary.go_dark()
         result = await world.pairing.sender("orders").schedule(message("1", scheduled_at=EPOCH + 600))
-        assert (result.where, result.sequence_numbers) == (Where.BACKLOG, ())
+        assert (result.where, result.sequence_numbers) == (SentTo.BACKLOG, ())
         (stored,) = world.secondary.queue(result.queue or "").messages.values()
         assert stored.scheduled_at is None
         assert for_primary(stored.payload, now=EPOCH, enqueued_at=None).scheduled_at == EPOCH + 600
@@ -793,7 +793,7 @@ async def test_a_ping_that_finds_the_entity_gone_makes_sends_raise_until_one_suc
         assert len(world.diverted_payloads()) == 1
         world.primary.heal(wrong)
         await asyncio.sleep(60)
-        assert (await sender.send(message("back"))).where is Where.PRIMARY
+        assert (await sender.send(message("back"))).where is SentTo.PRIMARY
 
 
 # Many sends
@@ -877,7 +877,7 @@ async def test_where_neither_side_was_ever_reached_many_messages_end_as_soon_as_
         world.secondary.heal()
         await asyncio.sleep(60)
         results = sender.send_all(messages(5), timeout_seconds=30.0, retry_seconds=180.0)
-        assert [one.result.where async for one in results if one.result] == [Where.BACKLOG] * 5
+        assert [one.result.where async for one in results if one.result] == [SentTo.BACKLOG] * 5
 
 
 @virtual_time
@@ -887,7 +887,7 @@ async def test_where_a_side_was_reached_a_message_is_tried_for_as_long_as_was_as
         sender = world.pairing.sender("orders")
         if reached == "by a send":
             world.primary.go_dark()
-            assert (await sender.send(message("diverted"), timeout_seconds=30.0)).where is Where.BACKLOG
+            assert (await sender.send(message("diverted"), timeout_seconds=30.0)).where is SentTo.BACKLOG
         else:
             sender.note_sent()
             world.primary.go_dark()
@@ -953,10 +953,10 @@ async def test_what_another_client_could_not_send_is_taken_over_as_the_policy_sa
             await sender.take_over([message("1")], MessageTooLargeError("too large"), ticket, budget)
         taken = await sender.take_over([message("1")], ConnectionLostError("answer lost"), ticket, budget)
         assert taken is not None
-        assert (taken.where, taken.uncertain, taken.diverted) == (Where.BACKLOG, True, 1)
+        assert (taken.where, taken.uncertain, taken.diverted) == (SentTo.BACKLOG, True, 1)
         nothing = await sender.take_over(None, ConnectionLostError("no link"), ticket, budget)
         assert nothing is not None
-        assert (nothing.where, nothing.messages) == (Where.BACKLOG, 0)
+        assert (nothing.where, nothing.messages) == (SentTo.BACKLOG, 0)
 
 
 # Held sessions
@@ -974,14 +974,14 @@ async def test_held_sessions_follow_their_diverted_messages_until_these_are_home
         assert world.state_of(entity) is State.HEALTHY
         second = await sender.send(message("2", session="ORDER-7"))
         other = await sender.send(message("3", session="free"))
-        assert (second.where, second.queue, other.where) == (Where.BACKLOG, first.queue, Where.PRIMARY)
+        assert (second.where, second.queue, other.where) == (SentTo.BACKLOG, first.queue, SentTo.PRIMARY)
         await asyncio.sleep(60)
         later = await sender.send(message("5", session="Order-7"))
-        assert (later.where, later.queue) == (Where.BACKLOG, first.queue), "its queue was browsed, and has them still"
+        assert (later.where, later.queue) == (SentTo.BACKLOG, first.queue), "its queue was browsed, and has them still"
         assert world.pairing.state().held_sessions == 1
         world.secondary.queue(first.queue or "").messages.clear()
         await asyncio.sleep(11)
-        assert (await sender.send(message("4", session="s"))).where is Where.PRIMARY
+        assert (await sender.send(message("4", session="s"))).where is SentTo.PRIMARY
         assert world.pairing.state().held_sessions == 0
 
 
@@ -994,7 +994,7 @@ async def test_a_batch_of_held_and_free_sessions_is_parted() -> None:
         world.primary.heal(fault)
         await asyncio.sleep(2)
         result = await sender.send([message("2", session="free"), message("3", session="s")])
-        assert (result.where, result.messages, result.diverted) == (Where.BACKLOG, 2, 1)
+        assert (result.where, result.messages, result.diverted) == (SentTo.BACKLOG, 2, 1)
         assert [stored.message_id for stored in world.primary.queue("orders").messages.values()] == ["2"]
 
 
@@ -1053,7 +1053,7 @@ async def test_a_session_is_held_while_it_is_in_doubt_whether_its_message_was_di
         assert caught.value.uncertain
         world.secondary.heal()
         world.pairing.fail_back("orders")
-        assert (await sender.send(message("2", session="s"))).where is Where.BACKLOG
+        assert (await sender.send(message("2", session="s"))).where is SentTo.BACKLOG
         assert [homeward(payload)[2] for payload in world.diverted_payloads()] == ["1", "2"]
 
 
@@ -1065,7 +1065,7 @@ async def test_sessions_are_not_held_unless_asked() -> None:
         await sender.send(message("1", session="s"))
         world.primary.heal(fault)
         await asyncio.sleep(2)
-        assert (await sender.send(message("2", session="s"))).where is Where.PRIMARY
+        assert (await sender.send(message("2", session="s"))).where is SentTo.PRIMARY
 
 
 def messages(number: int) -> list[bytes]:
@@ -1119,7 +1119,7 @@ async def test_links_to_the_backlog_are_closed_a_while_after_the_outage_and_open
         for outage in (1, 2):
             fault = world.primary.go_dark()
             for number in range(3):
-                assert (await sender.send(message(f"{outage}{number}"))).where is Where.BACKLOG
+                assert (await sender.send(message(f"{outage}{number}"))).where is SentTo.BACKLOG
                 await asyncio.sleep(IDLE_SECONDS - 1)
             opened_links = {path: n for path, n in world.links_opened.items() if "transfer" in path}
             assert list(opened_links.values()) == [outage], "a link in use stays open"

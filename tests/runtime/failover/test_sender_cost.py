@@ -14,7 +14,7 @@ from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.failover.pairing import PairedNamespaces, PairingContext
 from tests.fakes import RecordingObserver
 
@@ -81,7 +81,7 @@ async def test_the_healthy_path_costs_no_more_cpu_than_the_bare_sdk_sender(
         PairingContext(
             primary=AzureMessaging(primary),
             secondary=AzureMessaging(secondary),
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=RecordingObserver(),
         ),
         secondary_admin=admin,

@@ -21,7 +21,7 @@ from sbpair.core.failover.machine import State
 from sbpair.core.failover.sending import Budget
 from sbpair.core.retry import SDK, SENDER
 from sbpair.core.rewrite import compose
-from sbpair.runtime.failover.sender import UNWIND_SECONDS, InFlightSends, SendResult, Where, _Unreached
+from sbpair.runtime.failover.sender import UNWIND_SECONDS, InFlightSends, SendResult, SentTo, _Unreached
 from tests.fakes import virtual_time
 from tests.runtime.failover.pairs import World, message, opened
 
@@ -180,7 +180,7 @@ async def test_a_send_within_a_time_leaves_a_part_of_it_to_the_backlog() -> None
         sent = await world.pairing.sender("orders").send_within(
             message("2", scheduled_at=2e9), 40.0, stop=asyncio.Event(), scheduled=True
         )
-        assert (sent.where, len(sent.sequence_numbers)) == (Where.PRIMARY, 1)
+        assert (sent.where, len(sent.sequence_numbers)) == (SentTo.PRIMARY, 1)
 
 
 def told() -> tuple[str, str, str, float | None]:
@@ -215,7 +215,7 @@ def test_what_becomes_of_a_message_that_the_primary_does_not_take_is_told(
             last = max(at for at in TRIED if at <= 10.0)
             assert left == pytest.approx(seconds - last, abs=1.0)
             [result] = await sending
-            assert (result and result.where) == (Where.BACKLOG if interval < RETRY_SECONDS else None)
+            assert (result and result.where) == (SentTo.BACKLOG if interval < RETRY_SECONDS else None)
 
     story()
 
@@ -239,7 +239,7 @@ async def test_a_pause_for_a_busy_server_says_why_and_the_backlog_is_waited_for_
         await asyncio.sleep(3.0)
         assert told() == ("send to the backlog for orders", "", "tried again", None)
         [result] = await sending_all
-        assert (result and result.where) == Where.BACKLOG
+        assert (result and result.where) == SentTo.BACKLOG
 
 
 # What an entity is known to take, and senders that share it.
@@ -253,7 +253,7 @@ async def test_that_an_entity_is_partitioned_is_known_to_all_of_its_senders() ->
             world.pairing.sender("orders", partitioned=partitioned)
             world.pairing.force_failover("orders")
             if taken:
-                assert (await world.pairing.sender("orders").send(conflicting)).where is Where.BACKLOG
+                assert (await world.pairing.sender("orders").send(conflicting)).where is SentTo.BACKLOG
             else:
                 with pytest.raises(ArgumentRefusedError):
                     await world.pairing.sender("orders").send(conflicting)
@@ -284,7 +284,7 @@ async def test_what_another_client_sent_is_a_sign_of_life_of_the_primary() -> No
         budget = Budget.of(20, partitioned=False, now=world.clock.monotonic())
         diverted = await world.pairing.sender("invoices").divert([message("2")], budget)
         [(queue, _)] = world.secondary.sent_batches
-        assert diverted == SendResult(Where.BACKLOG, queue=queue, diverted=1, queues=(queue,))
+        assert diverted == SendResult(SentTo.BACKLOG, queue=queue, diverted=1, queues=(queue,))
 
 
 @virtual_time

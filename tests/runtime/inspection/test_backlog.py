@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sbpair.core.access import NamespaceAccess
-from sbpair.core.backlog import Backlog, FoundBy, Verdict
+from sbpair.core.backlog import Backlog, BacklogVerdict, FoundBy
 from sbpair.core.errors import (
     ConnectionLostError,
     EntityDisabledError,
@@ -13,7 +13,7 @@ from sbpair.core.errors import (
     ServiceError,
     UnauthorizedError,
 )
-from sbpair.core.message import State
+from sbpair.core.message import MessageState
 from sbpair.core.pairing import Pair, SendAvailabilityOptions
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.operations.status import StatusReader
@@ -91,7 +91,7 @@ def test_where_nothing_answers_the_configured_queues_are_given_and_named_as_such
         namespace.fail("*", error)
         found = await find(namespace)
         assert (found.existing, found.found_by) == (paths(0, 1, 2), FoundBy.CONFIGURED)
-        assert (await read(namespace)).verdict is Verdict.UNKNOWN
+        assert (await read(namespace)).verdict is BacklogVerdict.UNKNOWN
 
     run()
 
@@ -104,7 +104,7 @@ async def test_a_disabled_queue_exists_and_is_told_as_unread() -> None:
     assert found.existing == paths(0, 1, 2)
     backlog = await read(namespace, manage=False)
     assert [queue.queue for queue in backlog.unread] == [PATH.format(1)]
-    assert backlog.verdict is Verdict.UNKNOWN
+    assert backlog.verdict is BacklogVerdict.UNKNOWN
 
 
 @pytest.mark.parametrize("manage", [True, False])
@@ -115,12 +115,12 @@ def test_every_kind_of_message_is_counted(manage: bool) -> None:
         assert (await read(namespace, manage=manage)).confirmed_empty
         namespace.put(PATH.format(0), MESSAGE, MESSAGE, MESSAGE)
         stored = list(namespace.queue(PATH.format(0)).messages.values())
-        stored[1].state = State.DEFERRED
-        stored[2].state = State.SCHEDULED
+        stored[1].state = MessageState.DEFERRED
+        stored[2].state = MessageState.SCHEDULED
         namespace.put_dead_letter(PATH.format(1), MESSAGE, "Why")
         backlog = await read(namespace, manage=manage)
         assert (backlog.active, backlog.deferred, backlog.scheduled, backlog.dead_letter) == (1, 1, 1, 1)
-        assert backlog.verdict is Verdict.WAITING
+        assert backlog.verdict is BacklogVerdict.WAITING
 
     run()
 
@@ -140,7 +140,9 @@ def test_what_is_counted_before_and_after_a_browse_that_does_not_show_it_is_wait
         assert (queue.active, queue.dead_letter) == ((0, waiting) if dead else (waiting, 0))
         if waiting:
             assert queue.detail == f"{waiting} messages are counted by the service, but not visible to a browse."
-        assert backlog.verdict is (Verdict.EMPTY if not waiting else Verdict.UNKNOWN if dead else Verdict.WAITING)
+        assert backlog.verdict is (
+            BacklogVerdict.EMPTY if not waiting else BacklogVerdict.UNKNOWN if dead else BacklogVerdict.WAITING
+        )
 
     run()
 
@@ -169,7 +171,7 @@ async def test_an_extra_queue_keeps_the_backlog_from_being_called_empty() -> Non
     namespace.put(PATH.format(3), MESSAGE)
     for manage in (True, False):
         backlog = await read(namespace, manage=manage)
-        assert backlog.verdict is Verdict.WAITING
+        assert backlog.verdict is BacklogVerdict.WAITING
         assert [queue.queue for queue in backlog.queues if not queue.configured] == [PATH.format(3)]
 
 
@@ -226,7 +228,7 @@ async def test_messages_held_by_a_forwarding_rule_are_not_called_nothing() -> No
         clock=namespace.clock,
         recount=False,
     )
-    assert backlog.verdict is Verdict.UNKNOWN
+    assert backlog.verdict is BacklogVerdict.UNKNOWN
     assert "forwarding rule" in backlog.unread[0].detail
 
 
@@ -251,7 +253,7 @@ async def test_a_secondary_that_does_not_answer_is_not_asked_for_every_queue() -
     reader = StatusReader(sides_of(FakeNamespace("contoso", secondary.clock), secondary), secondary.clock)
     status = await reader.read()
     assert status.secondary.state == "unreachable"
-    assert status.backlog.verdict is Verdict.UNKNOWN
+    assert status.backlog.verdict is BacklogVerdict.UNKNOWN
     assert not any(operation == "peek" for operation, _ in secondary.calls)
 
 

@@ -20,7 +20,7 @@ from sbpair.core.inspection.snapshot import Calls, How, Snapshot
 from sbpair.core.pairing import DOCUMENTED_SETTINGS, Pair
 from sbpair.core.rewrite import compose, for_backlog
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.inspection.gather import CreditPacer, Scope, _key_name, gather
+from sbpair.runtime.inspection.gather import CreditPacer, GatherScope, _key_name, gather
 from tests.core.snapshots import a_pair, path
 from tests.fakes import EPOCH, FakeClock, FakeNamespace, RecordingObserver, run_virtual, virtual_time
 from tests.runtime.inspection.admin_fake import Lies, LyingAdmin
@@ -234,7 +234,7 @@ async def test_only_the_secondarys_queues_are_read_for_provisioning() -> None:
     here = world()
     for number in range(250):
         here.secondary.add_queue(f"other-{number}")
-    snapshot = await here.gather(scope=Scope.BACKLOG)
+    snapshot = await here.gather(scope=GatherScope.BACKLOG)
     assert snapshot.secondary.calls == Calls(namespace_reads=1, list_pages=3)
     assert not here.primary.calls
     assert not snapshot.secondary.unread

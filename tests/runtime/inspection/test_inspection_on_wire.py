@@ -19,9 +19,9 @@ from sbpair.core.rewrite import compose
 from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription
 from sbpair.runtime.browse import peeking
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.inspection.apply import Applying, apply, check_fresh
-from sbpair.runtime.inspection.gather import Scope, gather
+from sbpair.runtime.inspection.gather import GatherScope, gather
 
 FAST = Applying(credits_per_second=None, pause_seconds=0.05)
 
@@ -35,7 +35,7 @@ class Wire:
     primary: Any
     secondary: Any
     messages: Any
-    clock: SystemClock
+    clock: LoopClock
 
     async def gather(self, pair: Pair | None = None, **options: Any) -> Snapshot:
         return await gather(
@@ -83,13 +83,13 @@ async def wire() -> AsyncIterator[Wire]:
 
         pair = Pair("orders", access("primary-ns"), access("secondary-ns"))
         clients = make_admin(pair.primary), make_admin(pair.secondary), make_messaging(pair.secondary)
-        yield Wire(emulator, pair, *clients, SystemClock())
+        yield Wire(emulator, pair, *clients, LoopClock())
         for client in clients:
             await client.close()
 
 
 async def test_provisioned_audited_and_cleaned_up(wire: Wire) -> None:
-    plan = plan_provision(await wire.gather(scope=Scope.BACKLOG), wire.pair)
+    plan = plan_provision(await wire.gather(scope=GatherScope.BACKLOG), wire.pair)
     report = await apply(plan, admin=wire.secondary, clock=wire.clock, how=FAST)
     assert (len(report.outcomes), report.exit) == (10, Exit.OK)
 

@@ -20,7 +20,7 @@ from sbpair.emulator import Emulator
 from sbpair.emulator.entities import QueueDescription
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.ports import Journal
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.replication.consumer import ConsumeRequest, consume
 from sbpair.runtime.replication.handlers import Delivery, Handler
 from sbpair.runtime.replication.sender import DualSender
@@ -59,7 +59,7 @@ class Stage:
             entity,
             primary=self.messaging[Side.PRIMARY],
             secondary=self.messaging[Side.SECONDARY],
-            clock=SystemClock(),
+            clock=LoopClock(),
             **{"journal": self.journal, "delay_seconds": 0.0} | options,
         )
 
@@ -90,7 +90,7 @@ class Stage:
             secondary=self.messaging[Side.SECONDARY],
             journal=self.journal,
             handler=handler or self.work,
-            clock=SystemClock(),
+            clock=LoopClock(),
             observer=self.observer,
             stop=stop or asyncio.Event(),
         )

@@ -19,7 +19,7 @@ from sbpair.core.errors import (
     SessionUnavailableError,
 )
 from sbpair.core.events import NotIdleYet, Paused, ReceiveFailed
-from sbpair.core.message import NEXT_AVAILABLE_SESSION, Received, State
+from sbpair.core.message import NEXT_AVAILABLE_SESSION, MessageState, Received
 from sbpair.core.pairing import Side
 from sbpair.core.replication.ownership import Finished, Terms
 from sbpair.core.replication.ownership import SessionState as Became
@@ -27,7 +27,7 @@ from sbpair.core.replication.status import Copies, NotRead
 from sbpair.core.rewrite import compose
 from sbpair.journal.sqlite import SqliteJournal
 from sbpair.runtime.replication import consumer
-from sbpair.runtime.replication.consumer import ConsumeRequest, Remaining, look
+from sbpair.runtime.replication.consumer import ConsumeRequest, Remaining, browse_remaining
 from sbpair.runtime.replication.store import SESSION
 from tests.fakes import EPOCH, FakeClock, RecordingObserver, virtual_time
 
@@ -66,7 +66,7 @@ class Reader:
 
 def lying(number: int, session: str | None, message_id: str | None, at: float | None = None) -> Received:
     payload = compose(body=b"", message_id=message_id or "", session_id=session, scheduled_at=at)
-    state = State.ACTIVE if at is None else State.SCHEDULED
+    state = MessageState.ACTIVE if at is None else MessageState.SCHEDULED
     return Received(payload, number, "q", message_id=message_id, session_id=session, state=state)
 
 
@@ -79,7 +79,7 @@ async def test_what_lies_on_both_sides_is_counted_once_by_what_it_is() -> None:
     )
     secondary = Shelf(q=[lying(1, "S", "done"), lying(2, "s", "other", EPOCH + 5), lying(3, "s", "other", EPOCH + 7)])
     sides: Any = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
-    found = await look("q", sides, FINISHED, page_seconds=60.0)
+    found = await browse_remaining("q", sides, FINISHED, page_seconds=60.0)
     assert found == Remaining(
         complete=True,
         second_copies=3,
@@ -89,20 +89,20 @@ async def test_what_lies_on_both_sides_is_counted_once_by_what_it_is() -> None:
         errors={},
     )
     assert (primary.closed, secondary.closed, set(primary.browsed)) == (1, 1, {"q"})
-    assert (await look("q", {Side.PRIMARY: primary}, (), page_seconds=60.0)).second_copies == 0  # type: ignore[dict-item]
+    assert (await browse_remaining("q", {Side.PRIMARY: primary}, (), page_seconds=60.0)).second_copies == 0  # type: ignore[dict-item]
 
 
 async def test_a_subscription_is_looked_at_with_its_topic_and_only_its_own_silence_is_the_side_s() -> None:
     shelf = Shelf()
     shelf.lying = {TOPIC: [lying(1, "s", "done")], "news": [lying(1, "s", "x", EPOCH + 3)]}
     sides: Any = {Side.PRIMARY: shelf}
-    found = await look(TOPIC, sides, FINISHED, page_seconds=60.0)
+    found = await browse_remaining(TOPIC, sides, FINISHED, page_seconds=60.0)
     assert (found.complete, found.scheduled, found.active_second_copies, found.next_at) == (True, 1, 1, EPOCH + 3)
     shelf.errors["news"] = ServerBusyError("no right")
-    found = await look(TOPIC, sides, FINISHED, page_seconds=60.0)
+    found = await browse_remaining(TOPIC, sides, FINISHED, page_seconds=60.0)
     assert (found.complete, dict(found.errors), found.next_at) == (False, {}, None)
     shelf.errors = {TOPIC: ServerBusyError("busy")}
-    found = await look(TOPIC, sides, FINISHED, page_seconds=60.0)
+    found = await browse_remaining(TOPIC, sides, FINISHED, page_seconds=60.0)
     assert (found.complete, dict(found.errors)) == (False, {Side.PRIMARY: shelf.errors[TOPIC]})
     assert found.not_seen(4) == Remaining(False, 4, 0, None, EPOCH + 3, found.errors)
 

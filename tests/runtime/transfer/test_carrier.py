@@ -26,7 +26,7 @@ from sbpair.core.events import (
     Resumed,
 )
 from sbpair.core.message import Disposition, Origin, Received
-from sbpair.core.transfer.ledger import Entry
+from sbpair.core.transfer.ledger import LedgerEntry
 from sbpair.core.transfer.state import (
     Batch,
     Followed,
@@ -402,7 +402,7 @@ def test_messages_are_counted_by_their_queue_in_any_spelling_and_states_of_sessi
 
 async def test_what_was_accepted_is_counted_by_its_queue(tmp_path: Path) -> None:
     entries = [
-        Entry(
+        LedgerEntry(
             queue=queue,
             sequence_number=number,
             message_id=None,

@@ -45,7 +45,7 @@ from sbpair.emulator import Emulator, NamespaceConfig
 from sbpair.emulator.entities import QueueDescription
 from sbpair.ports import MessageReceiver
 from sbpair.runtime.browse import NOT_VISIBLE
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import syphon
@@ -125,7 +125,7 @@ class Stage:
                 secondary=self.secondary,
                 primary=self.primary,
                 admin=self.admin,
-                clock=SystemClock(),
+                clock=LoopClock(),
                 observer=self.observer,
                 ledger=ledger,
                 stop=self.stop,
@@ -541,7 +541,7 @@ async def test_the_syphon_stops_within_its_bound() -> None:
                     secondary=on.secondary,
                     primary=on.primary,
                     admin=on.admin,
-                    clock=SystemClock(),
+                    clock=LoopClock(),
                     observer=on.observer,
                     stop=on.stop,
                 )

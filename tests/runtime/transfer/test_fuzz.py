@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpair.core.errors import UsageError
-from sbpair.core.transfer.ledger import Entry
+from sbpair.core.transfer.ledger import LedgerEntry
 from sbpair.runtime.transfer.ledger import Ledger
 from tests.hostile import bounded, damaged, json_bytes, mutated, tame, within
 
-LINE = asdict(Entry("q", 7, "order-1", 1_790_000_000_000, "orders", "s", "forwarded", "2026-11-01T00:00:00Z"))
+LINE = asdict(LedgerEntry("q", 7, "order-1", 1_790_000_000_000, "orders", "s", "forwarded", "2026-11-01T00:00:00Z"))
 WHOLE = b"".join(json_bytes(LINE | {"sequence_number": number}) + b"\n" for number in range(1, 4))
 
 

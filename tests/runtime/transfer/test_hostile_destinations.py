@@ -14,7 +14,7 @@ from sbpair.core.names import is_destination
 from sbpair.core.rewrite import compose, describe, for_backlog
 from sbpair.core.transfer.state import Forward
 from sbpair.core.transfer.verdict import NOT_CONFIGURED, Classifier
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
 from sbpair.runtime.transfer.ledger import Ledger
 from sbpair.runtime.transfer.syphon import syphon
@@ -154,7 +154,7 @@ async def test_the_syphon_carries_out_nothing_either() -> None:
                     secondary=on.secondary,
                     primary=on.primary,
                     admin=on.admin,
-                    clock=SystemClock(),
+                    clock=LoopClock(),
                     observer=on.observer,
                     stop=on.stop,
                 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sbpair.core.errors import UsageError
-from sbpair.core.transfer.ledger import Entry, Way
+from sbpair.core.transfer.ledger import LedgerEntry, Way
 from sbpair.runtime.transfer.ledger import Ledger
 from tests.runtime.transfer.test_drain_emulator import browse, compose, stage
 
@@ -14,13 +14,13 @@ WAY = Way("contoso-neu.servicebus.windows.net", "contoso-weu.servicebus.windows.
 KEY = ("q/0", 7, "m\x1b]0;evil\x07", 1)
 
 
-def entry(**more: object) -> Entry:
+def entry(**more: object) -> LedgerEntry:
     known = {"queue": KEY[0], "sequence_number": KEY[1], "message_id": KEY[2], "enqueued_at_ms": KEY[3]}
     rest = {"destination": "orders", "session_id": None, "outcome": "forwarded", "time": "2026-11-01T00:00:00Z"}
-    return Entry(**(known | rest | more))  # type: ignore[arg-type]
+    return LedgerEntry(**(known | rest | more))  # type: ignore[arg-type]
 
 
-async def written(path: Path, *entries: Entry, way: Way | None = WAY) -> bytes:
+async def written(path: Path, *entries: LedgerEntry, way: Way | None = WAY) -> bytes:
     ledger = Ledger(path, way=way)
     await ledger.record(entries)
     await ledger.close()

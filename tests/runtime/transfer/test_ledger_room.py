@@ -25,7 +25,7 @@ from sbpair.core.errors import (
 from sbpair.core.events import Doubtful, Paused
 from sbpair.core.message import PARTITION_SHIFT
 from sbpair.core.rewrite import compose, for_backlog
-from sbpair.core.transfer.ledger import STATE_MOVED, Entry
+from sbpair.core.transfer.ledger import STATE_MOVED, LedgerEntry
 from sbpair.core.transfer.report import DrainReport
 from sbpair.files import AppendedFile
 from sbpair.operations.drain import BacklogRequest, doubtful_of
@@ -41,8 +41,8 @@ RUN = LedgerRun("drain", a_pair().secondary, a_pair().primary)
 WAY = RUN.way
 
 
-def entry(number: int, outcome: str = "forwarded") -> Entry:
-    return Entry(QUEUE, number, f"m{number}", 5, "orders", None, outcome, "2026-11-24T00:00:00+00:00")
+def entry(number: int, outcome: str = "forwarded") -> LedgerEntry:
+    return LedgerEntry(QUEUE, number, f"m{number}", 5, "orders", None, outcome, "2026-11-24T00:00:00+00:00")
 
 
 def key(number: int) -> tuple[str, int, str, int]:

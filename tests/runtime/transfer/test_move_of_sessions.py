@@ -17,7 +17,7 @@ from sbpair.core.errors import (
     ServiceError,
     SessionUnavailableError,
 )
-from sbpair.core.message import Received, State
+from sbpair.core.message import MessageState, Received
 from sbpair.core.transfer.ledger import STATE_MOVED
 from sbpair.core.transfer.report import FILTERED_OUT, DrainReport, Left
 from sbpair.core.transfer.resend import HELD, NOT_REACHED, OTHER_STATE, STATE_STAYS
@@ -137,7 +137,7 @@ class Message:
 
     sequence_number: int
     session_id: str | None
-    state: State = State.ACTIVE
+    state: MessageState = MessageState.ACTIVE
     content_type: str = ""
     source: str = "q"
     message_id: str | None = None
@@ -145,7 +145,7 @@ class Message:
     origin: None = None
 
 
-def message(number: int, session: str | None, state: State = State.ACTIVE, kind: str = "") -> Any:
+def message(number: int, session: str | None, state: MessageState = MessageState.ACTIVE, kind: str = "") -> Any:
     return Message(number, session, state, kind)
 
 
@@ -157,8 +157,8 @@ async def test_messages_are_counted_by_session_whatever_its_spelling_and_state()
             message(2, "a"),
             message(3, "b", kind="why"),
             message(4, "b", kind="other"),
-            message(5, "c", State.DEFERRED),
-            message(6, "a", State.SCHEDULED),
+            message(5, "c", MessageState.DEFERRED),
+            message(6, "a", MessageState.SCHEDULED),
             message(7, "A", kind="why"),
             message(8, None),
             message(9, "xY"),
@@ -184,7 +184,7 @@ async def test_sessions_of_the_next_messages_are_found_page_by_page(monkeypatch:
     source = Entity([message(n, "Aa" if n % 2 else "aA") for n in range(1, 8)], page=2)
     source.messages[1:1] = []
     source.messages.append(message(8, "late"))
-    source.messages.append(message(9, "gone", State.DEFERRED))
+    source.messages.append(message(9, "gone", MessageState.DEFERRED))
     move = SessionMove(Job(source, Entity()))  # type: ignore[arg-type]
     found, number = await move._sessions_from(1)
     assert ([*found], number, source.closed) == (["aa"], 5, 1)

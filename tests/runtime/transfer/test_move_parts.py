@@ -21,7 +21,7 @@ from sbpair.core.errors import (
     UnauthorizedError,
     UsageError,
 )
-from sbpair.core.message import Disposition, Received, State
+from sbpair.core.message import Disposition, MessageState, Received
 from sbpair.core.rewrite import compose
 from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.report import DrainReport, Left
@@ -609,7 +609,13 @@ async def test_what_is_deferred_is_browsed_past_the_rest_page_by_page() -> None:
     class Mixed:
         async def peek(self, max_messages: int, *, from_sequence_number: int = 0) -> list[Received]:
             asked.append(from_sequence_number)
-            states = {1: State.ACTIVE, 2: State.SCHEDULED, 3: State.ACTIVE, 4: State.ACTIVE, 5: State.DEFERRED}
+            states = {
+                1: MessageState.ACTIVE,
+                2: MessageState.SCHEDULED,
+                3: MessageState.ACTIVE,
+                4: MessageState.ACTIVE,
+                5: MessageState.DEFERRED,
+            }
             found = [Received(b"", number, "q", state=state) for number, state in states.items()]
             return [one for one in found if one.sequence_number >= from_sequence_number][:2]
 

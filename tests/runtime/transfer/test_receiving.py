@@ -11,7 +11,7 @@ from sbpair.core.errors import ConnectionLostError, EntityNotFoundError, ServerB
 from sbpair.core.events import Polled, ReceiveFailed
 from sbpair.core.message import Received
 from sbpair.core.transfer.filters import FilterError
-from sbpair.core.transfer.order import Skipped
+from sbpair.core.transfer.order import SkippedNumbers
 from sbpair.core.transfer.state import Forward, LockClock, Sample, Verdict
 from sbpair.runtime.transfer import reading
 from sbpair.runtime.transfer.reading import RECEIVE_MESSAGES, Patience, Reader, Room, Source
@@ -70,9 +70,9 @@ class Machine:
         assert path == PATH
         return int(self._answer("forgotten", 0))
 
-    def skipped(self, received: Sequence[Received], verdicts: Sequence[Verdict]) -> list[Skipped]:
+    def skipped(self, received: Sequence[Received], verdicts: Sequence[Verdict]) -> list[SkippedNumbers]:
         assert [*verdicts] == [*map(verdict_of, received)]
-        return [Skipped(*bounds) for bounds in self._answer("skipped", [])]
+        return [SkippedNumbers(*bounds) for bounds in self._answer("skipped", [])]
 
     def in_hand(self, path: str) -> set[int]:
         assert path == PATH
@@ -241,9 +241,9 @@ async def test_what_a_receive_went_past_is_browsed_until_all_of_it_is_proved() -
         TRIED,
         *(("peek", 1, 3), ("expect", 3, BACK)),
         *(("peek", 16, 4), ("expect", 4, BACK), ("expect", 6, BACK)),
-        ("proved", PATH, Skipped(3, 20)),
+        ("proved", PATH, SkippedNumbers(3, 20)),
         *(("peek", 1, 40), ("expect", 41, BACK)),
-        ("proved", PATH, Skipped(40, 41)),
+        ("proved", PATH, SkippedNumbers(40, 41)),
         ("returned", 4, 3),
         *map(arrived, (20, 21, 22)),
         CHANGED,
@@ -259,7 +259,7 @@ async def test_what_can_only_wait_gives_way_without_the_rest_of_the_browse() -> 
     assert [one for one in log if one[0] == "peek"] == [("peek", 1, 3), ("peek", 16, 4)]
     after = log[log.index(("gave_way", PATH, BACK)) :]
     assert after == [("gave_way", PATH, BACK), ("returned", 4, 3), *released()]
-    assert ("proved", PATH, Skipped(3, 20)) not in log
+    assert ("proved", PATH, SkippedNumbers(3, 20)) not in log
     assert (world.source.failures, world.moved.is_set()) == (0, True)
 
 
@@ -268,7 +268,7 @@ async def test_what_was_seen_before_a_release_is_browsed_again() -> None:
     world = World(OF_A_SESSION, skipped=[[(3, 3), (9, 9)], [(3, 3)]], forgotten=[0, 1, 1, 1, 1, 1])
     log = await world.receive()
     browsed = [one for one in log if one[0] in ("peek", "proved")]
-    assert browsed == [("peek", 1, 3), ("peek", 1, 3), ("proved", PATH, Skipped(3, 3))]
+    assert browsed == [("peek", 1, 3), ("peek", 1, 3), ("proved", PATH, SkippedNumbers(3, 3))]
     assert log[-5:] == [("returned", 4, 3), *map(arrived, (20, 21, 22)), CHANGED]
 
 

@@ -18,7 +18,7 @@ from sbpair.core.errors import ServerBusyError, ServiceError
 from sbpair.core.events import BacklogCounted, Forwarded, ProcessLost
 from sbpair.core.transfer.filters import FilterError
 from sbpair.core.transfer.report import DrainReport, QueueFailure
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.inspection.usage import Usage
 from sbpair.runtime.transfer import processes
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest
@@ -366,7 +366,7 @@ def a_real_job(*queues: str, observer: Any = None, messages: Sequence[int | None
     known = zip(queues, messages or (), strict=False)
     facts = {path: one if one is None else QueueFacts(path, QueueSettings(), Counts(active=one)) for path, one in known}
     job = a_job(Book(), facts or None)
-    return replace(job, request=TransferRequest(queues), clock=SystemClock(), observer=observer or RecordingObserver())
+    return replace(job, request=TransferRequest(queues), clock=LoopClock(), observer=observer or RecordingObserver())
 
 
 def counted(job: DrainJob) -> list[tuple[str, int]]:

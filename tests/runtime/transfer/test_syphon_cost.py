@@ -4,7 +4,7 @@ import asyncio
 
 from sbpair.core.cost.model import Kind, Month, Workload, operations, polling_syphon
 from sbpair.core.events import Polled
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.inspection.usage import CountedMessaging, Usage, counted_admin
 from sbpair.runtime.transfer.drain import DrainJob, TransferRequest, drain
 from sbpair.runtime.transfer.syphon import syphon
@@ -55,7 +55,7 @@ async def test_idle_hours_of_a_syphon_are_what_the_estimate_counts() -> None:
 
 async def test_the_namespace_itself_counts_no_more_than_that() -> None:
     async with stage(6) as on:
-        fault, usage, clock = count_requests(on), Usage(), SystemClock()
+        fault, usage, clock = count_requests(on), Usage(), LoopClock()
         began = clock.monotonic()
         running = asyncio.create_task(
             syphon(
@@ -93,7 +93,7 @@ async def test_a_drain_lists_its_queues_once_before_and_once_after() -> None:
                 secondary=CountedMessaging(on.secondary, usage),
                 primary=on.primary,
                 admin=counted_admin(on.admin, usage),
-                clock=SystemClock(),
+                clock=LoopClock(),
                 observer=on.observer,
                 stop=on.stop,
             )

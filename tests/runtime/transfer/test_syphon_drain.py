@@ -34,7 +34,7 @@ from sbpair.core.transfer.filters import FilterError, MessageFilter, Where
 from sbpair.core.transfer.report import TOO_MANY_LEFT, Left
 from sbpair.core.transfer.state import Limits
 from sbpair.runtime.browse import PAGE_MESSAGES
-from sbpair.runtime.clock import SystemClock
+from sbpair.runtime.clock import LoopClock
 from sbpair.runtime.transfer.drain import DrainJob, ToArchive, ToQueue, TransferRequest, drain
 from sbpair.runtime.transfer.ledger import Ledger, LedgerError, Recorder, outcomes_in
 from sbpair.runtime.transfer.syphon import RECOUNT_SECONDS, SOON_SECONDS, syphon
@@ -887,7 +887,7 @@ async def test_queues_come_back_when_a_wrong_clock_is_right_again():
 async def test_time_in_which_the_process_was_stopped_is_not_the_silence_of_the_service():
     """The loop stands still, as with SIGSTOP, while a first receive is under way; its time is over when it goes on."""
     world = World(queues=1)
-    world.clock = SystemClock()
+    world.clock = LoopClock()
     healed = asyncio.Event()
     world.divert(message(1))
     times_out = world.secondary.fail("receive", OperationTimeoutError("no answer in time"))

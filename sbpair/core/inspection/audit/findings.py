@@ -147,7 +147,7 @@ class OnlyArmTells(CannotRun):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class CheckedSide:
     """One namespace for a check: asking for a fact that was not read ends the check as skipped, with the reason."""
 
     role: str
@@ -157,7 +157,7 @@ class Side:
     _by_path: ByName[QueueSeen] = field(repr=False)
 
     @classmethod
-    def of(cls, role: str, seen: NamespaceSnapshot, label: str) -> "Side":
+    def of(cls, role: str, seen: NamespaceSnapshot, label: str) -> "CheckedSide":
         return cls(role, seen, spoken_name(label, seen.host), by_path(seen.queues or ()))
 
     def unread(self, subject: str) -> CannotRun:
@@ -214,8 +214,8 @@ class View:
 
     snapshot: Snapshot
     pair: Pair
-    primary: Side
-    secondary: Side
+    primary: CheckedSide
+    secondary: CheckedSide
     others: Sequence[Pair]
     """The other pairs of the configuration."""
     thresholds: Thresholds
@@ -264,14 +264,14 @@ class Check:
     severity: Severity = field(metadata=column("Severity", colours=True))
     explanation: str
     remedy: str
-    look: Callable[[View], Iterator[Found]] = field(repr=False, metadata=HIDDEN)
+    find: Callable[[View], Iterator[Found]] = field(repr=False, metadata=HIDDEN)
     scope: Scope = field(default=Scope.PAIR, metadata=column("Of"))
 
     def run(self, view: View) -> tuple[list[Finding], Skipped | None]:
         """Findings, and the reason if it had to stop for want of a fact."""
         findings: list[Finding] = []
         try:
-            for found in self.look(view):
+            for found in self.find(view):
                 findings.append(self._finding(found, view))
         except CannotRun as stop:
             return findings, Skipped(self.code, str(stop), isinstance(stop, OnlyArmTells))

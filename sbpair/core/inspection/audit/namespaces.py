@@ -4,7 +4,16 @@ from collections.abc import Callable, Iterator
 
 from sbpair.core.access import AuthMethod, ControlPlane
 from sbpair.core.durations import format_duration
-from sbpair.core.inspection.audit.findings import CannotRun, Check, Found, OnlyArmTells, Scope, Severity, Side, View
+from sbpair.core.inspection.audit.findings import (
+    CannotRun,
+    Check,
+    CheckedSide,
+    Found,
+    OnlyArmTells,
+    Scope,
+    Severity,
+    View,
+)
 from sbpair.core.names import BACKLOG_INFIX, same_name
 from sbpair.core.replication.settings import problems
 from sbpair.core.words import counted
@@ -17,11 +26,11 @@ _READ_ONLY_ROLE = "secondary"
 _GOOD_STATES = {"active", "created", "succeeded", "enabled"}
 
 
-def _sides(view: View) -> tuple[Side, ...]:
+def _sides(view: View) -> tuple[CheckedSide, ...]:
     return (view.primary,) if view.snapshot.alone else (view.primary, view.secondary)
 
 
-def _on_each_side(look: Callable[[View, Side], Iterator[Found]]) -> Callable[[View], Iterator[Found]]:
+def _on_each_side(look: Callable[[View, CheckedSide], Iterator[Found]]) -> Callable[[View], Iterator[Found]]:
     """A check of one namespace, run on both: what cannot be told of one does not keep it from the other."""
 
     def run(view: View) -> Iterator[Found]:
@@ -39,7 +48,7 @@ def _on_each_side(look: Callable[[View, Side], Iterator[Found]]) -> Callable[[Vi
 
 
 @_on_each_side
-def _partitioned_count(view: View, side: Side) -> Iterator[Found]:
+def _partitioned_count(view: View, side: CheckedSide) -> Iterator[Found]:
     if side.tier() is Tier.PREMIUM:
         return
     count = sum(queue.facts.settings.enable_partitioning for queue in side.queues())
@@ -87,7 +96,7 @@ def _region(location: str) -> str:
 
 
 @_on_each_side
-def _geo_dr(view: View, side: Side) -> Iterator[Found]:
+def _geo_dr(view: View, side: CheckedSide) -> Iterator[Found]:
     facts = side.facts()
     if not (facts.alias or facts.geo_dr_role or facts.geo_dr_partner):
         return
@@ -103,7 +112,7 @@ def _geo_dr(view: View, side: Side) -> Iterator[Found]:
 
 
 @_on_each_side
-def _geo_replication(view: View, side: Side) -> Iterator[Found]:
+def _geo_replication(view: View, side: CheckedSide) -> Iterator[Found]:
     facts = side.facts()
     if facts.control_plane == ControlPlane.DATA_PLANE:
         if facts.tier in (Tier.BASIC, Tier.STANDARD):
@@ -114,7 +123,7 @@ def _geo_replication(view: View, side: Side) -> Iterator[Found]:
 
 
 @_on_each_side
-def _clock_skew(view: View, side: Side) -> Iterator[Found]:
+def _clock_skew(view: View, side: CheckedSide) -> Iterator[Found]:
     facts = side.facts()
     if facts.service_time is None or side.seen.observed_at is None:
         raise CannotRun(f"the {facts.control_plane} API did not return the time of {side.name}")
@@ -131,7 +140,7 @@ def _clock_skew(view: View, side: Side) -> Iterator[Found]:
 
 
 @_on_each_side
-def _basic_tier(view: View, side: Side) -> Iterator[Found]:
+def _basic_tier(view: View, side: CheckedSide) -> Iterator[Found]:
     if side.tier() is not Tier.BASIC:
         return
     if side is view.secondary:
@@ -161,8 +170,7 @@ def _rights(view: View) -> Iterator[Found]:
                 denied.setdefault(entry.reason, []).append(entry.subject)
         for reason, subjects in denied.items():
             yield Found(
-                side.name,
-                f"Credential {side.seen.auth!r} may not read {_list(subjects)} of the {side.role}: {reason}",
+                side.name, f"Credential {side.seen.auth!r} may not read {_list(subjects)} of the {side.role}: {reason}"
             )
 
 
@@ -182,7 +190,7 @@ def _more_rights(view: View) -> Iterator[Found]:
 
 
 @_on_each_side
-def _state(view: View, side: Side) -> Iterator[Found]:
+def _state(view: View, side: CheckedSide) -> Iterator[Found]:
     facts = side.facts()
     if facts.status is None:
         raise OnlyArmTells(f"the {facts.control_plane} API does not include the status of {side.name}")

@@ -16,7 +16,7 @@ from sbpair.service import PAGE_ENTITIES
 
 
 @dataclass(frozen=True, slots=True)
-class NotRead:
+class UnreadPart:
     """A whole part of a namespace that could not be read."""
 
     namespace: str
@@ -42,10 +42,10 @@ class AuditedPair:
         return self.snapshot.calls.throttling_credits
 
     @published
-    def not_read(self) -> tuple[NotRead, ...]:
+    def not_read(self) -> tuple[UnreadPart, ...]:
         name = self.snapshot.pair.name
         return tuple(
-            NotRead(host, entry.subject, entry.error_code, entry.reason, for_pair(entry.hint, name))
+            UnreadPart(host, entry.subject, entry.error_code, entry.reason, for_pair(entry.hint, name))
             for host, entry in self.snapshot.essential_unread()
         )
 
