@@ -218,10 +218,7 @@ def bill(wheel: Path) -> dict[str, Any]:
         SystemExit: a package that the wheel requires, or an extra, is not installed here: its version is not known.
     """
     about = _metadata_of(wheel)
-    root = {
-        **_component(about, "application"),
-        "hashes": [{"alg": "SHA-256", "content": sha256(wheel)}],
-    }
+    root = {**_component(about, "application"), "hashes": [{"alg": "SHA-256", "content": sha256(wheel)}]}
     requirements = [Requirement(text) for text in about.get_all("Requires-Dist", [])]
     required = dict(_closure(requirements, ""))
     extras = sorted(set(about.get_all("Provides-Extra", [])) - DEVELOPERS_EXTRAS)

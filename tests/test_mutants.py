@@ -144,14 +144,7 @@ def test_rooms_within_a_room_can_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("edited", "lines"),
-    [
-        ("1 +", [2, 3]),
-        ("while a", [4]),
-        ("b < 2", [5]),
-        ("third", []),
-        ("limit = 2", []),
-    ],
+    ("edited", "lines"), [("1 +", [2, 3]), ("while a", [4]), ("b < 2", [5]), ("third", []), ("limit = 2", [])]
 )
 def test_the_lines_whose_tests_are_asked(edited: str, lines: list[int]) -> None:
     source = """def f(a, b):

@@ -115,15 +115,5 @@ def test_the_map_of_a_part_names_all_that_stands_in_it(room: str) -> None:
     assert inside - {"__init__"} - named - BESIDE == set(), "draw it into the map"
 
 
-BESIDE = frozenset(
-    [
-        "entities",
-        "errors",
-        "hadoop",
-        "keys",
-        "manifest",
-        "settling",
-        "spans",
-    ]
-)
+BESIDE = frozenset(["entities", "errors", "hadoop", "keys", "manifest", "settling", "spans"])
 """Values and helpers of a part that its map may leave out."""

@@ -56,14 +56,7 @@ def listed(code: int, count: int, fields: bytes) -> bytes:
 
 
 def transfer_head(
-    handle: int,
-    delivery_id: int,
-    tag: bytes,
-    message_format: int,
-    *,
-    settled: bool,
-    more: bool,
-    state: bytes = _NULL,
+    handle: int, delivery_id: int, tag: bytes, message_format: int, *, settled: bool, more: bool, state: bytes = _NULL
 ) -> bytes:
     """The transfer performative that opens a delivery. `state`: an encoded delivery state to go with it."""
     fields = b"%b%b\xa0%c%b%b%b%b\x40%b\x40\x40\x40" % (

@@ -311,11 +311,7 @@ def _make_client(client: LazyClient, transport: Any) -> Any:
     base_url = resource_manager_url(access)
     scopes = [f"{base_url}/.default"]
     return ServiceBusManagementClient(
-        client.credential(),
-        access.subscription or "",
-        base_url=base_url,
-        credential_scopes=scopes,
-        transport=transport,
+        client.credential(), access.subscription or "", base_url=base_url, credential_scopes=scopes, transport=transport
     )
 
 

@@ -117,11 +117,7 @@ class AzureMessaging:
     def scheduled_mover(self, entity: str) -> AzureScheduledMover:
         """A `sbpair.ports.ScheduledMover` on a queue or topic. Opened on first use."""
         mover = AzureScheduledMover(
-            self._access.label,
-            entity,
-            lambda: self._make_sender(entity),
-            self._forget,
-            make_sender=self._make_sender,
+            self._access.label, entity, lambda: self._make_sender(entity), self._forget, make_sender=self._make_sender
         )
         self._open[mover] = None
         return mover

@@ -237,9 +237,7 @@ def cost(
     follow: Annotated[
         str | None,
         typer.Option(
-            metavar="DURATION",
-            help="`pipeline follow` looks as often as this, e.g. 30s.",
-            show_default="not followed",
+            metavar="DURATION", help="`pipeline follow` looks as often as this, e.g. 30s.", show_default="not followed"
         ),
     ] = None,
     replicated: Annotated[bool, typer.Option(help="Active/active: every message goes to both namespaces.")] = False,

@@ -363,10 +363,7 @@ async def _feed(entity: str, story: Proved, outage: _Outage) -> AsyncIterator[by
 
 async def _send(pairing: PairedNamespaces, entity: str, story: Proved, outage: _Outage) -> None:
     results = pairing.sender(entity).send_all(
-        _feed(entity, story, outage),
-        overlap=OVERLAP,
-        timeout_seconds=SEND_TIMEOUT_SECONDS,
-        retry_seconds=RETRY_SECONDS,
+        _feed(entity, story, outage), overlap=OVERLAP, timeout_seconds=SEND_TIMEOUT_SECONDS, retry_seconds=RETRY_SECONDS
     )
     async for sent in results:
         if sent.result is None:

@@ -559,10 +559,7 @@ class Cleared:
 
 @fault_app.command("list")
 @command(output="cli.emulator:Faults")
-def fault_list(
-    options: Options,
-    namespace: NamespacesArgument = None,
-) -> CommandResult:
+def fault_list(options: Options, namespace: NamespacesArgument = None) -> CommandResult:
     """List the faults in force.
 
     \b

@@ -75,13 +75,7 @@ def _without_help(item: CompletionItem) -> CompletionItem:
     return CompletionItem(item.value, type=item.type)
 
 
-_SHELLS: Mapping[str, Any] = {
-    "bash": _Bash,
-    "zsh": _Zsh,
-    "fish": _Fish,
-    "powershell": _PowerShell,
-    "pwsh": _PowerShell,
-}
+_SHELLS: Mapping[str, Any] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish, "powershell": _PowerShell, "pwsh": _PowerShell}
 
 
 def know_the_shells() -> None:

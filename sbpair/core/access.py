@@ -93,11 +93,7 @@ class Cloud(StrEnum):
 _OF_CLOUDS = {
     Cloud.PUBLIC: (".servicebus.windows.net", "management.azure.com", "login.microsoftonline.com"),
     Cloud.CHINA: (".servicebus.chinacloudapi.cn", "management.chinacloudapi.cn", "login.chinacloudapi.cn"),
-    Cloud.US_GOVERNMENT: (
-        ".servicebus.usgovcloudapi.net",
-        "management.usgovcloudapi.net",
-        "login.microsoftonline.us",
-    ),
+    Cloud.US_GOVERNMENT: (".servicebus.usgovcloudapi.net", "management.usgovcloudapi.net", "login.microsoftonline.us"),
 }
 
 

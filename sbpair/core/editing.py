@@ -106,8 +106,7 @@ def edited(payload: bytes, after: Mapping[str, Any]) -> bytes:
     message = EncodedMessage(payload)
     changed = {name for name in before if not _same(before[name], after[name])}
     message.edit_fields(
-        Section.PROPERTIES,
-        {TEXT_FIELDS[name]: _text(name, after[name]) for name in changed & TEXT_FIELDS.keys()},
+        Section.PROPERTIES, {TEXT_FIELDS[name]: _text(name, after[name]) for name in changed & TEXT_FIELDS.keys()}
     )
     if "session_id" in changed and message.entry(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY) == before["session_id"]:
         _set_annotation(message, PARTITION_KEY, after["session_id"])  # the two are tied on a partitioned entity

@@ -16,12 +16,7 @@ from sbpair.emulator.broker.queue import Queue
 from sbpair.emulator.broker.topics import Subscription, Topic
 from sbpair.emulator.broker.transactions import TransactionGroup, Transactions
 from sbpair.emulator.namespace import Namespace
-from sbpair.emulator.receivers import (
-    PEEK_MODE_PROPERTY,
-    BrowsingLink,
-    Receiver,
-    requested_session,
-)
+from sbpair.emulator.receivers import PEEK_MODE_PROPERTY, BrowsingLink, Receiver, requested_session
 from sbpair.emulator.senders import Coordinator, Sender
 from sbpair.engine import errors
 from sbpair.engine.auth import LISTEN, SEND, rights_for
@@ -89,8 +84,7 @@ def _locate(namespace: Namespace, link: Link) -> Location:
     location = locate(namespace, link.address)
     if location is None:
         raise BrokerError(
-            errors.NOT_FOUND,
-            f"The messaging entity 'sb://{namespace.host}/{link.address}' could not be found.",
+            errors.NOT_FOUND, f"The messaging entity 'sb://{namespace.host}/{link.address}' could not be found."
         )
     return location
 

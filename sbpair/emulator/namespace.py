@@ -480,12 +480,7 @@ def expire_due(namespace: Namespace) -> None:
 def new_auth_rule(name: str, rights: Collection[str], *, keys: tuple[str, str] | None = None) -> AuthorizationRule:
     """A shared access rule with these keys, the primary one first; with fresh random ones if none are given."""
     primary, secondary = random_keys(name) if keys is None else keys
-    return AuthorizationRule(
-        name=name,
-        rights=frozenset(rights),
-        primary_key=primary,
-        secondary_key=secondary,
-    )
+    return AuthorizationRule(name=name, rights=frozenset(rights), primary_key=primary, secondary_key=secondary)
 
 
 class SharedAccess:

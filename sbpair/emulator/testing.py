@@ -181,11 +181,7 @@ class _Receivable(_Entity):
 class _Sendable(_Entity):
     """What one sends to: a queue or a topic."""
 
-    def send(
-        self,
-        body: bytes | str | Any = b"",
-        **message: Unpack[MessageFields],
-    ) -> None:
+    def send(self, body: bytes | str | Any = b"", **message: Unpack[MessageFields]) -> None:
         """Put a message in, as a client would send it. A body that is neither bytes nor text is sent as JSON.
 
         Raises:

@@ -70,13 +70,7 @@ class Session:
         self._next_delivery = 1
         self._waiting: deque[tuple[bytes, bytes]] = deque()
         self._waiting_bytes = 0
-        reply = [
-            Ushort(channel),
-            Uint(self._next_outgoing),
-            Uint(WINDOW),
-            Uint(WINDOW),
-            Uint(HANDLE_MAX),
-        ]
+        reply = [Ushort(channel), Uint(self._next_outgoing), Uint(WINDOW), Uint(WINDOW), Uint(HANDLE_MAX)]
         self._write(perform(BEGIN, reply))
 
     @property
@@ -282,12 +276,7 @@ class Session:
 
     def write_flow(self, link: Link | None) -> None:
         """The session's numbers and, with a link, its delivery-count and credit."""
-        fields: list[Any] = [
-            Uint(self._next_incoming),
-            Uint(WINDOW),
-            Uint(self._next_outgoing),
-            Uint(WINDOW),
-        ]
+        fields: list[Any] = [Uint(self._next_incoming), Uint(WINDOW), Uint(self._next_outgoing), Uint(WINDOW)]
         if link is not None:
             count = link.received if link.client_sends else link.sent
             credit = link.granted if link.client_sends else link.open_credit()

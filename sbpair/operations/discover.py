@@ -135,10 +135,7 @@ class _Search:
         asked = False
         for primary in self.primaries:
             found = await find_queues(
-                self._owner(primary),
-                messaging=self.messaging,
-                admin=None,
-                timeout_seconds=self.request.timeout_seconds,
+                self._owner(primary), messaging=self.messaging, admin=None, timeout_seconds=self.request.timeout_seconds
             )
             if found.found_by is FoundBy.CONFIGURED:
                 break  # not even that is answered: the next name would wait for its time-out as well

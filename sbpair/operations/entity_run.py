@@ -11,13 +11,7 @@ from typing import Any
 from sbpair.concurrency import abandon_after, run_until
 from sbpair.core.access import shown_name
 from sbpair.core.entities import QueueFacts
-from sbpair.core.errors import (
-    InterruptedWorkError,
-    MalformedMessageError,
-    ServiceError,
-    UsageError,
-    unchanged,
-)
+from sbpair.core.errors import InterruptedWorkError, MalformedMessageError, ServiceError, UsageError, unchanged
 from sbpair.core.message import MessageState
 from sbpair.core.names import dead_letter_path, same_name, subscription_of
 from sbpair.core.retry import PATIENCE_SECONDS

@@ -147,13 +147,7 @@ async def evacuate(
         request.follow or request.lag_seconds is not None,
     )
     run = _Evacuation(
-        ends,
-        ends.topology,
-        ends.target_topology,
-        scope,
-        request,
-        observer or Quiet(),
-        stop or asyncio.Event(),
+        ends, ends.topology, ends.target_topology, scope, request, observer or Quiet(), stop or asyncio.Event()
     )
     plan = request.plan
     if plan is None:
@@ -363,12 +357,7 @@ class _Evacuation:
         return EvacuateResult(
             plan,
             moves=tuple(
-                replace(
-                    move,
-                    moved=moved[mailbox],
-                    accepted=accepted[mailbox.lower()],
-                    there_now=there.get(move.to),
-                )
+                replace(move, moved=moved[mailbox], accepted=accepted[mailbox.lower()], there_now=there.get(move.to))
                 for mailbox, move in began.items()
             ),
             left=tuple(left),

@@ -116,11 +116,7 @@ async def move(
             "be deleted. Nothing was moved."
         )
     below = subscription_of(request.to)
-    run = resending(
-        Act("moved"),
-        ends,
-        request if below is None else replace(request, to=below[0]),
-    )
+    run = resending(Act("moved"), ends, request if below is None else replace(request, to=below[0]))
     if below is None:
         result = await run_entity(run, ends, observer, stop)
     else:

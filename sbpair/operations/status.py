@@ -283,12 +283,7 @@ class _Reading:
                     return
                 self._credits -= most
                 page = await page_from(
-                    receiver,
-                    number,
-                    clock=self._clock,
-                    most=most,
-                    patience_seconds=0.0,
-                    page_seconds=BROWSE_SECONDS,
+                    receiver, number, clock=self._clock, most=most, patience_seconds=0.0, page_seconds=BROWSE_SECONDS
                 )
                 if not page:
                     break

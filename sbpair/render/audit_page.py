@@ -57,13 +57,7 @@ def audit_page(result: audited.AuditResult, notes: Sequence[str]) -> Page:
         *((Text("Notes", notes),) if notes else ()),
     ]
     names = ", ".join(report.pair for report in reports) if len(reports) <= 3 else f"{len(reports)} pairs"
-    return Page(
-        f"Audit of {names}",
-        sections,
-        lead=_lead(result),
-        facts=tuple(_facts(pairs)),
-        tone=_tone(result),
-    )
+    return Page(f"Audit of {names}", sections, lead=_lead(result), facts=tuple(_facts(pairs)), tone=_tone(result))
 
 
 def _lead(result: audited.AuditResult) -> str:

@@ -411,12 +411,7 @@ PANELS = (
     Panel(
         "Credits of the exporter",
         "Throttling credits a second that monitoring itself uses, of the 1,000 of a namespace of tier Standard.",
-        [
-            Query(
-                "sum by (namespace) (rate(sbpair_exporter_credits_total[$__rate_interval]))",
-                "{{namespace}}",
-            )
-        ],
+        [Query("sum by (namespace) (rate(sbpair_exporter_credits_total[$__rate_interval]))", "{{namespace}}")],
     ),
     Panel(
         "Findings by check",

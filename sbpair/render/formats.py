@@ -288,10 +288,7 @@ def _prometheus_value(value: str) -> str:
 def to_github(result: CommandResult) -> str:
     """Workflow commands, at most ten of a kind; what is left out is counted in one more line."""
     lines: list[str] = []
-    for kind, severities in (
-        ("error", (Grade.ERROR, Grade.CRITICAL, Grade.UNKNOWN)),
-        ("warning", (Grade.WARNING,)),
-    ):
+    for kind, severities in (("error", (Grade.ERROR, Grade.CRITICAL, Grade.UNKNOWN)), ("warning", (Grade.WARNING,))):
         checks = [check for check in result.checks or () if check.severity in severities]
         lines += [_annotation(kind, check) for check in checks[:GITHUB_ANNOTATIONS_PER_KIND]]
         if len(checks) > GITHUB_ANNOTATIONS_PER_KIND:

@@ -71,12 +71,7 @@ def _filled(text: str, columns: int, *, first: str = "", hanging: str = "") -> l
     room = columns - len(hanging)
     glued = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", _GLUE) if len(code[0]) < room else code[0], text)
     lines = textwrap.wrap(
-        glued,
-        columns,
-        initial_indent=first,
-        subsequent_indent=hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
+        glued, columns, initial_indent=first, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
     )
     return [line.replace(_GLUE, " ") for line in lines]
 

@@ -342,12 +342,7 @@ class TopApp(App[None]):
     ]
 
     def __init__(
-        self,
-        watched: Watched,
-        stop: asyncio.Event,
-        interval_seconds: float,
-        *,
-        now: Callable[[], float] = time.time,
+        self, watched: Watched, stop: asyncio.Event, interval_seconds: float, *, now: Callable[[], float] = time.time
     ) -> None:
         super().__init__(ansi_color=True)
         self._watched, self._stop, self._interval_seconds = watched, stop, interval_seconds

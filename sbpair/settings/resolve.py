@@ -234,8 +234,7 @@ class Settings:
         if chosen is not None:
             if chosen == LOCAL_PAIR and LOCAL_PAIR not in names:
                 raise ConfigurationError(
-                    "The pair `local` means two embedded namespaces, and no two are running for this user.",
-                    hint=_START,
+                    "The pair `local` means two embedded namespaces, and no two are running for this user.", hint=_START
                 )
             if chosen not in names:
                 known = f"Known pairs: {', '.join(names)}." if names else "No pair is configured."
@@ -443,8 +442,7 @@ def resource_manager(
     method = auth or settings.get("auth") or AuthMethod.DEFAULT
     if method is AuthMethod.CONNECTION_STRING:
         raise ConfigurationError(
-            "A connection string does not open a subscription.",
-            hint="Name an Entra ID credential: --auth azure-cli",
+            "A connection string does not open a subscription.", hint="Name an Entra ID credential: --auth azure-cli"
         )
     login = settings.environ.get("AZURE_AUTHORITY_HOST", "")
     chosen = url or (cloud or cloud_of_authority(login) or Cloud.PUBLIC).resource_manager

@@ -64,10 +64,7 @@ SHORTEST = [
     ("81 8000000000000000", Long(-(2**63))),
     ("72 3fc00000", Float(1.5)),
     ("72 ff800000", Float(float("-inf"))),
-    (
-        "72 7f800001",
-        Float.from_bits(0x7F800001),
-    ),  # a signalling NaN, which a trip through double would change
+    ("72 7f800001", Float.from_bits(0x7F800001)),  # a signalling NaN, which a trip through double would change
     ("82 3ff8000000000000", 1.5),
     ("82 8000000000000000", -0.0),
     ("74 22500001", Decimal32(bytes.fromhex("22500001"))),
@@ -99,10 +96,7 @@ SHORTEST = [
     ("e0 01 00", Array(0x00, ())),
     ("e0 02 ff 40", Array(0x40, (None,) * 255)),
     ("f0 00000005 00000100 43", Array(0x43, (Uint(0),) * 256)),
-    (
-        "e0 0a 02 e0 03 01 50 07 03 01 50 08",
-        Array(0xE0, (Array(0x50, (Ubyte(7),)), Array(0x50, (Ubyte(8),)))),
-    ),
+    ("e0 0a 02 e0 03 01 50 07 03 01 50 08", Array(0xE0, (Array(0x50, (Ubyte(7),)), Array(0x50, (Ubyte(8),))))),
     ("e0 06 01 00 5301 54 05", Array(0x54, (Int(5),), Ulong(1))),
     ("e0 09 01 00 5301 00 5302 54 05", Array(0x54, (Int(5),), Descriptors((Ulong(1), Ulong(2))))),
     ("e0 05 01 00 40 54 05", Array(0x54, (Int(5),), Descriptors((None,)))),

@@ -191,12 +191,7 @@ SYMBOLIC = {
     Section.VALUE: "amqp:amqp-value:*",
     Section.FOOTER: "amqp:footer:map",
 }
-MAPS = (
-    Section.DELIVERY_ANNOTATIONS,
-    Section.MESSAGE_ANNOTATIONS,
-    Section.APPLICATION_PROPERTIES,
-    Section.FOOTER,
-)
+MAPS = (Section.DELIVERY_ANNOTATIONS, Section.MESSAGE_ANNOTATIONS, Section.APPLICATION_PROPERTIES, Section.FOOTER)
 
 
 def _wide(small: int, count: int, content: bytes) -> bytes:
@@ -378,10 +373,7 @@ def test_random_bytes(raw: bytes) -> None:
     _survives(raw)
 
 
-@given(
-    st.sampled_from([b"\xc0", b"\xc1", b"\xd0", b"\xd1", b"\xe0", b"\xf0", b"\x00", b"\x00\x53\x74"]),
-    st.binary(),
-)
+@given(st.sampled_from([b"\xc0", b"\xc1", b"\xd0", b"\xd1", b"\xe0", b"\xf0", b"\x00", b"\x00\x53\x74"]), st.binary())
 def test_random_bytes_behind_a_promising_start(start: bytes, raw: bytes) -> None:
     _survives(start + raw)
 

@@ -225,8 +225,7 @@ def test_edit_fields_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    ["", "41", "45", "c1", "c10201", "c10101", "c1030240", "c10302404040", "c1030340404040", "d10000"],
+    "value", ["", "41", "45", "c1", "c10201", "c10101", "c1030240", "c10302404040", "c1030340404040", "d10000"]
 )
 def test_edit_map_refuses_what_is_no_map(value: str) -> None:
     with pytest.raises(AmqpDecodeError):

@@ -569,11 +569,7 @@ class Limits:
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
-    [
-        (Limits(256 * 1024, None), [10]),
-        (Limits(100 << 20, 3000), [2, 3, 2, 3]),
-        (Limits(100 << 20, 100), [1] * 10),
-    ],
+    [(Limits(256 * 1024, None), [10]), (Limits(100 << 20, 3000), [2, 3, 2, 3]), (Limits(100 << 20, 100), [1] * 10)],
 )
 def test_batches_are_split_only_where_single_messages_may_be_larger(limits: Limits, expected: list[int]) -> None:
     messages = [message(str(n), body=bytes(900)) for n in range(10)]

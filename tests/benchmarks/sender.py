@@ -34,12 +34,7 @@ async def paired(on: Embedded) -> AsyncIterator[PairedNamespaces]:
     admin, home, away = DataPlaneAdmin(on.secondary), AzureMessaging(on.primary), AzureMessaging(on.secondary)
     pairing = await PairedNamespaces.open(
         Pair("embedded", on.primary, on.secondary, options),
-        PairingContext(
-            primary=home,
-            secondary=away,
-            clock=LoopClock(),
-            observer=Quiet(),
-        ),
+        PairingContext(primary=home, secondary=away, clock=LoopClock(), observer=Quiet()),
         secondary_admin=admin,
         create_missing=True,
     )

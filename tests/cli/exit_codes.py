@@ -302,8 +302,7 @@ TABLE: Mapping[str, Mapping[Exit, Cell]] = {
         usage=Run("explain orders 999 --pair right"),
     ),
     "session list": _of_entity(
-        "session list",
-        ok=Proven(f"{_SESSIONS}sessions_are_listed_with_what_they_hold_and_who_is_locked"),
+        "session list", ok=Proven(f"{_SESSIONS}sessions_are_listed_with_what_they_hold_and_who_is_locked")
     ),
     "session show": _of_entity(
         "session show",

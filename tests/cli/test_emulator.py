@@ -36,10 +36,7 @@ NAMESPACES = ("--namespace", "contoso-weu", "--namespace", "contoso-neu")
 def start(sbpair: Sbpair, *more: str) -> "subprocess.Popen[str]":
     process = sbpair.start("emulator", "--port", "0", *more)
     state = sbpair.home / "state" / "sbpair" / "emulator.json"
-    until(
-        lambda: state.exists() and json.loads(state.read_text() or "{}").get("pid") == process.pid,
-        process,
-    )
+    until(lambda: state.exists() and json.loads(state.read_text() or "{}").get("pid") == process.pid, process)
     return process
 
 

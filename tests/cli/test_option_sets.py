@@ -95,13 +95,7 @@ def test_each_option_comes_back_as_it_was_given_unless_it_was_for_once(kind: typ
 
 def test_what_limits_a_run_is_not_repeated() -> None:
     moves = of_transfer.DrainOptions(
-        limit=5,
-        rate=2.0,
-        for_="15m",
-        until_idle="1m",
-        new_ledger=True,
-        report=Path("r.md"),
-        ledger=Path("l.jsonl"),
+        limit=5, rate=2.0, for_="15m", until_idle="1m", new_ledger=True, report=Path("r.md"), ledger=Path("l.jsonl")
     )
     assert moves.words() == ["--ledger", "l.jsonl"]
 

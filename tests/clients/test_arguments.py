@@ -87,10 +87,7 @@ def test_whatever_the_sdk_documents_is_taken(client_class: type[sbpair.ServiceBu
         ({"pair": 5}, "`pair` is the name of a configured pair, or a Pair, not of type int"),
         ({"pair": True}, "not of type bool"),
         ({"secondary": b"Endpoint=sb://h/;SharedAccessKey=c2VjcmV0"}, "`secondary` is a connection string, or a host"),
-        (
-            {"secondary": SECONDARY, "options": {"ping_interval": 5}},
-            r"pair_options\(\)` returns, not of type dict",
-        ),
+        ({"secondary": SECONDARY, "options": {"ping_interval": 5}}, r"pair_options\(\)` returns, not of type dict"),
         ({"secondary": SECONDARY, "on_event": "told"}, "`on_event` is a function of one event, not of type str"),
     ],
 )

@@ -302,10 +302,7 @@ def test_a_file_of_authorities_that_is_not_there_is_the_sdks_error(world: World)
 
 
 def test_held_sessions_stay_in_order_across_failover_and_failback(world: World) -> None:
-    with (
-        a_client(world, pair=world.pair(hold_sessions=True)) as client,
-        client.get_queue_sender("orders") as sender,
-    ):
+    with a_client(world, pair=world.pair(hold_sessions=True)) as client, client.get_queue_sender("orders") as sender:
         client.force_failover("orders")
         sender.send_messages(ServiceBusMessage("1", session_id="s"))
         client.fail_back("orders")

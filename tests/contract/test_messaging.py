@@ -91,11 +91,7 @@ BODIES: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize(
-    "body",
-    BODIES,
-    ids=lambda body: repr(body)[:30],
-)
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body)[:30])
 async def test_a_message_arrives_as_the_bytes_that_were_sent(bench: Bench, body: dict[str, Any]) -> None:
     path = await bench.queue()
     sent = sections.build(

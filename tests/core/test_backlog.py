@@ -7,15 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbpair.core.backlog import (
-    Backlog,
-    BacklogVerdict,
-    FoundBy,
-    QueueContents,
-    QueueState,
-    advice,
-    headline,
-)
+from sbpair.core.backlog import Backlog, BacklogVerdict, FoundBy, QueueContents, QueueState, advice, headline
 from sbpair.core.serialization import output_schema, to_plain
 
 EMPTY = QueueContents("contoso/x-servicebus-transfer/0", active=0, deferred=0, scheduled=0, dead_letter=0)

@@ -39,11 +39,7 @@ def changed(name: str, value: Any) -> Any:
 
 EDGES: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
     "few queues": (lambda n: OPTIONS(backlog_queue_count=n), 1, 0),
-    "many queues": (
-        lambda n: OPTIONS(backlog_queue_count=n),
-        MAX_BACKLOG_QUEUE_COUNT,
-        MAX_BACKLOG_QUEUE_COUNT + 1,
-    ),
+    "many queues": (lambda n: OPTIONS(backlog_queue_count=n), MAX_BACKLOG_QUEUE_COUNT, MAX_BACKLOG_QUEUE_COUNT + 1),
     "a failover at once": (lambda n: OPTIONS(failover_interval_seconds=n), 0, -0.1),
     "a late failover": (
         lambda n: OPTIONS(failover_interval_seconds=n),

@@ -24,14 +24,7 @@ from sbpair.core.message import Received
 from sbpair.core.names import MAX_ENTITY_PATH_CHARACTERS, parse_backlog_queue_path
 from sbpair.core.prices import Meter, built_in, exact, from_retail, from_yaml, to_cents, total
 from sbpair.core.replication.ownership import SessionEntry, Terms, is_stuck
-from sbpair.core.rewrite import (
-    TtlMode,
-    describe,
-    for_backlog,
-    for_primary,
-    is_ping,
-    strip_broker_annotations,
-)
+from sbpair.core.rewrite import TtlMode, describe, for_backlog, for_primary, is_ping, strip_broker_annotations
 from sbpair.core.serialization import to_plain
 from sbpair.core.summary import plain
 from sbpair.core.transfer.filters import SYSTEM_PROPERTIES, Where

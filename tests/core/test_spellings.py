@@ -259,11 +259,7 @@ def priced(**spelled: str) -> Any:
 
 
 SAME: dict[str, tuple[Callable[[str], Any], str, str]] = {
-    "a backlog queue": (
-        lambda name: EntityNotFoundError("Gone.", entity=name).hint,
-        path(0),
-        path(0).upper(),
-    ),
+    "a backlog queue": (lambda name: EntityNotFoundError("Gone.", entity=name).hint, path(0), path(0).upper()),
     "a cloud": (lambda name: cloud_of(NamespaceAccess("a", name)), host("a"), host("a").upper()),
     "a resource manager": (
         lambda url: cloud_of(NamespaceAccess("a", "a.example", management_url=url)),
@@ -295,11 +291,7 @@ SAME: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "a duration": (parse_duration, "90s", " 90s "),
     "a time to live": (time_to_live_ms, "PT1H", " PT1H "),
     "a scheduled time": (scheduled_ms, "2026-11-28T12:00:00Z", " 2026-11-28T12:00:00Z "),
-    "a property of a rule": (
-        MessageOfRules(MESSAGE).system,
-        "MessageId",
-        "MESSAGEID",
-    ),
+    "a property of a rule": (MessageOfRules(MESSAGE).system, "MessageId", "MESSAGEID"),
     "an application property": (
         lambda name: Repair({name: "blue"}).form_of(Received(MESSAGE, 1, "orders")),
         "user.color",

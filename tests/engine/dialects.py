@@ -13,30 +13,10 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sbpair.amqp.performatives import (
-    ATTACH,
-    BEGIN,
-    CLOSE,
-    DETACH,
-    DISPOSITION,
-    END,
-    FLOW,
-    OPEN,
-    TRANSFER,
-)
+from sbpair.amqp.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER
 from sbpair.amqp.types import Symbol, Ubyte, Uint
 
-FIELD_COUNTS = {
-    OPEN: 10,
-    BEGIN: 8,
-    ATTACH: 14,
-    FLOW: 11,
-    TRANSFER: 11,
-    DISPOSITION: 6,
-    DETACH: 3,
-    END: 1,
-    CLOSE: 1,
-}
+FIELD_COUNTS = {OPEN: 10, BEGIN: 8, ATTACH: 14, FLOW: 11, TRANSFER: 11, DISPOSITION: 6, DETACH: 3, END: 1, CLOSE: 1}
 """Fields of the performatives (AMQP 1.0 §2.7), counted from the standard and not from the code under test."""
 
 

@@ -24,12 +24,7 @@ FRAMES = 1_500
 @pytest.mark.law("any-number-of-clients")
 @pytest.mark.parametrize(
     ("dialect", "first", "last"),
-    [
-        (DOTNET, 0, 2**32 - 1),
-        (AZURE_SERVICEBUS, 0, 2**31 - 1),
-        (PROTON, 2**30, 2**31 - 1),
-        (DOTNET, 2**20, 2**32 - 1),
-    ],
+    [(DOTNET, 0, 2**32 - 1), (AZURE_SERVICEBUS, 0, 2**31 - 1), (PROTON, 2**30, 2**31 - 1), (DOTNET, 2**20, 2**32 - 1)],
     ids=["all", "half", "none", "none and far"],
 )
 async def test_saying_nothing_about_many_deliveries_costs_nothing(

@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 
-from sbpair.amqp.performatives import (
-    ATTACH,
-    DETACH,
-    DISPOSITION,
-    SOURCE,
-    TARGET,
-    TRANSFER,
-    accepted,
-)
+from sbpair.amqp.performatives import ATTACH, DETACH, DISPOSITION, SOURCE, TARGET, TRANSFER, accepted
 from sbpair.amqp.sections import PropertyField, Section, build, field, read, scan
 from sbpair.amqp.types import Described, Symbol, Uint, Ulong, same
 from sbpair.emulator.entities import QueueDescription

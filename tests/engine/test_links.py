@@ -5,17 +5,7 @@ from typing import Any
 
 import pytest
 
-from sbpair.amqp.performatives import (
-    ACCEPTED,
-    ATTACH,
-    DETACH,
-    DISPOSITION,
-    END,
-    FLOW,
-    REJECTED,
-    TRANSFER,
-    accepted,
-)
+from sbpair.amqp.performatives import ACCEPTED, ATTACH, DETACH, DISPOSITION, END, FLOW, REJECTED, TRANSFER, accepted
 from sbpair.amqp.types import Described, Symbol, Uint
 from sbpair.engine.budgets import MAX_HELD_BYTES_BEFORE_TOKEN, MAX_LINKS_BEFORE_TOKEN
 from sbpair.engine.errors import rejected

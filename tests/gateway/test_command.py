@@ -62,10 +62,7 @@ def started(
 
 
 def send(text: str, body: str) -> None:
-    with (
-        AtOnce.from_connection_string(text, retry_total=0) as client,
-        client.get_queue_sender("orders") as sender,
-    ):
+    with AtOnce.from_connection_string(text, retry_total=0) as client, client.get_queue_sender("orders") as sender:
         sender.send_messages(sdk.ServiceBusMessage(body))
 
 
@@ -154,10 +151,7 @@ def test_a_signal_has_keys_and_pairs_read_again(world: World, tmp_path: Path) ->
             process.send_signal(signal.SIGUSR1)
             until(lambda: said in process.stderr.readline(), process)  # type: ignore[union-attr]
 
-        with (
-            AtOnce.from_connection_string(text, retry_total=0) as client,
-            client.get_queue_sender("orders") as sender,
-        ):
+        with AtOnce.from_connection_string(text, retry_total=0) as client, client.get_queue_sender("orders") as sender:
             sender.send_messages(sdk.ServiceBusMessage("one"))
             configured = (tmp_path / "sbpair.yaml").read_text()
             (tmp_path / "sbpair.yaml").write_text(configured.replace("backlog_queues: 3", "backlog_queues: 2"))

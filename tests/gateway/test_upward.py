@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbpair.amqp.frames import Outbox, transfer_continuation, transfer_head
-from sbpair.amqp.performatives import (
-    TRANSFER,
-    Fields,
-    accepted,
-    perform,
-    read_performative,
-    released,
-)
+from sbpair.amqp.performatives import TRANSFER, Fields, accepted, perform, read_performative, released
 from sbpair.amqp.types import AmqpDecodeError, Uint
 from sbpair.engine.errors import rejected
 from sbpair.gateway.upward import put_head, read_accepted, read_head

@@ -109,13 +109,7 @@ async def test_what_was_sent_arrives(options: dict[str, Any], admin: ServiceBusA
     admin.create_queue(name)
     sent = ServiceBusMessage(
         b"one\x00two",
-        application_properties={
-            "text": "ü",
-            "whole": 2**30,
-            "real": 1.5,
-            "truth": True,
-            "raw": b"\x00\x7f",
-        },
+        application_properties={"text": "ü", "whole": 2**30, "real": 1.5, "truth": True, "raw": b"\x00\x7f"},
         message_id="id",
         correlation_id="correlated",
         subject="subject",

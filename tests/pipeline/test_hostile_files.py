@@ -165,14 +165,7 @@ def test_a_folder_in_place_of_a_file_is_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", [{"enqueued_at_ms": 2**70}, {"attempts": 2**40}, {"reason": "\ud800"}])
 def test_a_value_that_no_column_takes_is_not_there_and_its_line_is(tmp_path: Path, odd: dict[str, Any]) -> None:
-    line = {
-        "queue": "q",
-        "sequence_number": 1,
-        "enqueued_at_ms": 5,
-        "outcome": "taken",
-        "reason": "",
-        "attempts": 2,
-    }
+    line = {"queue": "q", "sequence_number": 1, "enqueued_at_ms": 5, "outcome": "taken", "reason": "", "attempts": 2}
     (tmp_path / "run-00000-a.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps(line | odd)}\n")
     tables = LocalTables()
     tables.ledgers("known", [str(tmp_path)])

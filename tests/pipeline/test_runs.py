@@ -97,10 +97,7 @@ def test_ledgers_of_a_stream_become_one_file_of_each_line_once(tmp_path: Path) -
     assert len(ledger_files(tmp_path)) == 2 * FOLDED_RUNS + 1
     before = lines_in(tmp_path)
     fold_stream(tmp_path, QUERY, FOLDED_RUNS)
-    assert [path.name for path in ledger_files(tmp_path)] == [
-        f"stream-{QUERY}-to-{FOLDED_RUNS - 1}.jsonl",
-        other.name,
-    ]
+    assert [path.name for path in ledger_files(tmp_path)] == [f"stream-{QUERY}-to-{FOLDED_RUNS - 1}.jsonl", other.name]
     assert lines_in(tmp_path) == before
     with pytest.raises(ReplayError, match="is over"):
         refuse_folded(tmp_path, stream_run(QUERY, 7))

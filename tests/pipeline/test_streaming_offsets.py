@@ -8,16 +8,7 @@ from hypothesis import strategies as st
 
 from sbpair.core.message import PARTITION_SHIFT, MessageState, Received
 from sbpair.pipeline.spans import NumberRange
-from sbpair.pipeline.streaming import (
-    Poll,
-    after,
-    moved,
-    next_number,
-    shared,
-    spans_between,
-    up_to,
-    within_bytes,
-)
+from sbpair.pipeline.streaming import Poll, after, moved, next_number, shared, spans_between, up_to, within_bytes
 
 THIRD = 3 << PARTITION_SHIFT
 
@@ -132,7 +123,4 @@ def test_numbers_that_hold_nothing_any_more_are_counted() -> None:
     poll = Poll({"q": {"0": 11, "0!": 2}, "q/$deadletterqueue": {"0": 11}})
     dead = NumberRange("q", True, 15, 20)
     assert (poll.missed(span("q", 15, 20)), poll.missed(dead), poll.missed(span("new", 5, 9))) == (4, 0, 0)
-    assert poll.after([span("q", 15, 20), dead]) == {
-        "q": {"0": 21, "0!": 6},
-        "q/$deadletterqueue": {"0": 21},
-    }
+    assert poll.after([span("q", 15, 20), dead]) == {"q": {"0": 21, "0!": 6}, "q/$deadletterqueue": {"0": 21}}

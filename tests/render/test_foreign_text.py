@@ -58,10 +58,7 @@ def result_of(value: str) -> CommandResult:
         summary=value,
         notes=(value,),
         exit=Exit.OK,
-        checks=(
-            MonitoredCheck(value, value, Grade.ERROR, value),
-            MonitoredCheck("A", value, Grade.WARNING, value),
-        ),
+        checks=(MonitoredCheck(value, value, Grade.ERROR, value), MonitoredCheck("A", value, Grade.WARNING, value)),
         metrics=(Metric("sbpair_entities", 1.0, (("queue", value),)),),
         command="audit",
     )

@@ -55,10 +55,7 @@ def test_a_queue_that_waits_for_a_lock_is_told_by_the_name_that_it_was_given(the
         machine: Any = SimpleNamespace(queues=SimpleNamespace(foreign_locks=lambda now: locks))
         found = locked_queues(sources, machine, clock)
         now = clock.now().timestamp()
-        assert {(one.queue, one.until) for one in found} == {
-            ("given Q/One", now + 7.0),
-            ("given q/two", now + 5.0),
-        }
+        assert {(one.queue, one.until) for one in found} == {("given Q/One", now + 7.0), ("given q/two", now + 5.0)}
 
     story()
 

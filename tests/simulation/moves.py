@@ -123,11 +123,7 @@ class Moves:
         body = dice.randbytes(dice.choice(plan.body_bytes)) + number.to_bytes(4, "big")
         filled = self.filled[key] = Filled(number, SUBSCRIPTION if subscription else WORK, session, body, at, state)
         payload = compose(
-            body=body,
-            message_id=key,
-            session_id=session,
-            application_properties={"n": Long(number)},
-            scheduled_at=at,
+            body=body, message_id=key, session_id=session, application_properties={"n": Long(number)}, scheduled_at=at
         )
         entity: Queue | Subscription | None = namespace.get_queue(WORK)
         if subscription:

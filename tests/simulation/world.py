@@ -269,10 +269,7 @@ class World:
         # On a partitioned backlog queue messages of a session lie in several partitions, which have no common order:
         # their backlog form, which is that of the retired library, has no key.
         self.truth = Truth(
-            self.trace,
-            strict_order=not plan.partitioned,
-            with_ledgers=plan.ledgers,
-            holds_sessions=plan.hold_sessions,
+            self.trace, strict_order=not plan.partitioned, with_ledgers=plan.ledgers, holds_sessions=plan.hold_sessions
         )
         self.truth.now, self.truth.wrong = self.loop.time, self.wrong
         self.loop.on_call = lambda process: self.trace.note("writing", process.name)

@@ -20,11 +20,7 @@ from sbpair.emulator.control import FaultControl
 from tests.cli.process import Sbpair
 
 START_SECONDS = 120.0
-DESTINATIONS = {
-    "orders": {},
-    "invoices": {"requires_session": True},
-    "once": {"requires_duplicate_detection": True},
-}
+DESTINATIONS = {"orders": {}, "invoices": {"requires_session": True}, "once": {"requires_duplicate_detection": True}}
 SESSIONS_ONLY = "invoices"
 SESSIONS = 24
 BACKLOG_QUEUES = 5

@@ -69,11 +69,7 @@ def test_one_destination_is_deleted_one_disabled_one_full_and_the_advice_brings_
     left = {reason.partition("unavailable: ")[2]: number for reason, number in first.data["left"].items()}
     fitted = len(world.at_home("small"))
     assert fitted < 40
-    assert left == {
-        "gone (entity-not-found)": 40,
-        "off (entity-disabled)": 40,
-        "small (quota-exceeded)": 40 - fitted,
-    }
+    assert left == {"gone (entity-not-found)": 40, "off (entity-disabled)": 40, "small (quota-exceeded)": 40 - fitted}
     assert (first.data["dead_lettered"], first.data["confirmed_empty"]) == (0, False)
     for cure in ("Create it and drain again", "Enable it and drain again", "Make room there"):
         assert cure in first.stderr

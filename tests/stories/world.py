@@ -177,9 +177,7 @@ class World:
 
 
 _BACKLOG = QueueSettings(
-    max_size_in_megabytes=5120,
-    max_delivery_count=2**31 - 1,
-    dead_lettering_on_message_expiration=True,
+    max_size_in_megabytes=5120, max_delivery_count=2**31 - 1, dead_lettering_on_message_expiration=True
 )
 
 

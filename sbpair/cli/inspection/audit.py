@@ -189,8 +189,7 @@ def _shown(result: "AuditResult", notes: Sequence[str], fail_on: Severity, *, ea
             sample
             for number, pair in enumerate(result.pairs)
             for sample in metrics_of(
-                figures(pair, result.pairs[:number]),
-                ("namespace" if pair.snapshot.alone else "pair", pair.report.pair),
+                figures(pair, result.pairs[:number]), ("namespace" if pair.snapshot.alone else "pair", pair.report.pair)
             )
         ),
         page=audit_page(result, notes),

@@ -93,8 +93,7 @@ class SettingOptions(OptionSet):
         str | None, _takes("--forward-dead-letters-to", "ENTITY", "Send dead letters on to this queue or topic.")
     ] = None
     auto_delete_on_idle_seconds: Annotated[
-        str | None,
-        _takes("--auto-delete", "DURATION", "Delete the entity when it was idle for so long; at least 5m."),
+        str | None, _takes("--auto-delete", "DURATION", "Delete the entity when it was idle for so long; at least 5m.")
     ] = None
     enable_batched_operations: Annotated[bool, _switch("--unbatched", "No batched operations of the service.")] = False
     user_metadata: Annotated[
@@ -389,12 +388,7 @@ def asked_of(options: Options, place: EntityRef) -> dict[str, Any]:
 
 
 def make_change(
-    options: Options,
-    place: EntityRef,
-    verb: "Verb[Any, Changed]",
-    request: Any,
-    *,
-    by_name: str = "",
+    options: Options, place: EntityRef, verb: "Verb[Any, Changed]", request: Any, *, by_name: str = ""
 ) -> CommandResult:
     """Make a change, after it was looked at and agreed to; `by_name`: what has to be typed to agree."""
     state = "Nothing was deleted." if by_name else "Nothing was changed."

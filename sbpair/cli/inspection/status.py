@@ -14,15 +14,7 @@ from sbpair.cli.options import Options, PairArgument, command, duration_option
 from sbpair.core.backlog import BacklogVerdict, QueueState
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import UsageError
-from sbpair.core.inspection.status import (
-    PairStatus,
-    StatusReport,
-    StatusRow,
-    figures,
-    in_words,
-    queue_rows,
-    side_rows,
-)
+from sbpair.core.inspection.status import PairStatus, StatusReport, StatusRow, figures, in_words, queue_rows, side_rows
 from sbpair.core.outcome import Exit, Severity
 from sbpair.core.pairing import Pair
 from sbpair.core.prices import in_words as forecast_in_words

@@ -46,11 +46,7 @@ NamespacesArgument = Annotated[
 ]
 PairsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--pair",
-        help="Pair to show; all without --pair and NAMESPACE.",
-        autocompletion=suggestions.pairs,
-    ),
+    typer.Option("--pair", help="Pair to show; all without --pair and NAMESPACE.", autocompletion=suggestions.pairs),
 ]
 IntervalOption = Annotated[str, typer.Option(metavar="DURATION", help="Between two reads of a source.")]
 _log = logging.getLogger("sbpair")
@@ -72,8 +68,7 @@ def exporter(
         int, typer.Option(min=1, help="The most entities of a namespace that have samples; of more, the first by path.")
     ] = 5_000,
     browse: Annotated[
-        bool,
-        typer.Option("--browse/--no-browse", help="Browse for ages, sessions and the causes of dead letters."),
+        bool, typer.Option("--browse/--no-browse", help="Browse for ages, sessions and the causes of dead letters.")
     ] = True,
     auth: NamespaceAuthOption = None,
 ) -> CommandResult:

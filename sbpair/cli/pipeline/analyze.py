@@ -9,13 +9,7 @@ import typer
 from sbpair.cli.cost import PriceOptions
 from sbpair.cli.inspection.saved import read_snapshots
 from sbpair.cli.options import Options, command, duration_option, moment_option
-from sbpair.cli.pipeline.session import (
-    ArchivesArgument,
-    EngineOptions,
-    HtmlOption,
-    check_folder,
-    write_report,
-)
+from sbpair.cli.pipeline.session import ArchivesArgument, EngineOptions, HtmlOption, check_folder, write_report
 from sbpair.core.errors import UsageError
 from sbpair.render.result import CommandResult
 

@@ -13,13 +13,7 @@ import typer
 from sbpair.cli import suggestions
 from sbpair.cli.context import configure_logging
 from sbpair.cli.options import Options, PairArgument, command, duration_option, pause_option
-from sbpair.cli.pipeline.session import (
-    SMALL_ROWS,
-    ArchivingOptions,
-    IntoOption,
-    JobLog,
-    SparkOptions,
-)
+from sbpair.cli.pipeline.session import SMALL_ROWS, ArchivingOptions, IntoOption, JobLog, SparkOptions
 from sbpair.cli.transfer.options import Filters, ForOption, UntilIdleOption
 from sbpair.core.errors import UsageError
 from sbpair.core.names import check_source_path

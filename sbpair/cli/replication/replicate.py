@@ -125,8 +125,7 @@ class MemoryOptions(OptionSet):
 
     retention: RetentionOption = "14d"
     remember: Annotated[
-        str,
-        typer.Option(metavar="DURATION", help="How long the journal remembers a message after both copies came."),
+        str, typer.Option(metavar="DURATION", help="How long the journal remembers a message after both copies came.")
     ] = "1d"
 
     def seconds(self) -> dict[str, Any]:
@@ -345,13 +344,7 @@ class _Sent(Lines[UnreplicatedLine]):
         elif self._unrecorded:
             notes.append(f"{self._unrecorded} could not be recorded: order against the next run is not sure.")
         data = ReplicatedSummary(
-            queue,
-            self._both,
-            dict(self._one_side),
-            self.failed,
-            self._unrecorded,
-            tuple(self.failures),
-            self.bad_line,
+            queue, self._both, dict(self._one_side), self.failed, self._unrecorded, tuple(self.failures), self.bad_line
         )
         return CommandResult(
             data,
@@ -395,8 +388,7 @@ def consume(
     until_idle: Annotated[
         str | None,
         typer.Option(
-            metavar="DURATION",
-            help="Stop when no message has arrived for this time and none is scheduled within 5m.",
+            metavar="DURATION", help="Stop when no message has arrived for this time and none is scheduled within 5m."
         ),
     ] = None,
 ) -> CommandResult:
@@ -523,11 +515,7 @@ def _shown(status: JournalStatus) -> CommandResult:
     dry_run="Only show missing queues; exit 5 if there are any.",
 )
 def provision(
-    options: Options,
-    first: FirstArgument,
-    second: SecondArgument = None,
-    *,
-    journal: JournalOptions,
+    options: Options, first: FirstArgument, second: SecondArgument = None, *, journal: JournalOptions
 ) -> CommandResult:
     """Create a replicated queue or subscription, with sessions, on both namespaces.
 

@@ -221,12 +221,7 @@ def _shown(found: "operations.Triage", notes: tuple[str, ...]) -> CommandResult:
 
 @command(output="core.transfer.peeked:DeadLetters")
 def peek_dead_letters(
-    options: Options,
-    on: EntityOptions,
-    *,
-    reasons: ReasonOption = None,
-    filters: Filters,
-    page: PageOptions,
+    options: Options, on: EntityOptions, *, reasons: ReasonOption = None, filters: Filters, page: PageOptions
 ) -> CommandResult:
     """Browse the dead letters of a queue or subscription, oldest first. Locks nothing and changes nothing.
 
@@ -245,13 +240,7 @@ def peek_dead_letters(
 
 
 @command(output="core.transfer.peeked:DeadLetters")
-def peek_messages(
-    options: Options,
-    on: EntityOptions,
-    *,
-    filters: Filters,
-    page: PageOptions,
-) -> CommandResult:
+def peek_messages(options: Options, on: EntityOptions, *, filters: Filters, page: PageOptions) -> CommandResult:
     """Browse the active, deferred and scheduled messages of a queue or subscription. Locks nothing, changes nothing.
 
     Needs Listen. Dead letters: `sbpair dlq peek`. `sbpair edit` takes the sequence numbers that this shows.

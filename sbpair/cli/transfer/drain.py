@@ -59,13 +59,7 @@ _log = logging.getLogger("sbpair")
     asks=True,
     dry_run="Browse, ask the destinations, and say what a drain would do.",
 )
-def drain(
-    options: Options,
-    pair: PairArgument = None,
-    *,
-    moves: DrainOptions,
-    files: PlanFiles,
-) -> CommandResult:
+def drain(options: Options, pair: PairArgument = None, *, moves: DrainOptions, files: PlanFiles) -> CommandResult:
     """Return the messages in a pair's backlog queues to the primary, exactly as they were sent.
 
     Drains every backlog queue that exists, not only the configured ones. Stops when they are empty, verified by count
@@ -174,12 +168,7 @@ def _foreseen(options: Options, pair: Pair, request: "operations.DrainRequest") 
 
 
 async def drain_showing(
-    options: Options,
-    pair: Pair,
-    request: "operations.DrainRequest",
-    stop: Stop,
-    *,
-    reopen: "Reopening | None" = None,
+    options: Options, pair: Pair, request: "operations.DrainRequest", stop: Stop, *, reopen: "Reopening | None" = None
 ) -> "operations.DrainResult":
     """`sbpair.operations.drain` with progress and log on stderr."""
     with move_progress(options, "drain", max_messages=request.max_messages) as progress:

@@ -26,14 +26,7 @@ from sbpair.cli.transfer.options import (
 from sbpair.cli.transfer.planned import PlannedRun
 from sbpair.core.errors import UsageError
 from sbpair.core.inspection.contents import DeadLettersTo, LeftThere
-from sbpair.core.inspection.evacuated import (
-    NOTHING_CHANGED,
-    EvacuateResult,
-    EvacuationPlan,
-    Lag,
-    LineRow,
-    WrittenPlan,
-)
+from sbpair.core.inspection.evacuated import NOTHING_CHANGED, EvacuateResult, EvacuationPlan, Lag, LineRow, WrittenPlan
 from sbpair.core.outcome import Exit
 from sbpair.core.retry import PATIENCE_SECONDS
 from sbpair.core.words import counted
@@ -99,9 +92,7 @@ class FollowOptions(OptionSet):
 
 
 @command(
-    output="core.inspection.evacuated:EvacuateResult",
-    asks=True,
-    dry_run="Compare, count, and say what would be done.",
+    output="core.inspection.evacuated:EvacuateResult", asks=True, dry_run="Compare, count, and say what would be done."
 )
 def evacuate(
     options: Options,

@@ -71,13 +71,7 @@ def show(options: Options, on: EntityOptions, number: NumberArgument, *, dlq: Dl
 
 
 @command(output="core.transfer.explained:ExplainedMessage")
-def explain(
-    options: Options,
-    on: EntityOptions,
-    number: NumberArgument,
-    *,
-    dlq: DlqOption = False,
-) -> CommandResult:
+def explain(options: Options, on: EntityOptions, number: NumberArgument, *, dlq: DlqOption = False) -> CommandResult:
     """Explain one message: where it came from, why it is there, which messages precede it, and what to do next.
 
     Also which rule matched it, when it expires, whether it is locked, who can receive it, and others with its
@@ -158,11 +152,7 @@ def complete(
     check_archive(archive, no_archive)
     source = on.to_write(options)
     request = operations.PurgeRequest(
-        source.path,
-        archive,
-        dead_letter=dlq,
-        number=number,
-        patience_seconds=options.timeout_seconds(PATIENCE_SECONDS),
+        source.path, archive, dead_letter=dlq, number=number, patience_seconds=options.timeout_seconds(PATIENCE_SECONDS)
     )
     kept = "permanently" if archive is None else f"after writing it to {archive}"
     doing, what = ("Delete", f"of {source} {kept}"), f"message {number}"
@@ -243,11 +233,7 @@ _PURGE_DRY_RUN = "Browse, and say what would be deleted."
 
 @command(output="core.transfer.summary:MoveResult", asks=True, dry_run=_PURGE_DRY_RUN)
 def purge_dead_letters(
-    options: Options,
-    on: EntityOptions,
-    *,
-    reasons: ReasonOption = None,
-    chosen: PurgeOptions,
+    options: Options, on: EntityOptions, *, reasons: ReasonOption = None, chosen: PurgeOptions
 ) -> CommandResult:
     """Delete the dead letters of a queue or subscription that are there now, archived first.
 
@@ -263,12 +249,7 @@ def purge_dead_letters(
 
 
 @command(output="core.transfer.summary:MoveResult", asks=True, dry_run=_PURGE_DRY_RUN)
-def purge(
-    options: Options,
-    on: EntityOptions,
-    *,
-    chosen: PurgeOptions,
-) -> CommandResult:
+def purge(options: Options, on: EntityOptions, *, chosen: PurgeOptions) -> CommandResult:
     """Delete what a queue or subscription holds now, deferred and scheduled messages too, archived first.
 
     Asks for the entity's name. --archive DIR or --no-archive has to be given. `sbpair restore` sends archived messages
@@ -292,12 +273,7 @@ def check_archive(archive: Path | None, no_archive: bool) -> None:
 
 
 def _purge(
-    options: Options,
-    on: EntityOptions,
-    chosen: PurgeOptions,
-    reasons: Sequence[str] = (),
-    *,
-    dead_letter: bool = False,
+    options: Options, on: EntityOptions, chosen: PurgeOptions, reasons: Sequence[str] = (), *, dead_letter: bool = False
 ) -> CommandResult:
     check_archive(chosen.archive, chosen.no_archive)
     source, archive = on.to_write(options), chosen.archive

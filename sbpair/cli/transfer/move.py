@@ -374,11 +374,7 @@ def restore(
 
 
 def _target(
-    options: Options,
-    settings: Settings,
-    pair: str | None,
-    namespace: str | None,
-    auth: AuthMethod | None,
+    options: Options, settings: Settings, pair: str | None, namespace: str | None, auth: AuthMethod | None
 ) -> tuple[Pair | NamespaceAccess, str]:
     """The pair or namespace that the messages go to, and its name for a question."""
     if namespace is None:

@@ -335,8 +335,7 @@ class MetricsOptions(OptionSet):
     """Where monitoring finds a service."""
 
     metrics_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Serve /metrics and /healthz on this port; 0 for any free one."),
+        int | None, typer.Option(min=0, max=65535, help="Serve /metrics and /healthz on this port; 0 for any free one.")
     ] = None
     metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port listens on.")] = "127.0.0.1"
 

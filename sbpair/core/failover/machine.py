@@ -68,11 +68,7 @@ def _row(stays: State, **moves: State) -> Mapping[Signal, State]:
 TRANSITIONS: Mapping[State, Mapping[Signal, State]] = {
     State.HEALTHY: _row(State.HEALTHY, FAILURE=State.SUSPECT, FORCE=State.FORCED),
     State.SUSPECT: _row(
-        State.SUSPECT,
-        SENT=State.HEALTHY,
-        TIMER=State.FAILED_OVER,
-        FORCE=State.FORCED,
-        FAIL_BACK=State.HEALTHY,
+        State.SUSPECT, SENT=State.HEALTHY, TIMER=State.FAILED_OVER, FORCE=State.FORCED, FAIL_BACK=State.HEALTHY
     ),
     State.FAILED_OVER: _row(
         State.FAILED_OVER,
@@ -82,10 +78,7 @@ TRANSITIONS: Mapping[State, Mapping[Signal, State]] = {
         FAIL_BACK=State.HEALTHY,
     ),
     State.ENTITY_INVALID: _row(
-        State.ENTITY_INVALID,
-        PING_OK=State.HEALTHY,
-        FORCE=State.FORCED,
-        FAIL_BACK=State.HEALTHY,
+        State.ENTITY_INVALID, PING_OK=State.HEALTHY, FORCE=State.FORCED, FAIL_BACK=State.HEALTHY
     ),
     State.FORCED: _row(State.FORCED, FAIL_BACK=State.HEALTHY),
 }

@@ -34,12 +34,7 @@ from sbpair.core.serialization import AS_TIME, HIDDEN, OMITTED_IF_NONE, column, 
 from sbpair.core.words import counted, listed
 from sbpair.service import MAX_ENTITY_PATH_CHARACTERS, EntityStatus, Tier
 
-_APPLICATION_HEADER_FIELDS = (
-    HeaderField.DURABLE,
-    HeaderField.PRIORITY,
-    HeaderField.TTL,
-    HeaderField.FIRST_ACQUIRER,
-)
+_APPLICATION_HEADER_FIELDS = (HeaderField.DURABLE, HeaderField.PRIORITY, HeaderField.TTL, HeaderField.FIRST_ACQUIRER)
 _EXACT_SECTIONS = (
     Section.PROPERTIES,
     Section.APPLICATION_PROPERTIES,

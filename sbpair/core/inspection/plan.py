@@ -463,13 +463,7 @@ def _plan(purpose: Purpose, snapshot: Snapshot, pair: Pair, steps: list[Step], u
     )
 
 
-_STEPS = {
-    StepKind.CREATE: 1,
-    StepKind.UPDATE: 4,
-    StepKind.DELETE: 3,
-    StepKind.SKIP: 0,
-    StepKind.RECREATE: 0,
-}
+_STEPS = {StepKind.CREATE: 1, StepKind.UPDATE: 4, StepKind.DELETE: 3, StepKind.SKIP: 0, StepKind.RECREATE: 0}
 """Calls of a step: an update reads to compare, to change what is there, and afterwards; a deletion confirms twice."""
 
 

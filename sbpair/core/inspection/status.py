@@ -4,15 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sbpair.core.access import has_own_host, spoken_name
-from sbpair.core.backlog import (
-    Backlog,
-    BacklogVerdict,
-    QueueContents,
-    advice,
-    grade_of,
-    headline,
-    waiting_sentence,
-)
+from sbpair.core.backlog import Backlog, BacklogVerdict, QueueContents, advice, grade_of, headline, waiting_sentence
 from sbpair.core.durations import format_duration
 from sbpair.core.errors import for_pair
 from sbpair.core.outcome import Exit, Severity, gravest

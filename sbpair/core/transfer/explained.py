@@ -315,12 +315,10 @@ def _time_to_live(known: MessageContext, summary: MessageSummary, dead: bool) ->
         then = "dead-lettered"
     if ends <= known.now:
         return MessageFact(
-            "time to live",
-            f"it ended {_span(known.now - ends)} ago, at {spoken_time(ends)}: it will be {then}",
+            "time to live", f"it ended {_span(known.now - ends)} ago, at {spoken_time(ends)}: it will be {then}"
         )
     return MessageFact(
-        "time to live",
-        f"it ends in {_span(ends - known.now)}, at {spoken_time(ends)}: then it is {then}",
+        "time to live", f"it ends in {_span(ends - known.now)}, at {spoken_time(ends)}: then it is {then}"
     )
 
 

@@ -52,13 +52,7 @@ class MessagePlan(Document):
 
     @classmethod
     def of(
-        cls,
-        keys: Sequence[Key],
-        *,
-        command: str,
-        hosts: Sequence[str],
-        left: Sequence[Left],
-        undo: str,
+        cls, keys: Sequence[Key], *, command: str, hosts: Sequence[str], left: Sequence[Left], undo: str
     ) -> "MessagePlan":
         """The plan for these messages."""
         numbers: dict[str, list[int]] = {}

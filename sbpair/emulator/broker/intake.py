@@ -132,8 +132,7 @@ class Intake:
         status = self._description.status
         if not status.may_send:
             raise BrokerError(
-                errors.DISABLED,
-                f"Messaging entity '{self._entity.path}' is currently disabled ({status.value}).",
+                errors.DISABLED, f"Messaging entity '{self._entity.path}' is currently disabled ({status.value})."
             )
 
     def _check(self, message: Message) -> None:

@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
 
 def page(
-    log: MessageLog,
-    since: int,
-    count: int,
-    max_bytes: int,
-    *,
-    turn: int | None = None,
-    closed: Collection[int] = (),
+    log: MessageLog, since: int, count: int, max_bytes: int, *, turn: int | None = None, closed: Collection[int] = ()
 ) -> list[Message]:
     """Up to `count` messages of at most `max_bytes` together (but always one); `turn` only for partitioned entities."""
     if turn is not None and since <= 0:
@@ -308,11 +302,7 @@ class Mailbox:
             self.entity.namespace.journal.put_message(self.entity, self.place, message)
 
     def dead_letter(
-        self,
-        token: uuid.UUID,
-        reason: object,
-        description: object,
-        properties: Mapping[str, object] | None = None,
+        self, token: uuid.UUID, reason: object, description: object, properties: Mapping[str, object] | None = None
     ) -> None:
         """Move to the dead letters with reason and description as application properties."""
         if self.place != MAIN and self._laws.dead_letter_stays:

@@ -221,17 +221,7 @@ class Message:
             rest = payload[spans[first].start :] if first < len(spans) else b""
         else:
             rest = b"".join([payload[span.start : span.end] for span in spans if span.section not in _EDITED])
-        return b"".join(
-            (
-                _HEADER_START,
-                header,
-                _DELIVERY_START,
-                delivery,
-                _ANNOTATIONS_START,
-                annotations,
-                rest,
-            )
-        )
+        return b"".join((_HEADER_START, header, _DELIVERY_START, delivery, _ANNOTATIONS_START, annotations, rest))
 
     def _stamps(self, locked_until: float | None) -> dict[object, object]:
         stamps: dict[object, object] = {
@@ -304,8 +294,7 @@ def _check_header_size(spans: tuple[Span, ...], limit: int) -> None:
     header_bytes = sum(span.end - span.start for span in spans if span.section in _HEAD_SECTIONS)
     if header_bytes > limit:
         raise BrokerError(
-            errors.SIZE_EXCEEDED,
-            f"The headers of the message take {header_bytes} bytes; the limit is {limit} bytes.",
+            errors.SIZE_EXCEEDED, f"The headers of the message take {header_bytes} bytes; the limit is {limit} bytes."
         )
 
 

@@ -23,9 +23,7 @@ class ManagementLaws:
         differs="requests to a ReceiveDisabled entity are answered, which was not seen at the service",
     )
     deferred_count_as_active = fixed(
-        "Deferred messages count as active.",
-        inferred("Message counters"),
-        "broker/mailbox.py Mailbox.active_count",
+        "Deferred messages count as active.", inferred("Message counters"), "broker/mailbox.py Mailbox.active_count"
     )
     auto_delete_on_idle = fixed(
         "An entity that nobody sends to, receives from or updates for its idle time is deleted.",

@@ -331,10 +331,7 @@ def _destinations(question: Question) -> str:
 
 
 def tables(
-    small: Small,
-    sessions_by_destination: "pa.Table",
-    existing: Sequence[tuple[str, str]] | None,
-    question: Question,
+    small: Small, sessions_by_destination: "pa.Table", existing: Sequence[tuple[str, str]] | None, question: Question
 ) -> "dict[str, pa.Table]":
     """The tables that are made of sums. `existing`: (pair, path in lower case) of all queues and topics, if known."""
     known = to_table(existing or (), arrow_schema((("pair", "string"), ("path", "string"))))

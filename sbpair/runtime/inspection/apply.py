@@ -126,11 +126,9 @@ class _Worker:
     async def carry_out(self, step: Step) -> Outcome:
         if step.kind in (StepKind.SKIP, StepKind.RECREATE):
             return self._tell(step, Outcome(step.queue, Result.SKIPPED, step.reason), tries=0)
-        action = {
-            StepKind.CREATE: self._create,
-            StepKind.UPDATE: self._update,
-            StepKind.DELETE: self._delete,
-        }[step.kind]
+        action = {StepKind.CREATE: self._create, StepKind.UPDATE: self._update, StepKind.DELETE: self._delete}[
+            step.kind
+        ]
         return await self._with_tries(step, action)
 
     async def _with_tries(self, step: Step, action: Callable[[Step], Awaitable[Outcome]]) -> Outcome:

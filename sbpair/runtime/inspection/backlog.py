@@ -14,13 +14,7 @@ from sbpair.concurrency import abandon_after, side_by_side
 from sbpair.core import words
 from sbpair.core.backlog import MISSES, Backlog, FoundBy, QueueContents
 from sbpair.core.entities import QueueFacts
-from sbpair.core.errors import (
-    AccessDeniedError,
-    Category,
-    ConnectionLostError,
-    OperationTimeoutError,
-    ServiceError,
-)
+from sbpair.core.errors import AccessDeniedError, Category, ConnectionLostError, OperationTimeoutError, ServiceError
 from sbpair.core.message import MessageState
 from sbpair.core.names import BACKLOG_INFIX, ByName, Names, backlog_queue_path, by_path, parse_backlog_queue_path
 from sbpair.core.pairing import Pair
@@ -50,11 +44,7 @@ class FoundQueues:
 
 
 async def find_queues(
-    pair: Pair,
-    *,
-    messaging: Messaging,
-    admin: NamespaceAdmin | None,
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    pair: Pair, *, messaging: Messaging, admin: NamespaceAdmin | None, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
 ) -> FoundQueues:
     """Every backlog queue of the pair's primary on its secondary, configured or not.
 

@@ -122,10 +122,7 @@ class DualSender:
         self._journal = journal
         # What is older than half of what consumers remember may be waited for in vain: such sessions begin again.
         self._memory_seconds = (terms or Terms()).retention_seconds / 2
-        self._links = {
-            Side.PRIMARY: _Link(Links(primary)),
-            Side.SECONDARY: _Link(Links(secondary)),
-        }
+        self._links = {Side.PRIMARY: _Link(Links(primary)), Side.SECONDARY: _Link(Links(secondary))}
         self._sessions: dict[str, _Session] = {}
         self._swept_at = clock.monotonic()
         self._closed = False

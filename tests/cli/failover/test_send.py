@@ -148,8 +148,7 @@ def test_an_entity_that_is_not_there_fails_every_line(local: Sbpair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "code", "kind"),
-    [("unauthorized:entity=orders", 4, "unauthorized"), ("dark", 6, "connection-lost")],
+    ("trouble", "code", "kind"), [("unauthorized:entity=orders", 4, "unauthorized"), ("dark", 6, "connection-lost")]
 )
 def test_the_exit_code_says_what_all_failures_have_in_common(
     local: Sbpair, fault: Fault, trouble: str, code: int, kind: str

@@ -37,11 +37,7 @@ __all__ = ["mute"]
             "Refused.",
             "Still failing after 10s; trying again, sent to the backlog in 2s at the latest.",
         ),
-        (
-            [Wait("list queues of neu", 60.0, until=90.0)],
-            "",
-            "Waiting 40s for an answer: list queues of neu.",
-        ),
+        ([Wait("list queues of neu", 60.0, until=90.0)], "", "Waiting 40s for an answer: list queues of neu."),
         (
             [Wait("browse orders on neu", 90.0, "Wait 3 seconds. (TrackingId 7a-b_B0) (busy)")],
             "Wait 10 seconds. (TrackingId c4-d_B0) (busy)",
@@ -178,8 +174,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("error", "least", "most"),
-    [(ConnectionLostError("Refused."), 10, 30), (ServerBusyError("Busy."), 100, 120)],
+    ("error", "least", "most"), [(ConnectionLostError("Refused."), 10, 30), (ServerBusyError("Busy."), 100, 120)]
 )
 async def test_who_never_answers_is_given_up_sooner_than_who_is_busy(
     error: ServiceError, least: float, most: float

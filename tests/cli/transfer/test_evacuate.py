@@ -137,10 +137,7 @@ def test_a_plan_is_written_read_and_refused_once_an_entity_has_changed(made: Ent
     assert (
         written.code,
         "Do it: sbpair evacuate local-primary local-secondary --plan plan.json" in written.stderr,
-    ) == (
-        0,
-        True,
-    ), written
+    ) == (0, True), written
     assert made.runner("entity", "list", "--side", "secondary", "-o", "json").data["entities"] == []
     made.queue("more")
     refused = made.runner(*WORDS, "--plan", "plan.json", "--yes", "-o", "json")

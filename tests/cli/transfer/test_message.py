@@ -55,18 +55,7 @@ def test_one_message_is_dead_lettered_and_the_others_stay_as_they_were(made: Ent
     queue = made.queue(named("orders"))
     made.send(queue, *letters("a", "b", "c"))
     number = number_of(made, queue, "b")
-    words = (
-        "message",
-        "dead-letter",
-        queue,
-        number,
-        "--reason",
-        "Poison",
-        "--description",
-        "stops all",
-        "-o",
-        "json",
-    )
+    words = ("message", "dead-letter", queue, number, "--reason", "Poison", "--description", "stops all", "-o", "json")
     planned = made.runner(*words, "--dry-run")
     assert (planned.code, planned.data["dead_lettered"], made.ids(queue)) == (5, 1, ["a", "b", "c"]), planned
     ran = made.runner(*words, "--yes", "--pair", "local")

@@ -156,10 +156,7 @@ def test_a_queue_that_is_missing_makes_the_rest_partial(backlog: Sbpair) -> None
     "arguments",
     [
         ("--since", "soonish"),
-        (
-            "--side",
-            "primary",
-        ),
+        ("--side", "primary"),
         ("--entity", "a", "--queue", "1"),
         ("--entity", "a b"),
         ("--queue", "orders"),

@@ -39,13 +39,7 @@ def run(local: Sbpair, script: str, queue: str, name: str, count: int) -> None:
 
 
 def a_plan() -> MessagePlan:
-    return MessagePlan.of(
-        KEYS,
-        command="sbpair purge orders",
-        hosts=["a"],
-        left={},
-        undo="It cannot be undone.",
-    )
+    return MessagePlan.of(KEYS, command="sbpair purge orders", hosts=["a"], left={}, undo="It cannot be undone.")
 
 
 def read(data: object, command: str = "sbpair purge orders", host: str = "a") -> MessagePlan:

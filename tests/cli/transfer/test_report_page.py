@@ -102,11 +102,7 @@ def test_a_dry_run_says_what_would_be_and_what_is_left_first() -> None:
         dry_run=True,
     )
     waiting = replace(QUEUE, active=37)
-    made = page(
-        report,
-        replace(EMPTY, queues=(waiting, replace(QUEUE, queue="empty"))),
-        {QUEUE.queue: 37, "empty": 0},
-    )
+    made = page(report, replace(EMPTY, queues=(waiting, replace(QUEUE, queue="empty"))), {QUEUE.queue: 37, "empty": 0})
     assert made.lead.startswith("4 messages would go back")
     (cards,) = (one for one in made.sections if isinstance(one, Cards))
     assert [(card.label, card.value) for card in cards.cards] == [

@@ -115,11 +115,7 @@ class TestByHand:
         Base 9.67752. Traffic 111,112 x 102,400 B x 2 = 22.7557376 GB x 0.02 = 0.455114752. Together 80.097414752.
         """
         workload = Workload(
-            (Flow("orders", 20_000_000, 100 * KILOBYTE),),
-            queues=20,
-            hosts=3,
-            processes=5,
-            outage_seconds=4 * 3600,
+            (Flow("orders", 20_000_000, 100 * KILOBYTE),), queues=20, hosts=3, processes=5, outage_seconds=4 * 3600
         )
         result = estimate(workload, PRICES)
         assert result.operation_count == 100_729_560
@@ -287,9 +283,7 @@ class TestProperties:
         assert after.total >= before.total
 
     @given(
-        workloads,
-        st.sampled_from(["queues", "hosts", "processes", "outage_seconds", "audits"]),
-        st.integers(1, 1000),
+        workloads, st.sampled_from(["queues", "hosts", "processes", "outage_seconds", "audits"]), st.integers(1, 1000)
     )
     def test_more_of_anything_never_costs_less(self, workload: Workload, what: str, more: int) -> None:
         grown = replace(workload, **{what: getattr(workload, what) + more})

@@ -7,13 +7,7 @@ from fractions import Fraction
 import pytest
 
 from sbpair.core.cost.model import DOCUMENTED_SYPHON, SDK_SYPHON, Billed, Flow, Workload, of_syphon_hour, polling_syphon
-from sbpair.core.cost.request import (
-    Choices,
-    cheapest,
-    compare,
-    pairing_costs,
-    problems,
-)
+from sbpair.core.cost.request import Choices, cheapest, compare, pairing_costs, problems
 from sbpair.core.entities import Tier
 from sbpair.core.inspection.audit.result import of_audit, of_calls
 from sbpair.core.inspection.plan import of_plan, plan_cleanup, plan_provision

@@ -199,10 +199,7 @@ def test_keys_are_read_whatever_their_case() -> None:
         ([answer(metric("IncomingMessages", {"orders": [1]}), span="always")], "`timespan` is 'always'"),
         ([answer({"name": "x"})], "metric 1 has no"),
         ([answer(metric("OutgoingMessages", {"orders": [1]}))], "no incoming messages"),
-        (
-            [answer({"name": {"value": "IncomingMessages"}, "timeseries": [{"data": [{"average": 1}]}]})],
-            "no totals",
-        ),
+        ([answer({"name": {"value": "IncomingMessages"}, "timeseries": [{"data": [{"average": 1}]}]})], "no totals"),
         (
             [
                 answer(metric("IncomingMessages", {"orders": [1]})),

@@ -248,8 +248,7 @@ def test_skew_says_which_clock_is_ahead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queues", "topics", "severity"),
-    [(60, 29, None), (60, 30, Severity.WARNING), (70, 30, Severity.ERROR)],
+    ("queues", "topics", "severity"), [(60, 29, None), (60, 30, Severity.WARNING), (70, 30, Severity.ERROR)]
 )
 def test_partitioned_entities_near_the_limit(queues: int, topics: int, severity: Severity | None) -> None:
     many = tuple(a_queue(f"p{number}", enable_partitioning=True) for number in range(queues))

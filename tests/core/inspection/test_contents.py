@@ -87,10 +87,7 @@ def test_settings_are_made_to_fit_the_tier_and_the_difference_is_named(
 def test_basic_has_no_topics_and_no_sessions() -> None:
     source = [entity("news", TOPIC), entity("orders", requires_session=True), entity("plain")]
     steps = {step.path: step for step in plan_entities(source, [], Tier.BASIC)}
-    assert [steps[path].action for path in ("news", "orders", "plain")] == [
-        *[Action.CONFLICT] * 2,
-        Action.CREATE,
-    ]
+    assert [steps[path].action for path in ("news", "orders", "plain")] == [*[Action.CONFLICT] * 2, Action.CREATE]
     assert "sessions" in " ".join(steps["orders"].notes) or "requires session" in " ".join(steps["orders"].notes)
 
 

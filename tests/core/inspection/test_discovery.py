@@ -6,13 +6,7 @@ from dataclasses import replace
 import pytest
 
 from sbpair.core.backlog import Backlog, BacklogVerdict, FoundBy, QueueContents
-from sbpair.core.inspection.discovery import (
-    Discovery,
-    NamespaceSearched,
-    proposed_pairs,
-    sentences,
-    transfer_queues,
-)
+from sbpair.core.inspection.discovery import Discovery, NamespaceSearched, proposed_pairs, sentences, transfer_queues
 from tests.core.snapshots import a_pair, host
 
 

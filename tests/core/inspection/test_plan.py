@@ -124,16 +124,10 @@ class TestDrift:
         [
             ({"max_size_in_megabytes": 1024}, "maximum size is 1024 MB, documented 5120 MB"),
             ({"max_size_in_megabytes": 5120 * 16}, "maximum size is 81920 MB, documented 5120 MB"),
-            (
-                {"default_message_time_to_live_seconds": 1_209_600.0},
-                "default time to live is 14d, documented never",
-            ),
+            ({"default_message_time_to_live_seconds": 1_209_600.0}, "default time to live is 14d, documented never"),
             ({"auto_delete_on_idle_seconds": 300.0}, "auto-delete on idle is 5m, documented never"),
             ({"lock_duration_seconds": 30.0}, "lock duration is 30s, documented 1m"),
-            (
-                {"dead_lettering_on_message_expiration": False},
-                "dead-lettering on expiration is off, documented on",
-            ),
+            ({"dead_lettering_on_message_expiration": False}, "dead-lettering on expiration is off, documented on"),
             ({"enable_batched_operations": False}, "batched operations is off, documented on"),
             ({"forward_to": "elsewhere"}, "forward to is elsewhere, documented none"),
             ({"enable_express": True}, "express is on, documented off"),

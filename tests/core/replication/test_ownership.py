@@ -6,16 +6,7 @@ import pytest
 
 from sbpair.core.errors import MalformedMessageError, UsageError
 from sbpair.core.replication import ownership
-from sbpair.core.replication.ordering import (
-    NO_ORDER,
-    Chain,
-    Frontier,
-    Place,
-    Stamp,
-    keys_of,
-    stamp_of,
-    stamped,
-)
+from sbpair.core.replication.ordering import NO_ORDER, Chain, Frontier, Place, Stamp, keys_of, stamp_of, stamped
 from sbpair.core.replication.ownership import (
     Because,
     Copy,

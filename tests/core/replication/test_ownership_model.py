@@ -162,10 +162,7 @@ def _consumer_steps(world: World, rules: Rules, consumer: Consumer) -> Iterator[
     if world.deaths and consumer.phase != "idle":
         message_id = rules.messages[consumer.message].id
         excused = world.excused | {message_id} if consumer.phase == "effected" else world.excused
-        yield (
-            Consumer(consumer.region, consumer.life + 1),
-            replace(world, deaths=world.deaths - 1, excused=excused),
-        )
+        yield (Consumer(consumer.region, consumer.life + 1), replace(world, deaths=world.deaths - 1, excused=excused))
     if consumer.phase == "idle":
         if rules.records_first:
             yield replace(consumer, phase="reading", read=world.records), world
@@ -241,10 +238,7 @@ def _look(
         copy, decision = decided
         number = copies[copy]
         if isinstance(decision, (Start, GiveUp, Skip)):
-            yield (
-                replace(consumer, phase="swapping", message=number, decision=decision, version=world.version),
-                world,
-            )
+            yield (replace(consumer, phase="swapping", message=number, decision=decision, version=world.version), world)
         elif isinstance(decision, (Done, DeadLetter)):
             dead_lettered = world.dead_lettered | {number} if isinstance(decision, DeadLetter) else world.dead_lettered
             gone = replace(world, waiting=world.waiting - {(consumer.region, number)}, dead_lettered=dead_lettered)

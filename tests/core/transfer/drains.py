@@ -515,11 +515,7 @@ DEFECTS = {
 }
 
 UNLIKELY = {
-    "a browse proves although something was released meanwhile": (
-        Queues,
-        "forgotten",
-        _as_if_nothing_were_forgotten,
-    ),
+    "a browse proves although something was released meanwhile": (Queues, "forgotten", _as_if_nothing_were_forgotten)
 }
 """Defects that a history drawn by a seed hardly ever meets: `overtaken_amid_a_receive` is one that does."""
 

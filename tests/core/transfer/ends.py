@@ -9,15 +9,7 @@ from pathlib import Path
 from sbpair.core.backlog import Backlog, FoundBy, QueueContents, advice, grade_of
 from sbpair.core.backlog import headline as headline_of
 from sbpair.core.prices import Forecast
-from sbpair.core.transfer.conclusion import (
-    ENDED,
-    ONLY_ENTITIES,
-    Asked,
-    DrainResult,
-    headline,
-    hindered_by,
-    left_out,
-)
+from sbpair.core.transfer.conclusion import ENDED, ONLY_ENTITIES, Asked, DrainResult, headline, hindered_by, left_out
 from sbpair.core.transfer.report import (
     DEAD_LETTERED,
     FILTERED_OUT,
@@ -170,13 +162,7 @@ def move(dice: random.Random) -> Iterator[str]:
     steps = tuple(StepResult(number, 1, 0, 0, 1.5) for number in (1, 2, 5)[: dice.choice((0, 1, 3))])
     same = (MessageDifference(1, ("---", "+++", "-a", "+b")), MessageDifference(2, ("---", "+++", "-c")))
     plan = MovePlan(
-        planned(dice.choice((0, 2))),
-        before,
-        destination(dice),
-        {},
-        dice.random() < 0.2,
-        why,
-        dice.random() < 0.3,
+        planned(dice.choice((0, 2))), before, destination(dice), {}, dice.random() < 0.2, why, dice.random() < 0.3
     )
     result = MoveResult(
         "contoso",

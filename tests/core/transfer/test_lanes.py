@@ -2,12 +2,7 @@
 
 import pytest
 
-from sbpair.core.errors import (
-    ConnectionLostError,
-    OperationTimeoutError,
-    QuotaExceededError,
-    UnauthorizedError,
-)
+from sbpair.core.errors import ConnectionLostError, OperationTimeoutError, QuotaExceededError, UnauthorizedError
 from sbpair.core.message import BATCH_ENVELOPE_BYTES, BATCHED_MESSAGE_BYTES, Received
 from sbpair.core.transfer.delivery import PROBE_SECONDS, Destination, comes_before
 from sbpair.core.transfer.state import MAX_BATCH_BYTES, Item, Limits, Stage, key_of

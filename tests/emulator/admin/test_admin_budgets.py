@@ -19,9 +19,7 @@ from sbpair.engine.auth import ROOT_KEY_NAME, make_sas_token
 from sbpair.engine.budgets import ClientBudget, Memory, Turns
 from sbpair.engine.clock import SystemClock
 
-ATOM_ROUTES = {
-    AtomApi._route: ["$namespaceinfo", "$Resources/queues"],
-}
+ATOM_ROUTES = {AtomApi._route: ["$namespaceinfo", "$Resources/queues"]}
 _IN_SUBSCRIPTION = "subscriptions/00000000-0000-0000-0000-000000000001"
 _PROVIDER = "providers/Microsoft.ServiceBus"
 _NAMESPACE = f"{_IN_SUBSCRIPTION}/resourceGroups/g/{_PROVIDER}/namespaces/contoso"

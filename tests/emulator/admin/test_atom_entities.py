@@ -6,12 +6,7 @@ import secrets
 
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
-from azure.servicebus.management import (
-    AccessRights,
-    AuthorizationRule,
-    ServiceBusAdministrationClient,
-    SqlRuleFilter,
-)
+from azure.servicebus.management import AccessRights, AuthorizationRule, ServiceBusAdministrationClient, SqlRuleFilter
 
 from sbpair.emulator.entities import EntityStatus
 from sbpair.service import Tier

@@ -59,14 +59,7 @@ def test_other_texts_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [
-        (60.0, "PT1M"),
-        (90.0, "PT1M30S"),
-        (1209600.0, "P14D"),
-        (86461.25, "P1DT1M1.25S"),
-        (0.0, "PT0S"),
-        (None, NEVER),
-    ],
+    [(60.0, "PT1M"), (90.0, "PT1M30S"), (1209600.0, "P14D"), (86461.25, "P1DT1M1.25S"), (0.0, "PT0S"), (None, NEVER)],
 )
 def test_durations_are_written_like_the_service(seconds: float | None, text: str) -> None:
     assert format_duration(seconds) == text

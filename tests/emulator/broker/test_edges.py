@@ -9,13 +9,7 @@ from sbpair.amqp.sections import Section
 from sbpair.emulator.broker.messages import MessageStateCode
 from sbpair.emulator.broker.transactions import ROLLED_BACK, TransactionGroup, Transactions
 from sbpair.emulator.laws import Laws
-from sbpair.engine.errors import (
-    DISABLED,
-    MESSAGE_NOT_FOUND,
-    NOT_ALLOWED,
-    SESSION_LOCK_LOST,
-    BrokerError,
-)
+from sbpair.engine.errors import DISABLED, MESSAGE_NOT_FOUND, NOT_ALLOWED, SESSION_LOCK_LOST, BrokerError
 from sbpair.service import EntityStatus
 from tests.emulator.broker.conftest import Inbox
 from tests.emulator.spender import Spender

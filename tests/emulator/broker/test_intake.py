@@ -8,15 +8,7 @@ import pytest
 from sbpair.amqp.sections import PropertyField, build
 from sbpair.emulator.broker.messages import BATCH_FORMAT, PING_CONTENT_TYPE
 from sbpair.emulator.entities import EntityStatus, QueueDescription
-from sbpair.engine.errors import (
-    ARGUMENT_ERROR,
-    DECODE_ERROR,
-    DISABLED,
-    NOT_ALLOWED,
-    QUOTA,
-    SIZE_EXCEEDED,
-    BrokerError,
-)
+from sbpair.engine.errors import ARGUMENT_ERROR, DECODE_ERROR, DISABLED, NOT_ALLOWED, QUOTA, SIZE_EXCEEDED, BrokerError
 from sbpair.service import Tier
 
 
@@ -114,11 +106,7 @@ async def test_dead_letters_use_the_quota_of_their_queue(bench):
 
 @pytest.mark.parametrize(
     ("status", "may_send"),
-    [
-        (EntityStatus.DISABLED, False),
-        (EntityStatus.SEND_DISABLED, False),
-        (EntityStatus.RECEIVE_DISABLED, True),
-    ],
+    [(EntityStatus.DISABLED, False), (EntityStatus.SEND_DISABLED, False), (EntityStatus.RECEIVE_DISABLED, True)],
 )
 async def test_status_decides_about_sending(bench, status, may_send):
     queue = bench.queue(status=status)

@@ -118,8 +118,7 @@ async def test_deferred_messages(bench, perform):
 
 
 @pytest.mark.parametrize(
-    ("status", "active", "dead"),
-    [("completed", 0, 0), ("abandoned", 1, 0), ("defered", 1, 0), ("suspended", 0, 1)],
+    ("status", "active", "dead"), [("completed", 0, 0), ("abandoned", 1, 0), ("defered", 1, 0), ("suspended", 0, 1)]
 )
 async def test_update_disposition(bench, perform, status, active, dead):
     queue = bench.queue()

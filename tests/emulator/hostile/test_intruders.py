@@ -104,11 +104,7 @@ async def test_the_control_port_keeps_to_its_names_too(emulator: Emulator) -> No
     token = make_sas_token(url.replace("/primary", ""), ROOT_KEY_NAME, root_key(emulator), time.time() + 3600)
     trusting = ssl.create_default_context(cafile=emulator.ca_path)
     async with aiohttp.ClientSession() as session:
-        for headers, status in (
-            ({}, 200),
-            ({"Host": "evil.example"}, 421),
-            ({"Origin": "https://evil.example"}, 403),
-        ):
+        for headers, status in (({}, 200), ({"Host": "evil.example"}, 421), ({"Origin": "https://evil.example"}, 403)):
             sent = headers | {"Authorization": token}
             async with session.get(url, headers=sent, ssl=trusting) as answer:
                 assert answer.status == status

@@ -57,8 +57,7 @@ async def test_the_state_of_a_premium_session_may_be_large(make_bench):
 
 @pytest.mark.law("settled-after-session-lost")
 @pytest.mark.parametrize(
-    ("form", "condition"),
-    [("strict", "com.microsoft:message-lock-lost"), ("other", "com.microsoft:session-lock-lost")],
+    ("form", "condition"), [("strict", "com.microsoft:message-lock-lost"), ("other", "com.microsoft:session-lock-lost")]
 )
 async def test_what_a_settlement_is_told_whose_session_lock_has_run_out(form, condition):
     clock = ManualClock()

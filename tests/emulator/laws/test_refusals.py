@@ -5,12 +5,7 @@ import pytest
 from sbpair.amqp.types import Int
 from sbpair.emulator.broker.addresses import locate
 from sbpair.emulator.broker.transactions import Transaction
-from sbpair.emulator.entities import (
-    CorrelationFilter,
-    QueueDescription,
-    RuleDescription,
-    SqlFilter,
-)
+from sbpair.emulator.entities import CorrelationFilter, QueueDescription, RuleDescription, SqlFilter
 from sbpair.emulator.namespace import new_auth_rule
 from sbpair.emulator.requests.operations import (
     Call,

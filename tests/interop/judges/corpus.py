@@ -17,20 +17,7 @@ from typing import Any
 
 from sbpair.amqp.encoding import encode
 from sbpair.amqp.sections import PropertyField, Section, build, read, scan
-from sbpair.amqp.types import (
-    Byte,
-    Char,
-    Float,
-    Int,
-    Long,
-    Short,
-    Symbol,
-    Timestamp,
-    Ubyte,
-    Uint,
-    Ulong,
-    Ushort,
-)
+from sbpair.amqp.types import Byte, Char, Float, Int, Long, Short, Symbol, Timestamp, Ubyte, Uint, Ulong, Ushort
 
 COUNT = 200
 Value = list[Any]

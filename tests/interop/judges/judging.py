@@ -110,9 +110,7 @@ class Verdict:
     def with_more(self, scenarios: Mapping[str, str | None], not_applicable: tuple[str, ...]) -> "Verdict":
         """The verdict with further findings."""
         return replace(
-            self,
-            scenarios={**self.scenarios, **scenarios},
-            not_applicable=self.not_applicable + not_applicable,
+            self, scenarios={**self.scenarios, **scenarios}, not_applicable=self.not_applicable + not_applicable
         )
 
 

@@ -39,10 +39,7 @@ MANAGEMENT = Group("management", ("mgmt_tests",), parallel=False, timeout_second
 # Some of these wait for minutes on purpose.
 DATA = Group(
     "data",
-    (
-        *(f"test_{name}.py" for name in _DATA_FILES),
-        *(f"async_tests/test_{name}_async.py" for name in _DATA_FILES),
-    ),
+    (*(f"test_{name}.py" for name in _DATA_FILES), *(f"async_tests/test_{name}_async.py" for name in _DATA_FILES)),
     parallel=True,
     timeout_seconds=900,
 )

@@ -149,10 +149,7 @@ def session_rows() -> list[list[dict[str, Any]]]:
             message(4, 49, session_id="fine"),
         ],
         [message(5, 55, session_id="edge"), message(6, 40, session_id="fine"), message(7, 39)],
-        [
-            message(1, 45, session_id="fine", queue=in_queue(1)),
-            message(2, 20, session_id="back", queue=in_queue(1)),
-        ],
+        [message(1, 45, session_id="fine", queue=in_queue(1)), message(2, 20, session_id="back", queue=in_queue(1))],
         [  # of no known destination, in a queue and among its dead letters
             message(8, 30, session_id="lost", destination=None),
             message(9, 10, session_id="lost", destination=None, dead_letter=True),

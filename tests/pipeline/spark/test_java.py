@@ -55,8 +55,7 @@ def test_one_that_is_missing_is_one_sentence_with_a_way_out(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("version", "flags"),
-    [("25.0.2", ["-XX:+UseParallelGC"]), ("25.0.3", []), ("21.0.8", []), ("17.0.15", [])],
+    ("version", "flags"), [("25.0.2", ["-XX:+UseParallelGC"]), ("25.0.3", []), ("21.0.8", []), ("17.0.15", [])]
 )
 def test_the_collector_that_corrupts_files_is_not_used(tmp_path: Path, version: str, flags: list[str]) -> None:
     assert find_java({"SBPAIR_JAVA": str(make_java(tmp_path, version))}).collector_flags() == flags

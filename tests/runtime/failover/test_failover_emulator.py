@@ -11,12 +11,7 @@ from sbpair.azure.administration import DataPlaneAdmin
 from sbpair.azure.messaging import AzureMessaging
 from sbpair.core.access import AuthMethod, NamespaceAccess, Secret, host_of
 from sbpair.core.entities import EntityStatus
-from sbpair.core.errors import (
-    AccessDeniedError,
-    EntityNotFoundError,
-    ServerBusyError,
-    ServiceError,
-)
+from sbpair.core.errors import AccessDeniedError, EntityNotFoundError, ServerBusyError, ServiceError
 from sbpair.core.events import BacklogQueueLeft, FailedOver, PingSent
 from sbpair.core.failover.machine import State
 from sbpair.core.pairing import Pair, SendAvailabilityOptions

@@ -553,11 +553,6 @@ async def reopened(world: World, *, primary: FakeMessaging, secondary: FakeMessa
     admin = secondary.namespace.admin()
     return await PairedNamespaces.open(
         pair,
-        PairingContext(
-            primary=primary,
-            secondary=secondary,
-            clock=world.clock,
-            observer=world.observer,
-        ),
+        PairingContext(primary=primary, secondary=secondary, clock=world.clock, observer=world.observer),
         secondary_admin=admin,
     )

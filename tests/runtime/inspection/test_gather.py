@@ -9,11 +9,7 @@ import pytest
 
 from sbpair.core.access import AuthMethod, Secret
 from sbpair.core.entities import EntityStatus, QueueFacts, QueueSettings, Tier
-from sbpair.core.errors import (
-    ConnectionLostError,
-    ServerBusyError,
-    UnauthorizedError,
-)
+from sbpair.core.errors import ConnectionLostError, ServerBusyError, UnauthorizedError
 from sbpair.core.events import GatherProgress
 from sbpair.core.inspection.audit import Severity, run
 from sbpair.core.inspection.snapshot import Calls, How, Snapshot

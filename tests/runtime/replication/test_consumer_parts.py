@@ -81,12 +81,7 @@ async def test_what_lies_on_both_sides_is_counted_once_by_what_it_is() -> None:
     sides: Any = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
     found = await browse_remaining("q", sides, FINISHED, page_seconds=60.0)
     assert found == Remaining(
-        complete=True,
-        second_copies=3,
-        active_second_copies=2,
-        scheduled=2,
-        next_at=EPOCH + 5,
-        errors={},
+        complete=True, second_copies=3, active_second_copies=2, scheduled=2, next_at=EPOCH + 5, errors={}
     )
     assert (primary.closed, secondary.closed, set(primary.browsed)) == (1, 1, {"q"})
     assert (await browse_remaining("q", {Side.PRIMARY: primary}, (), page_seconds=60.0)).second_copies == 0  # type: ignore[dict-item]
@@ -361,10 +356,7 @@ def test_sessions_are_asked_for_by_one_until_some_come_and_then_by_all(tmp_path:
         )
         assert [
             (event.queue, event.error_code, event.retry_after_seconds) for event in made.observer.of(ReceiveFailed)
-        ] == [
-            ("q (primary)", "server-busy", first),
-            ("q (primary)", "server-busy", second),
-        ]
+        ] == [("q (primary)", "server-busy", first), ("q (primary)", "server-busy", second)]
         assert (worked, one._unread, one._answered) == ([(Side.PRIMARY, [message])], {}, {Side.PRIMARY})
         assert one._session_requests == len(script.asked) == 7, "what is left of the room is asked for"
         assert (script.closed, len(one._workers), one._busy[Side.PRIMARY].is_set()) == (5, 1, True)

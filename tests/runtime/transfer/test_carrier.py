@@ -16,15 +16,7 @@ from sbpair.core.errors import (
     ServiceError,
     UsageError,
 )
-from sbpair.core.events import (
-    DeadLettered,
-    Forwarded,
-    LedElsewhere,
-    LockedElsewhere,
-    PairingNoticed,
-    Paused,
-    Resumed,
-)
+from sbpair.core.events import DeadLettered, Forwarded, LedElsewhere, LockedElsewhere, PairingNoticed, Paused, Resumed
 from sbpair.core.message import Disposition, Origin, Received
 from sbpair.core.transfer.ledger import LedgerEntry
 from sbpair.core.transfer.state import (

@@ -246,10 +246,7 @@ async def test_one_locked_message_stops_its_session_and_no_other():
     [event, *_] = running.observer.of(LockedElsewhere)
     assert (event.queue, event.sequence_number) == (world.paths[0], held.sequence_number)
     assert event.until <= began + 60
-    assert report.left == (
-        Left("behind a message that is locked elsewhere", 28),
-        Left("locked elsewhere", 1),
-    )
+    assert report.left == (Left("behind a message that is locked elsewhere", 28), Left("locked elsewhere", 1))
     assert report.seconds < 90
     assert all(stored.delivery_count <= 1 for stored in world.queues[0].messages.values())
     arrived = [summary.message_id for summary in world.arrived()]

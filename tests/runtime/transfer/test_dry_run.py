@@ -5,13 +5,7 @@ import asyncio
 import pytest
 
 from sbpair.core.entities import QueueFacts, QueueSettings
-from sbpair.core.errors import (
-    Category,
-    ConnectionLostError,
-    EntityNotFoundError,
-    ServerBusyError,
-    UnauthorizedError,
-)
+from sbpair.core.errors import Category, ConnectionLostError, EntityNotFoundError, ServerBusyError, UnauthorizedError
 from sbpair.core.message import Disposition, Received
 from sbpair.core.rewrite import compose
 from sbpair.core.transfer.custody import PURGED

@@ -398,9 +398,7 @@ async def test_a_dry_run_writes_no_file_of_doubtful_messages(tmp_path_factory: p
 
 
 @virtual_time
-async def test_a_new_ledger_does_not_rename_one_that_a_process_writes(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+async def test_a_new_ledger_does_not_rename_one_that_a_process_writes(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
     running = Ledger(path, way=WAY)
     await running.record([entry(1)])

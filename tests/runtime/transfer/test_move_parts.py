@@ -452,10 +452,7 @@ BOTH, ITSELF, DEAD = (False, True), (False,), (True,)
     ],
 )
 def test_what_can_be_received_goes_kind_by_kind_in_transactions_and_together_otherwise(
-    wanted: dict[str, Any],
-    transactions: bool,
-    reports: tuple[DrainReport, ...],
-    asked: list[Any],
+    wanted: dict[str, Any], transactions: bool, reports: tuple[DrainReport, ...], asked: list[Any]
 ) -> None:
     @virtual_time
     async def story() -> None:

@@ -688,10 +688,7 @@ async def test_dead_letters_go_home_without_their_reason_and_the_rest_stays():
     report = await world.drain(dead_letter=True)
     assert world.orders.payloads == [message(1)]
     assert report.original_faults == (("EntityNotFound", 1),), "of what was sent on"
-    assert report.left == (
-        Left("undeliverable: EntityNotFound", 1),
-        Left("undeliverable: NotABacklogMessage", 1),
-    )
+    assert report.left == (Left("undeliverable: EntityNotFound", 1), Left("undeliverable: NotABacklogMessage", 1))
     kept = world.queues[1].dead_letters.payloads
     assert [describe(payload).dead_letter_reason for payload in kept] == ["EntityNotFound", "NotABacklogMessage"]
 

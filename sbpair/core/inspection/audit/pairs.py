@@ -13,12 +13,7 @@ from sbpair.core.names import BACKLOG_INFIX, Names
 from sbpair.core.words import counted, listed, span
 from sbpair.service import EntityStatus, Tier
 
-_OWN_CHECKS = {
-    "requires_session",
-    "requires_duplicate_detection",
-    "forward_to",
-    "forward_dead_lettered_messages_to",
-}
+_OWN_CHECKS = {"requires_session", "requires_duplicate_detection", "forward_to", "forward_dead_lettered_messages_to"}
 """Properties with a check of their own, because they are worse than a difference."""
 _MOST_RANGES = 10
 _LOSES_MESSAGES = {"default_message_time_to_live_seconds", "auto_delete_on_idle_seconds"}
