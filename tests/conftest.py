@@ -42,7 +42,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # nor would Ctrl-C count 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = (
-    "tests/pipeline/test_replay.py",
     "tests/test_readme.py",
     "tests/soak/test_clients.py",
     "tests/runtime/replication/test_replicate.py",
@@ -100,8 +99,8 @@ LONGEST = (
     "tests/stories/test_destinations.py",
     "tests/test_mutants.py",
 )
-"""Files of about half a minute and more, the longest first, as the suite's own list of durations has them. The first
-one stands for all that share Spark: seven minutes on one worker."""
+"""Files of about half a minute and more, the longest first, as the suite's own list of durations has them. Before all
+of them come those that share Spark: minutes on one worker."""
 
 APART = (
     "tests/test_readme.py",
@@ -153,7 +152,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.nodeid.startswith(LONG) == (part == "long")]
         config.hook.pytest_deselected(items=out)
     places = {ROOT / name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: (places.get(item.path, len(LONGEST)), item.path))
+
+    def place(item: pytest.Item) -> int:
+        return -1 if shares_spark(item.nodeid.split("::")[0]) else places.get(item.path, len(LONGEST))
+
+    items.sort(key=lambda item: (place(item), item.path))
 
 
 def pytest_collection_finish() -> None:
@@ -162,7 +165,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-_SPARK_SESSION = re.compile(r'\b(session: "?Session|spark: "?SparkSession)\b')
+_SPARK_SESSION = re.compile(r'\b(session: "?StartedSpark|spark: "?SparkSession)\b')
 
 
 @cache

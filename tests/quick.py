@@ -98,8 +98,9 @@ LONG = (
     "tests/test_survivors.py",
 )
 """Beginnings of the names of tests that a run without paths leaves out, and the landing check runs after it: they take
-half of the suite's time. Kills and faults at every step, drawn histories, attacks, clients and workers of others,
-releases, and the commands of each page of `sbpair help`; what they try, tests of the main part try once."""
+more than half of the suite's time. Kills and faults at every step, drawn histories, attacks, clients and workers of
+others, Spark's longest jobs, releases, and the commands of each page of `sbpair help`; what they try, tests of the main
+part try once."""
 UNDER_LOAD = "--under-load"
 BUSY_PER_PROCESSOR = 2
 MOST_BUSY_SECONDS = 3600

@@ -8,6 +8,7 @@ import pytest
 
 import sbpair
 from tests.cli.process import ROOT
+from tests.conftest import shares_spark
 from tests.quick import LONG, PATHS, TIMED, busy, main, part
 from tests.survivors import CAN_GUARD
 
@@ -33,6 +34,11 @@ def test_what_is_left_to_the_landing_check_is_there() -> None:
     for file, _, test in (one.partition("::") for one in LONG):
         assert (ROOT / file).exists(), file
         assert f"def {test}(" in (ROOT / file).read_text("utf-8") if test else True, test
+
+
+def test_files_that_share_a_spark_session_go_to_one_worker() -> None:
+    files = [f"tests/pipeline/test_{name}.py" for name in ("archive", "reconcile", "rows", "spans")]
+    assert [shares_spark(file) for file in files] == [True, True, False, False]
 
 
 def collected(*arguments: str) -> set[str]:
