@@ -16,6 +16,7 @@ import pytest
 from sbpair.pipeline.spark.java import find_java, launcher_home
 from tests.cli.forked import FORKS, SERVER
 from tests.core.failover.drawn import diagram, error_table
+from tests.pipeline.cluster import QUICK
 from tests.readme import PATIENT, README, ROOT, STORIES, WORLDS, blocks
 from tests.survivors import mark
 from tests.waiting import LIMIT_SECONDS
@@ -73,8 +74,9 @@ class Reader:
         assert process.returncode == 130, errors
         assert "Traceback" not in errors
 
-    def run_python(self, *programs: str) -> str:
-        return self.paste("python - <<'EOF'\n{}\nEOF".format("\n".join(programs)), {0})
+    def run_python(self, *programs: str, java_options: str = "") -> str:
+        started = f"JAVA_TOOL_OPTIONS='{java_options}' python" if java_options else "python"
+        return self.paste("{} - <<'EOF'\n{}\nEOF".format(started, "\n".join(programs)), {0})
 
 
 _NOT_THE_READERS = ("SBPAIR_", "XDG_", "GITHUB_", "CONTOSO_")
@@ -131,7 +133,8 @@ def read(stranger: Reader, text: str) -> None:
                 spark.append(block.body)
         print(f"{time.monotonic() - began:6.1f} {block.body.strip().splitlines()[0][:90]}")
     if spark:
-        said["spark"] = stranger.run_python(*spark)
+        # Spark waits 10 s for a Python worker's start, of which a JVM that compiles thoroughly leaves too little to it.
+        said["spark"] = stranger.run_python(*spark, java_options=QUICK)
     everything = "\n".join(said.values())
     assert "(status 404)" not in everything
     for expected in SAID[text]:
