@@ -24,8 +24,7 @@ from sbpair.core.pairing import Condition, Pair
 from sbpair.core.retry import SDK_RETRIES
 from sbpair.engine import errors
 from sbpair.engine.auth import LISTEN, SEND, Rights, Signer, is_loopback, rights_for
-from sbpair.engine.clock import Clock
-from sbpair.engine.clock import SystemClock as EngineClock
+from sbpair.engine.clock import Clock, SystemClock
 from sbpair.engine.connection import MANAGEMENT_SUFFIX
 from sbpair.engine.faults import Faults
 from sbpair.engine.link import Link, LinkHandler
@@ -82,7 +81,7 @@ class GatewayView:
     def __init__(self, name: str, ring: KeyRing) -> None:
         self.name = name
         self.ring = ring
-        self.clock: Clock = EngineClock()
+        self.clock: Clock = SystemClock()
         self.faults = Faults()
         self.closing = False
 

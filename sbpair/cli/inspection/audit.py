@@ -18,8 +18,7 @@ from sbpair.core.errors import SbpairError, UsageError
 from sbpair.core.outcome import Severity
 from sbpair.core.pairing import Pair
 from sbpair.render.console import check_writable
-from sbpair.render.result import CommandResult, MonitoredCheck, metrics_of, table_of
-from sbpair.render.result import Grade as Shown
+from sbpair.render.result import CommandResult, Grade, MonitoredCheck, metrics_of, table_of
 
 if TYPE_CHECKING:
     from sbpair.core.inspection.audit.result import AuditedPair, AuditResult
@@ -202,19 +201,19 @@ def _checks(result: "AuditResult") -> Iterator[MonitoredCheck]:
 
     for pair in result.pairs:
         for entry in pair.not_read:
-            yield MonitoredCheck(entry.code, f"{entry.subject} of {entry.namespace}", Shown.UNKNOWN, entry.reason)
+            yield MonitoredCheck(entry.code, f"{entry.subject} of {entry.namespace}", Grade.UNKNOWN, entry.reason)
     for failed in result.errors:
-        yield MonitoredCheck(failed.error.code, failed.pair, Shown.UNKNOWN, failed.error.message)
+        yield MonitoredCheck(failed.error.code, failed.pair, Grade.UNKNOWN, failed.error.message)
     for report in result.reports:
         for finding in report.findings:
             text = f"{finding.message} {checks.in_one_line(finding.remedy)}"
-            yield MonitoredCheck(finding.code, finding.subject, Shown(finding.severity.value), text)
+            yield MonitoredCheck(finding.code, finding.subject, Grade(finding.severity.value), text)
         for skipped in report.skipped:
-            yield MonitoredCheck(skipped.code, report.pair, Shown.SKIPPED, f"Skipped, because {skipped.reason}")
+            yield MonitoredCheck(skipped.code, report.pair, Grade.SKIPPED, f"Skipped, because {skipped.reason}")
         told = {finding.code for finding in report.findings} | {skipped.code for skipped in report.skipped}
         for code in report.checks:
             if code not in told:
-                yield MonitoredCheck(code, report.pair, Shown.OK, checks.explain(code).title)
+                yield MonitoredCheck(code, report.pair, Grade.OK, checks.explain(code).title)
 
 
 def _listed() -> CommandResult:

@@ -22,8 +22,7 @@ from sbpair.core.serialization import spoken_clock, to_plain
 from sbpair.render.console import can_redraw, choose_format, put
 from sbpair.render.formats import dump_json
 from sbpair.render.output import Format
-from sbpair.render.result import CommandResult, MonitoredCheck, Table, concluded, metrics_of, table_of
-from sbpair.render.result import Grade as Shown
+from sbpair.render.result import CommandResult, Grade, MonitoredCheck, Table, concluded, metrics_of, table_of
 
 _WATCHABLE = (Format.TABLE, Format.TSV, Format.JSONL)
 
@@ -201,7 +200,7 @@ def _checks(status: PairStatus) -> list[MonitoredCheck]:
         MonitoredCheck(
             "namespace",
             f"{side.side} {side.name}",
-            Shown.OK if side.answers else Shown.CRITICAL,
+            Grade.OK if side.answers else Grade.CRITICAL,
             side.detail or side.state,
         )
         for side in status.sides
@@ -211,9 +210,9 @@ def _checks(status: PairStatus) -> list[MonitoredCheck]:
 
 
 _SEVERITIES = {
-    BacklogVerdict.EMPTY: Shown.OK,
-    BacklogVerdict.WAITING: Shown.WARNING,
-    BacklogVerdict.SET_ASIDE: Shown.WARNING,
-    BacklogVerdict.NO_QUEUES: Shown.ERROR,
-    BacklogVerdict.UNKNOWN: Shown.UNKNOWN,
+    BacklogVerdict.EMPTY: Grade.OK,
+    BacklogVerdict.WAITING: Grade.WARNING,
+    BacklogVerdict.SET_ASIDE: Grade.WARNING,
+    BacklogVerdict.NO_QUEUES: Grade.ERROR,
+    BacklogVerdict.UNKNOWN: Grade.UNKNOWN,
 }
